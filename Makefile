@@ -1,0 +1,101 @@
+# Everything needs only make and Python 3.11 or newer; the rest goes into .venv.
+#
+#   make test ARGS="-k fence -x"        more arguments for pytest (run: for the demo)
+#   make venv PYTHON=python3.13         the Python that a new .venv is made from (`make clean` drops the old one)
+
+PYTHON ?= python3
+ARGS ?=
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# -qq leaves errors only. The build backend is pinned too: the first variable is read by pip from 25.3 on, the second
+# by older ones; both hand the file on to the isolated build.
+PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv run test test-all lint format cover clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
+	while IFS='|' read -r target does; do printf '  make %-9s %s\n' "$$target" "$$does"; done
+
+venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
+
+run: $(VENV)/.package ## set up .venv and show locks at work, on the embedded default
+	@$(BIN)/holdfast demo $(ARGS)
+
+test: $(VENV)/.dev ## run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+# Any one patch release stands for its minor version.
+PROBE := import sys, venv, ensurepip; v = sys.version_info; print("%d.%d.%d" % v[:3]); sys.exit(v < (3, 11))
+
+test-all: ## run the tests on every installed Python >= 3.11, each in its own .venvs/<version>
+	@seen=; summary=; status=0; \
+	pyenv=$$(pyenv root 2>/dev/null) || pyenv=$$HOME/.pyenv; \
+	for python in "$(PYTHON)" python3.11 python3.12 python3.13 python3.14 python3.15 \
+			"$$pyenv"/versions/3.*/bin/python3; do \
+		version=$$("$$python" -c '$(PROBE)' 2>/dev/null) || continue; \
+		case "$$seen " in *" $${version%.*} "*) continue ;; esac; \
+		seen="$$seen $${version%.*}"; \
+		echo "== Python $$version"; \
+		if $(MAKE) --no-print-directory test VENV=".venvs/$$version" PYTHON="$$python"; \
+		then result=passed; else result=FAILED; status=1; fi; \
+		summary="$$summary  Python $$version: $$result\n"; \
+	done; \
+	if [ -z "$$seen" ]; then echo "holdfast: no Python >= 3.11 with the venv module found" >&2; exit 1; fi; \
+	printf "== Summary\n$$summary"; \
+	exit $$status
+
+lint: $(VENV)/.dev ## check style, format and types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixes
+	@$(BIN)/ruff check --fix-only
+	@$(BIN)/ruff format
+
+cover: $(VENV)/.dev ## run the tests and report coverage, child processes included
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest $(ARGS)
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
+
+clean: ## remove all that make and the tools have made
+	rm -rf .venv .venvs build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
+	@for folder in src tests benchmarks; do \
+		if [ -d $$folder ]; then find $$folder -type d -name __pycache__ -prune -exec rm -rf {} +; fi; \
+	done
+
+# Two stamps, so that `make run` needs no dev tools. A changed pyproject.toml or constraints.txt is newer than both.
+ifneq ($(shell test -x $(BIN)/python && echo there),there)
+.PHONY: $(VENV)/.package # its Python is not there yet, or has gone: the stamps count for nothing
+endif
+
+$(VENV)/.package: $(BIN)/python pyproject.toml constraints.txt
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.package
+	@echo "holdfast: installing the dev tools into $(VENV)"
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo "holdfast: '$(PYTHON)' not found. Install Python 3.11 or newer," \
+			"or name one: make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "holdfast: needs Python 3.11 or newer, but '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1)." \
+			"Name a newer one: make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "holdfast: '$(PYTHON)' lacks the venv module." \
+			"On Debian and Ubuntu it is in the package python3-venv." >&2; \
+		exit 1; }
+	@echo "holdfast: setting up $(VENV) with $$("$(PYTHON)" -V)"
+	@"$(PYTHON)" -m venv --clear "$(VENV)"

@@ -1,0 +1,81 @@
+"""holdfast: the distributed lock for Python, for threads and for asyncio, over the stores people already run.
+
+    import holdfast
+
+    with holdfast.lock("nightly-report"):
+        ...
+
+This module names what is public and imports no driver; the asyncio side is imported when first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client import Client, Lease, Lock, RWLock, Semaphore, default_client, lock, rwlock, semaphore
+from holdfast.core.events import Event, log_events
+from holdfast.core.handles import LockOptions
+from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.errors import (
+    AcquireTimeout,
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    LimitConflict,
+    LockLost,
+    NotHeld,
+    OutcomeUnknown,
+    Unsupported,
+    UsageError,
+    WouldDeadlock,
+)
+from holdfast.guarantees import Guarantees
+
+if TYPE_CHECKING:
+    from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeout",
+    "AsyncClient",
+    "AsyncLease",
+    "AsyncLock",
+    "AsyncRWLock",
+    "AsyncSemaphore",
+    "BackendError",
+    "BackendUnavailable",
+    "Client",
+    "ConfigurationError",
+    "Event",
+    "Guarantees",
+    "HoldfastError",
+    "Lease",
+    "LimitConflict",
+    "Lock",
+    "LockInfo",
+    "LockLost",
+    "LockOptions",
+    "NotHeld",
+    "OutcomeUnknown",
+    "RWLock",
+    "Semaphore",
+    "TicketInfo",
+    "Unsupported",
+    "UsageError",
+    "WouldDeadlock",
+    "default_client",
+    "lock",
+    "log_events",
+    "rwlock",
+    "semaphore",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("Async") and name in __all__:
+        from holdfast import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,0 +1,28 @@
+"""The memory store for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.backends.memory.blocking import BlockingPort
+from holdfast.backends.memory.port import Store, stores
+from holdfast.backends.memory.protocol import MemoryBackend
+
+if TYPE_CHECKING:
+    from holdfast.runtimes.aio import AsyncioRuntime
+    from holdfast.url import Address
+
+
+class AsyncioPort(BlockingPort):
+    """A change is a few dictionary operations: it runs inline here too. Only rings must find their way to the loop."""
+
+    def __init__(self, store: Store, runtime: AsyncioRuntime) -> None:
+        super().__init__(store)
+        self._runtime = runtime
+
+    def ring(self, nonce: str) -> None:
+        self._runtime.call_from_thread(self._wake, nonce)
+
+
+def open_backend(address: Address, runtime: AsyncioRuntime) -> MemoryBackend:
+    return MemoryBackend(address.redacted, AsyncioPort(stores.get(address.redacted), runtime), runtime)

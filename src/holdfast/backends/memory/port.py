@@ -1,0 +1,69 @@
+"""The store in memory: a dict of queues. Its one verb is to change it while nobody else does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from holdfast.core.tickets import Ticket
+from holdfast.runtimes import system
+
+T = TypeVar("T")
+
+
+class Place:
+    """A ticket in a queue."""
+
+    __slots__ = ("expires", "granted", "number", "ring", "since", "ticket")
+
+    def __init__(self, ticket: Ticket, number: int, since: float, ring: Callable[[str], None]) -> None:
+        self.ticket = ticket
+        self.number = number  # its order, and its fence once granted
+        self.since = since
+        self.ring = ring
+        self.granted = False
+        self.expires = 0.0
+
+    @property
+    def exclusive(self) -> bool:
+        return self.ticket.exclusive
+
+
+class Store:
+    """Locks by name, each a queue in order by nonce; an empty queue is removed."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.queues: dict[str, dict[str, Place]] = {}
+        self.last_number = 0
+
+
+class MemoryPort(Protocol):
+    """What the protocol needs."""
+
+    async def change(self, step: Callable[[Store], T]) -> T:
+        """Run `step` on the store, alone."""
+
+    def ring(self, nonce: str) -> None:
+        """Wake our waiting ticket; called by whoever releases, from any thread."""
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        """Where rings go."""
+
+
+class _Stores:
+    """The process's stores by URL. A forked child starts without any: its parent's leases are not in this process."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, Store] = {}
+        system.tell_after_fork(self)
+
+    def get(self, url: str) -> Store:
+        return self._stores.setdefault(url, Store())
+
+    def after_fork(self) -> None:
+        self._stores = {}
+
+
+stores = _Stores()

@@ -1,0 +1,215 @@
+"""The lock protocol over a dict. The reference for every other: it says in Python what they say in SQL or Lua."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import (
+    LOOK_AGAIN,
+    LOOK_AGAIN_BEHIND,
+    WAITER_LEASE,
+    WOKEN_LEASE,
+    Gone,
+    Granted,
+    Live,
+    LockInfo,
+    Ticket,
+    TicketInfo,
+    Waiting,
+    first_obstacle,
+    who,
+)
+from holdfast.core.wakeups import Wakeups
+from holdfast.errors import LimitConflict
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+from .port import Place, Store
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
+
+    from .port import MemoryPort
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.DURABLE_AUTHORITY,
+    fence=FenceOrder.UNCONDITIONAL,
+    order=Order.FIFO,
+    wake=Wake.PUSH,
+    scope=Scope.PROCESS,
+)
+
+
+class MemoryBackend:
+    """Locks that live and die with this process."""
+
+    guarantees = GUARANTEES
+
+    def __init__(self, url: str, port: MemoryPort, runtime: Runtime) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._wakeups = Wakeups(runtime)
+        port.listen(self._wakeups.wake)
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        sent = self._runtime.now()
+        if queue:
+            self._wakeups.expect(ticket.nonce)
+        outcome = await self._port.change(lambda store: self._enter(store, ticket, queue=queue))
+        if isinstance(outcome, Waiting):
+            return outcome
+        self._wakeups.forget(ticket.nonce)
+        return Granted(outcome, lease_deadline(sent, ticket.ttl, 0.0))
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._wakeups.wait(ticket.nonce, until)
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+        for ticket in tickets:
+            self._wakeups.forget(ticket.nonce)
+        return await self._port.change(lambda store: [self._leave(store, ticket) for ticket in tickets])
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+        sent = self._runtime.now()
+        alive = await self._port.change(lambda store: [self._renew(store, ticket) for ticket in tickets])
+        return [
+            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else Gone()
+            for ticket, still in zip(tickets, alive, strict=True)
+        ]
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        return await self._port.change(lambda store: self._inspect(store, name))
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        infos = await self._port.change(
+            lambda store: [self._inspect(store, name) for name in sorted(store.queues) if name.startswith(prefix)]
+        )
+        return [info for info in infos if info.holders or info.waiters]
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        return await self._port.change(lambda store: self._break(store, name, fence))
+
+    async def close(self) -> None:
+        """Nothing to let go of: the store belongs to the process."""
+
+    def abandon(self) -> None:
+        """Nothing was inherited that could be used: a child starts with empty stores."""
+
+    # ── the steps, each run alone on the store ───────────────────────────────────────────────────────────────────
+
+    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        now = self._runtime.now()
+        places = store.queues.setdefault(ticket.name, {})
+        mine = places.get(ticket.nonce)
+        if not ticket.exclusive:
+            _agree_on_limit(ticket, places, now)
+        obstacle = first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
+        if obstacle is not None and not queue:
+            return Waiting(LOOK_AGAIN, who(obstacle.ticket.info))
+        if mine is None:
+            store.last_number += 1
+            mine = Place(ticket, store.last_number, now, self._port.ring)
+            places[ticket.nonce] = mine
+        if obstacle is None:
+            mine.granted = True
+            mine.expires = now + ticket.ttl
+            return mine.number
+        mine.expires = now + WAITER_LEASE
+        _wake_next(places, now)  # in case something ahead has just lapsed
+        look_again = max(0.0, min(LOOK_AGAIN, obstacle.expires - now)) if _is_next(places, mine) else LOOK_AGAIN_BEHIND
+        return Waiting(look_again, who(obstacle.ticket.info))
+
+    def _leave(self, store: Store, ticket: Ticket) -> bool:
+        now = self._runtime.now()
+        places = store.queues.get(ticket.name, {})
+        place = places.pop(ticket.nonce, None)
+        if place is None:
+            return False
+        _settle(store, ticket.name, now)
+        return place.granted and place.expires > now
+
+    def _renew(self, store: Store, ticket: Ticket) -> bool:
+        place = store.queues.get(ticket.name, {}).get(ticket.nonce)
+        if place is None or not place.granted:
+            return False
+        place.expires = self._runtime.now() + ticket.ttl
+        return True
+
+    def _break(self, store: Store, name: str, fence: int) -> bool:
+        places = store.queues.get(name, {})
+        broken = [nonce for nonce, place in places.items() if place.granted and place.number == fence]
+        for nonce in broken:
+            del places[nonce]
+        _settle(store, name, self._runtime.now())
+        return bool(broken)
+
+    def _inspect(self, store: Store, name: str) -> LockInfo:
+        now = self._runtime.now()
+        live = [place for place in store.queues.get(name, {}).values() if place.expires > now]
+        infos = [(place.granted, self._describe(place, now)) for place in live]
+        return LockInfo(
+            name,
+            holders=tuple(info for granted, info in infos if granted),
+            waiters=tuple(info for granted, info in infos if not granted),
+        )
+
+    def _describe(self, place: Place, now: float) -> TicketInfo:
+        return TicketInfo.of(
+            info=place.ticket.info,
+            fence=place.number if place.granted else None,
+            agent=place.ticket.agent,
+            since=self._runtime.wall() - (now - place.since),
+            remaining=place.expires - now,
+            exclusive=place.ticket.exclusive,
+            limit=place.ticket.limit,
+        )
+
+
+def _live_ahead(places: dict[str, Place], nonce: str, now: float) -> Iterator[Place]:
+    """What stands before this ticket, in order; what has run out is removed on the way."""
+    for other, place in list(places.items()):
+        if other == nonce:
+            return
+        if place.expires > now:
+            yield place
+        else:
+            del places[other]
+
+
+def _agree_on_limit(ticket: Ticket, places: dict[str, Place], now: float) -> None:
+    for place in places.values():
+        if not place.exclusive and place.ticket.limit != ticket.limit and place.expires > now:
+            raise LimitConflict(
+                lock=ticket.name, ours=ticket.limit, theirs=place.ticket.limit, holder=who(place.ticket.info)
+            )
+
+
+def _is_next(places: dict[str, Place], mine: Place) -> bool:
+    return next(place for place in places.values() if not place.granted) is mine
+
+
+def _wake_next(places: dict[str, Place], now: float) -> None:
+    """Ring those waiters that the rule lets in now, in order, up to the first that it does not."""
+    ahead: list[Place] = []
+    for place in places.values():
+        if place.expires <= now:
+            continue
+        if not place.granted:
+            if first_obstacle(place.ticket.limit, ahead) is not None:
+                return
+            place.expires = min(place.expires, now + WOKEN_LEASE)
+            place.ring(place.ticket.nonce)
+        ahead.append(place)
+
+
+def _settle(store: Store, name: str, now: float) -> None:
+    places = store.queues.get(name)
+    if places:
+        _wake_next(places, now)
+    else:
+        store.queues.pop(name, None)

@@ -1,0 +1,132 @@
+"""The lock file for asyncio: short transactions on one worker thread; waiting occupies no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.backends.sqlite.file import LockFile
+from holdfast.backends.sqlite.protocol import SqliteBackend
+from holdfast.backends.sqlite.sessions import Watch
+
+if TYPE_CHECKING:
+    from holdfast.backends.sqlite.port import Transaction
+    from holdfast.runtimes.aio import AsyncioRuntime
+    from holdfast.url import Address
+
+T = TypeVar("T")
+
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class AsyncioPort:
+    """One lock file, used by the tasks of one loop."""
+
+    def __init__(self, path: str, url: str, runtime: AsyncioRuntime) -> None:
+        self._runtime = runtime
+        self._file = LockFile(path, url, self._ring_own)
+        self._worker = _Worker()
+        self._wake: Callable[[str], None] = lambda _: None
+        self._watch = Watch(
+            self._file.sessions_folder,
+            wake=self._wake_now,
+            add_reader=self._add_reader,
+            remove_reader=self._remove_reader,
+        )
+        self._hears_rings = False
+
+    async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
+        return await self._worker.run(self._runtime.loop, lambda: self._file.transact(step, deadline))
+
+    def intact(self, store: Hashable) -> bool:
+        return self._file.intact(store)
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+
+    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+        self._watch.attend(nonce, sessions)
+        if not self._hears_rings and self._file.session is not None:
+            self._hears_rings = True
+            self._runtime.loop.add_reader(self._file.session.fd, self._hear)
+
+    def dismiss(self, nonce: str) -> None:
+        self._watch.dismiss(nonce)
+
+    async def close(self) -> None:
+        loop = self._runtime.loop
+        self._watch.close()
+        if self._hears_rings and self._file.session is not None:
+            loop.remove_reader(self._file.session.fd)
+        await self._worker.run(loop, self._file.close)
+        self._worker.stop()
+
+    def abandon(self) -> None:
+        self._file.abandon()
+
+    def _ring_own(self, nonce: str) -> None:
+        """Called on the worker thread, after a transaction that lets another ticket of ours in."""
+        self._runtime.call_from_thread(self._wake, nonce)
+
+    def _wake_now(self, nonce: str) -> None:
+        self._wake(nonce)
+
+    def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        self._runtime.loop.add_reader(fd, callback)
+
+    def _remove_reader(self, fd: int) -> None:
+        self._runtime.loop.remove_reader(fd)
+
+    def _hear(self) -> None:
+        if self._file.session is not None:
+            for nonce in self._file.session.rings():
+                self._wake(nonce)
+
+
+class _Worker:
+    """Runs one job after the other on a thread of its own, in the order in which they were asked for.
+
+    So a `leave` that follows a cancelled `enter` comes after it, and what a cancelled caller asked for is either not
+    begun or done to its end.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, loop: asyncio.AbstractEventLoop, job: Callable[[], T]) -> T:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True)
+            self._thread.start()
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put((job, future))
+        return await future
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, future = item
+            if future.cancelled():
+                continue
+            try:
+                settle, outcome = future.set_result, job()
+            except BaseException as error:  # handed over to the caller, whatever it is
+                settle, outcome = future.set_exception, error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+                future.get_loop().call_soon_threadsafe(_hand_over, future, settle, outcome)
+            del item, job, future, settle, outcome  # nothing of a finished job lives on until the next one
+
+
+def _hand_over(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:
+    if not future.cancelled():
+        settle(outcome)
+
+
+def open_backend(address: Address, runtime: AsyncioRuntime) -> SqliteBackend:
+    return SqliteBackend(address.redacted, AsyncioPort(address.path, address.redacted, runtime), runtime)

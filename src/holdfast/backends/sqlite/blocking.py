@@ -1,0 +1,105 @@
+"""The lock file for threads: transactions on the caller's own thread, rings on one listening thread."""
+
+from __future__ import annotations
+
+import selectors
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.backends.sqlite.file import LockFile
+from holdfast.backends.sqlite.protocol import SqliteBackend
+from holdfast.backends.sqlite.sessions import Session, Watch
+
+if TYPE_CHECKING:
+    from holdfast.backends.sqlite.port import Transaction
+    from holdfast.runtimes.threads import ThreadRuntime
+    from holdfast.url import Address
+
+T = TypeVar("T")
+
+IDLE_MAX = 5.0  # seconds without a waiter before the listening thread ends
+
+
+class BlockingPort:
+    """One lock file, used by the threads of one client."""
+
+    def __init__(self, path: str, url: str) -> None:
+        self._file = LockFile(path, url, self._ring_own)
+        self._mutex = threading.Lock()  # guards the watch, which callers and the listening thread share
+        # Kernels let descriptors come and go while another thread waits on the selector.
+        self._selector = selectors.DefaultSelector()
+        self._watch = Watch(self._file.sessions_folder, self._ring_own, self._add_reader, self._selector.unregister)
+        self._wake: Callable[[str], None] = lambda _: None
+        self._thread: threading.Thread | None = None
+        self._hears_rings = False
+        self._closed = False
+
+    async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
+        return self._file.transact(step, deadline)
+
+    def intact(self, store: Hashable) -> bool:
+        return self._file.intact(store)
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+
+    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+        with self._mutex:
+            self._watch.attend(nonce, sessions)
+            if self._thread is None and not self._closed:
+                self._listen()
+
+    def dismiss(self, nonce: str) -> None:
+        with self._mutex:
+            self._watch.dismiss(nonce)
+
+    async def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            self._watch.close()
+            thread = self._thread
+            if thread is not None and self._file.session is not None:
+                self._file.session.ring_self()
+        if thread is not None:
+            thread.join(IDLE_MAX)
+        self._selector.close()
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.abandon()
+
+    def _ring_own(self, nonce: str) -> None:
+        self._wake(nonce)
+
+    def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, callback)
+
+    def _listen(self) -> None:
+        session = self._file.session
+        if session is None:
+            return
+        if not self._hears_rings:
+            self._add_reader(session.fd, lambda: self._hear(session))
+            self._hears_rings = True
+        self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
+        self._thread.start()
+
+    def _hear(self, session: Session) -> None:
+        for nonce in session.rings():
+            self._wake(nonce)
+
+    def _run(self) -> None:
+        """Pass on rings and deaths; end after a while without anybody who waits."""
+        while True:
+            heard = self._selector.select(IDLE_MAX)
+            with self._mutex:
+                for key, _ in heard:
+                    key.data()
+                if self._closed or (not heard and self._watch.is_idle):
+                    self._thread = None
+                    return
+
+
+def open_backend(address: Address, runtime: ThreadRuntime) -> SqliteBackend:
+    return SqliteBackend(address.redacted, BlockingPort(address.path, address.redacted), runtime)

@@ -1,0 +1,57 @@
+"""What the sqlite protocol needs of a lock file: transactions, and neighbours that can be woken or found dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+Value = str | int | float | None
+
+
+class Transaction(Protocol):
+    """One BEGIN IMMEDIATE … COMMIT: while it runs, no other process changes the file."""
+
+    now: float  # the clock that `expires` counts on, read inside the transaction
+    wall: float  # Unix time
+    session: str  # ours
+    store: Hashable  # which file this is; another one may stand at the same path tomorrow
+
+    def rows(self, sql: str, *values: Value) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query, read as they are asked for."""
+
+    def change(self, sql: str, *values: Value) -> int:
+        """How many rows a statement changed."""
+
+    def is_dead(self, session: str) -> bool:
+        """The process of this session has died, for certain."""
+
+    def bury(self, session: str) -> None:
+        """Remove what a dead session left beside the file, once this transaction is committed."""
+
+    def ring(self, session: str, nonce: str) -> None:
+        """Wake that ticket once this transaction is committed."""
+
+
+class SqlitePort(Protocol):
+    """One lock file, opened at first use."""
+
+    async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
+        """Run `step` in a transaction; it may be run again if the file was replaced, so it must be idempotent."""
+
+    def intact(self, store: Hashable) -> bool:
+        """The file that stands at the path is still that one."""
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        """Where rings for our tickets go, from the first `attend` on; those that came before are kept."""
+
+    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+        """Wake this waiting ticket too when one of these sessions dies; replaces what was attended before."""
+
+    def dismiss(self, nonce: str) -> None:
+        """It does not wait any more."""
+
+    async def close(self) -> None: ...
+
+    def abandon(self) -> None: ...

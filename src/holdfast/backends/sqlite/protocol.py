@@ -1,0 +1,296 @@
+"""The lock protocol in SQL. Every step is one short transaction, idempotent by the ticket's nonce.
+
+A ticket is over when its `expires` has passed or its process has died; whoever comes across such a row removes it. The
+next in line attends to the processes in its way (the others only to their predecessor), so a death wakes one waiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import (
+    LOOK_AGAIN,
+    LOOK_AGAIN_BEHIND,
+    WAITER_LEASE,
+    WOKEN_LEASE,
+    Gone,
+    Granted,
+    Live,
+    LockInfo,
+    Ticket,
+    TicketInfo,
+    Waiting,
+    first_obstacle,
+    who,
+)
+from holdfast.core.wakeups import Wakeups
+from holdfast.errors import LimitConflict
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
+
+    from .port import SqlitePort, Transaction
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.DURABLE_AUTHORITY,
+    fence=FenceOrder.CLOCK_BOUNDED,
+    order=Order.FIFO,
+    wake=Wake.PUSH,
+    scope=Scope.MACHINE,
+)
+
+_NO_NUMBER = 2**63 - 1  # behind everybody
+ATTEND_MAX = 32  # sessions that one waiter attends to; beyond that, its look-again has to do
+
+_PLACES = 'SELECT number, nonce, session, granted, exclusive, "limit", expires, info FROM tickets WHERE name = ?'
+_QUEUE = f"{_PLACES} ORDER BY number"
+_AHEAD = f"{_PLACES} AND number < ? AND (exclusive OR ?) ORDER BY number"
+_BEFORE = f"{_PLACES} AND number < ? ORDER BY number DESC LIMIT 1"
+_OTHER_LIMIT = f'{_PLACES} AND NOT exclusive AND "limit" IS NOT ?'
+_IN_USE = "SELECT 1 FROM tickets WHERE name = ? LIMIT 1"
+_NUMBER = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
+_DRAW = "UPDATE state SET last_number = max(last_number + 1, ?) RETURNING last_number"
+_INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_GRANT = "UPDATE tickets SET granted = 1, expires = ? WHERE name = ? AND number = ?"
+_STAY = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
+_REMOVE = "DELETE FROM tickets WHERE name = ? AND number = ?"
+_REMOVE_SESSION = "DELETE FROM tickets WHERE session = ?"
+_LEAVE = "DELETE FROM tickets WHERE name = ? AND nonce = ? RETURNING granted, expires"
+_RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND granted"
+_BREAK = "DELETE FROM tickets WHERE name = ? AND number = ? AND granted"
+_SOMEBODY_WAITS = "SELECT 1 FROM tickets WHERE name = ? AND NOT granted LIMIT 1"
+_INSPECT = """SELECT name, number, session, granted, exclusive, "limit", expires, since, agent, info FROM tickets
+              WHERE ?1 IS NULL OR name = ?1 ORDER BY name, number"""
+
+
+class _Place(NamedTuple):
+    """A row of the queue."""
+
+    number: int
+    nonce: str
+    session: str
+    granted: bool
+    exclusive: bool
+    limit: int | None
+    expires: float
+    info: str
+
+
+class _InTheWay(NamedTuple):
+    """What `enter` found when it could not go in."""
+
+    waiting: Waiting
+    attend: tuple[str, ...]
+
+
+class SqliteBackend:
+    """Locks of one machine, in one file."""
+
+    guarantees = GUARANTEES
+
+    def __init__(self, url: str, port: SqlitePort, runtime: Runtime) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._wakeups = Wakeups(runtime)
+        port.listen(self._wakeups.wake)
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        sent = self._runtime.now()
+        if queue:
+            self._wakeups.expect(ticket.nonce)
+        outcome = await self._port.transact(lambda txn: _enter(txn, ticket, queue=queue), deadline=deadline)
+        if isinstance(outcome, _InTheWay):
+            if queue:
+                self._port.attend(ticket.nonce, outcome.attend)
+            return outcome.waiting
+        self._forget(ticket)
+        fence, store = outcome
+        return Granted(fence, lease_deadline(sent, ticket.ttl, 0.0), store)
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._wakeups.wait(ticket.nonce, until)
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+        outcome = await self._port.transact(lambda txn: [_leave(txn, ticket) for ticket in tickets], deadline=deadline)
+        for ticket in tickets:
+            self._forget(ticket)
+        return outcome
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+        sent = self._runtime.now()
+        alive = await self._port.transact(lambda txn: [_renew(txn, ticket) for ticket in tickets], deadline=deadline)
+        return [
+            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else Gone()
+            for ticket, still in zip(tickets, alive, strict=True)
+        ]
+
+    def intact(self, store: Hashable) -> bool:
+        return self._port.intact(store)
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        found = await self._port.transact(lambda txn: _inspect(txn, name), deadline=deadline)
+        return found[0] if found else LockInfo(name, (), ())
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        found = await self._port.transact(lambda txn: _inspect(txn, None), deadline=deadline)
+        return [info for info in found if info.name.startswith(prefix)]
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        return await self._port.transact(lambda txn: _break(txn, name, fence), deadline=deadline)
+
+    async def close(self) -> None:
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    def _forget(self, ticket: Ticket) -> None:
+        self._wakeups.forget(ticket.nonce)
+        self._port.dismiss(ticket.nonce)
+
+
+# ── the steps, each inside one transaction ───────────────────────────────────────────────────────────────────────────
+
+
+def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _InTheWay:
+    name = ticket.name
+    number: int | None = None
+    # The usual case is one statement: the lock is free and nobody waits.
+    if next(txn.rows(_IN_USE, name), None) is not None:
+        number = next((row[0] for row in txn.rows(_NUMBER, name, ticket.nonce)), None)
+        if not ticket.exclusive:
+            _agree_on_limit(txn, ticket)
+        obstacle = first_obstacle(ticket.limit, _live_ahead(txn, ticket, number))
+        if obstacle is not None:
+            return _stand_in_line(txn, ticket, number, obstacle, queue=queue)
+    expires = txn.now + ticket.ttl
+    if number is None:
+        number = _insert(txn, ticket, granted=True, expires=expires)
+    else:
+        txn.change(_GRANT, expires, name, number)
+    return number, txn.store
+
+
+def _stand_in_line(txn: Transaction, ticket: Ticket, number: int | None, obstacle: _Place, *, queue: bool) -> _InTheWay:
+    holder = who(obstacle.info)
+    if not queue:
+        return _InTheWay(Waiting(LOOK_AGAIN, holder), ())
+    expires = txn.now + WAITER_LEASE
+    if number is None:
+        number = _insert(txn, ticket, granted=False, expires=expires)
+    else:
+        txn.change(_STAY, expires, ticket.name, number)
+    _wake_next(txn, ticket.name)  # in case something ahead of others has just been found over
+    before = next(map(_Place._make, txn.rows(_BEFORE, ticket.name, number)), None)
+    if before is not None and not before.granted:
+        return _InTheWay(Waiting(LOOK_AGAIN_BEHIND, holder), (before.session,))
+    ahead = {row[2] for row, _ in zip(txn.rows(_AHEAD, ticket.name, number, 1), range(ATTEND_MAX), strict=False)}
+    return _InTheWay(Waiting(max(0.0, min(LOOK_AGAIN, obstacle.expires - txn.now)), holder), tuple(ahead))
+
+
+def _leave(txn: Transaction, ticket: Ticket) -> bool:
+    left = next(txn.rows(_LEAVE, ticket.name, ticket.nonce), None)
+    if left is None:
+        return False
+    _wake_next(txn, ticket.name)
+    granted, expires = left
+    return bool(granted) and expires > txn.now
+
+
+def _renew(txn: Transaction, ticket: Ticket) -> bool:
+    return txn.change(_RENEW, txn.now + ticket.ttl, ticket.name, ticket.nonce) == 1
+
+
+def _break(txn: Transaction, name: str, fence: int) -> bool:
+    broken = txn.change(_BREAK, name, fence) == 1
+    if broken:
+        _wake_next(txn, name)
+    return broken
+
+
+def _insert(txn: Transaction, ticket: Ticket, *, granted: bool, expires: float) -> int:
+    # With the wall clock as floor, fences go on growing even if the file was lost with its counter.
+    number: int = next(txn.rows(_DRAW, int(txn.wall * 1e6)))[0]
+    txn.change(
+        _INSERT,
+        ticket.name,
+        number,
+        ticket.nonce,
+        txn.session,
+        granted,
+        ticket.exclusive,
+        ticket.limit,
+        expires,
+        txn.wall,
+        ticket.agent,
+        ticket.info,
+    )
+    return number
+
+
+def _live_ahead(txn: Transaction, ticket: Ticket, number: int | None) -> Iterator[_Place]:
+    """The tickets in this one's way, in order, read as they are asked for; those that are over are removed.
+
+    A reader does not mind readers ahead, so it need not find out whether they live.
+    """
+    minds_all = ticket.limit is not None
+    rows = txn.rows(_AHEAD, ticket.name, _NO_NUMBER if number is None else number, minds_all)
+    for place in map(_Place._make, rows):
+        if not _is_over(txn, ticket.name, place):
+            yield place
+
+
+def _is_over(txn: Transaction, name: str, place: _Place) -> bool:
+    if place.expires <= txn.now:
+        txn.change(_REMOVE, name, place.number)
+        return True
+    if place.session != txn.session and txn.is_dead(place.session):
+        txn.change(_REMOVE_SESSION, place.session)
+        txn.bury(place.session)
+        return True
+    return False
+
+
+def _agree_on_limit(txn: Transaction, ticket: Ticket) -> None:
+    for place in map(_Place._make, txn.rows(_OTHER_LIMIT, ticket.name, ticket.limit)):
+        if place.nonce != ticket.nonce and not _is_over(txn, ticket.name, place):
+            raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=place.limit, holder=who(place.info))
+
+
+def _wake_next(txn: Transaction, name: str) -> None:
+    """Ring those waiters that the rule lets in now, in order, up to the first that it does not."""
+    if next(txn.rows(_SOMEBODY_WAITS, name), None) is None:
+        return
+    ahead: list[_Place] = []
+    for place in map(_Place._make, txn.rows(_QUEUE, name)):
+        if not place.granted:
+            if first_obstacle(place.limit, ahead) is not None:
+                return
+            if _is_over(txn, name, place):
+                continue
+            txn.change(_STAY, min(place.expires, txn.now + WOKEN_LEASE), name, place.number)
+            txn.ring(place.session, place.nonce)
+        ahead.append(place)
+
+
+def _inspect(txn: Transaction, name: str | None) -> list[LockInfo]:
+    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
+    for row in txn.rows(_INSPECT, name):
+        lock, number, session, granted, exclusive, limit, expires, since, agent, info = row
+        if expires <= txn.now or (session != txn.session and txn.is_dead(session)):
+            continue
+        described = TicketInfo.of(
+            info=info,
+            fence=number if granted else None,
+            agent=agent,
+            since=since,
+            remaining=expires - txn.now,
+            exclusive=bool(exclusive),
+            limit=limit,
+        )
+        found.setdefault(lock, ([], []))[0 if granted else 1].append(described)
+    return [LockInfo(lock, tuple(holders), tuple(waiters)) for lock, (holders, waiters) in found.items()]

@@ -1,0 +1,24 @@
+-- The lock file. One row of state; one row for every ticket, waiting or granted, and none for a free lock.
+CREATE TABLE state (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    boot TEXT NOT NULL,         -- the machine's boot that `expires` counts from; tickets of another boot are over
+    last_number INTEGER NOT NULL
+) STRICT;
+
+-- Ordered by number within a name: the queue. The number is drawn when the ticket is queued, from one counter for all
+-- names with the wall clock (in microseconds) as its floor, and is the fence once the ticket is granted: nothing
+-- overtakes, so grants come in the order of the numbers.
+CREATE TABLE tickets (
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    nonce TEXT NOT NULL,
+    session TEXT NOT NULL,      -- whose it is: a FIFO that the kernel closes when that process dies
+    granted INTEGER NOT NULL,
+    exclusive INTEGER NOT NULL,
+    "limit" INTEGER,
+    expires REAL NOT NULL,      -- seconds of CLOCK_BOOTTIME
+    since REAL NOT NULL,        -- Unix time, for people
+    agent TEXT NOT NULL,
+    info TEXT NOT NULL,
+    PRIMARY KEY (name, number)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,1 @@
+"""The command line. The top of the house: nothing imports it."""

@@ -1,0 +1,374 @@
+"""The engine: acquire, release, renew, lose. Written once, for every backend and every runtime.
+
+Its promise under faults: whatever is raised here and wherever (an error, a cancellation, a KeyboardInterrupt), either
+the caller has the lease, or the ticket is on its way off the server, in the keeper's hands. So every await stands
+inside a guard that owes the ticket, and the lease is made, registered and published inside that same guard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from holdfast.core.events import Event, Events, logger
+from holdfast.core.holds import Hold, Phase, Terms
+from holdfast.core.keeper import Keeper
+from holdfast.core.tickets import Gone, Granted, Ticket, Waiting
+from holdfast.errors import BackendError, BackendUnavailable, NotHeld, OutcomeUnknown, WouldDeadlock
+
+if TYPE_CHECKING:
+    from holdfast.core.handles import Handle
+    from holdfast.core.ports import Backend, Owner, Runtime
+    from holdfast.core.tickets import LockInfo
+
+L = TypeVar("L", bound=Hold)
+
+IO_TIMEOUT = 5.0  # seconds for one request
+IO_TIMEOUT_MIN = 1.0  # what a request gets even if the caller's own time is up sooner
+OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
+
+_serials = itertools.count()
+_FOREVER = float("inf")
+
+
+class Attempt(NamedTuple, Generic[L]):
+    """What came of an acquire: the lease, or who was in the way when the time was up."""
+
+    lease: L | None
+    holder: str | None = None
+    waited: float = 0.0
+
+
+class Engine(Generic[L]):
+    """One per client: its leases, its keeper, its backend."""
+
+    def __init__(self, backend: Backend, runtime: Runtime, events: Events, lease_type: type[L]) -> None:
+        self.backend = backend
+        self.runtime = runtime
+        self.events = events
+        self.io_timeout = IO_TIMEOUT
+        self.mutex = runtime.mutex()
+        self._lease_type = lease_type
+        self._serial = next(_serials)
+        self._who = runtime.who()
+        self._holds: weakref.WeakSet[L] = weakref.WeakSet()
+        self._keeper = Keeper(self)
+
+    # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire(self, lock: Handle[L], timeout: float | None) -> Attempt[L]:
+        """Take the lock, or wait for it until the time is up.
+
+        Raises:
+            WouldDeadlock: the caller holds it already, in a way that keeps this claim out.
+            LimitConflict: it is in use with another limit.
+            BackendUnavailable, OutcomeUnknown: the server could not be asked, at first or when the time was up.
+        """
+        terms = lock.terms
+        owner = self.runtime.owner()
+        again = self._held_by(owner, terms)
+        if again is not None:
+            return self._reenter(again, terms, lock, owner, timeout)
+        started = self.runtime.now()
+        give_up = _FOREVER if timeout is None else started + timeout
+        ticket = self._ticket(terms)
+        hold: L | None = None
+        outcome: Granted | Waiting | None = None
+        outage: BackendError | None = None
+        pause = OUTAGE_PAUSE_MIN
+        try:
+            while True:
+                try:
+                    outcome = await self.backend.enter(ticket, queue=timeout != 0, deadline=self._limit(give_up))
+                except (BackendUnavailable, OutcomeUnknown) as error:
+                    # Before the first answer: down is down, but a lost reply gets one resend (it is idempotent).
+                    if outcome is None and (outage is not None or isinstance(error, BackendUnavailable)):
+                        raise
+                    outage = error
+                else:
+                    outage = None
+                    pause = OUTAGE_PAUSE_MIN
+                    if isinstance(outcome, Granted):
+                        if self.runtime.now() < outcome.deadline - terms.stop_margin:
+                            hold = self._lease_type(
+                                self, terms, ticket, outcome, since=self.runtime.now(), owner=owner, lock=lock
+                            )
+                            self._publish(hold, lock, owner)
+                            if self.events:
+                                self.events.emit(Event("acquired", terms.name, hold.fence, hold._since - started))
+                            return Attempt(hold)
+                        # The answer came after the deadline: not a grant. Give back and go on.
+                        self._keeper.owe(ticket)
+                        ticket = self._ticket(terms)
+                        outage = self._unavailable("its answer came after the lease's deadline")
+                now = self.runtime.now()
+                if now >= give_up:
+                    break
+                if outage is not None:
+                    await self.runtime.sleep(min(pause, give_up - now))
+                    pause = min(2 * pause, OUTAGE_PAUSE_MAX)
+                elif isinstance(outcome, Waiting):
+                    if self.events:
+                        self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
+                    await self.backend.wait(ticket, min(give_up, now + outcome.look_again_in))
+            if outage is not None:
+                raise outage  # busy and down never look alike
+            if timeout != 0:
+                await self._withdraw(ticket, give_up)
+            holder = outcome.holder if isinstance(outcome, Waiting) else None
+            return Attempt(None, holder, self.runtime.now() - started)
+        except BaseException:
+            if hold is not None:
+                self._unpublish(hold, Phase.RELEASED)
+            self._keeper.owe(ticket)
+            raise
+
+    def _held_by(self, owner: Owner, terms: Terms) -> L | None:
+        ref = owner.holds.get((self._serial, terms.name))
+        held: L | None = ref() if ref is not None else None
+        if held is None or not held.held or (terms.is_permit and held._terms.is_permit):
+            return None
+        return held
+
+    def _reenter(self, held: L, terms: Terms, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
+        """The owner has it already: count, if both sides agreed to that and the old lease covers the new claim."""
+        if terms.reentrant and held._terms.reentrant and (held._terms.exclusive or not terms.exclusive):
+            with self.mutex:
+                if held._phase is Phase.HELD:
+                    lock.keep(owner, held)
+                    attempt = Attempt(held)
+                    held._depth += 1  # last: no call follows in which an interrupt could leave it counted
+                    return attempt
+        if timeout == 0:
+            return Attempt(None, holder="this thread or task itself")
+        if terms.exclusive and not held._terms.exclusive:
+            reason = "a reader cannot become the writer; release the read lease first"
+        elif held._terms.reentrant or terms.reentrant:
+            reason = "it was not taken with reentrant=True by both"
+        else:
+            reason = "waiting would never end; pass reentrant=True to count instead"
+        raise WouldDeadlock(lock=terms.name, fence=held.fence, reason=reason)
+
+    def _publish(self, hold: L, lock: Handle[L], owner: Owner) -> None:
+        if not hold._terms.is_permit:
+            owner.holds[self._serial, hold._terms.name] = weakref.ref(hold)
+        lock.keep(owner, hold)
+        with self.mutex:
+            self._holds.add(hold)
+        self._keeper.add(hold)
+
+    def _unpublish(self, hold: L, phase: Phase) -> None:
+        with self.mutex:
+            hold._phase = phase
+            self._holds.discard(hold)
+        self._forget(hold)
+
+    def _forget(self, hold: Hold) -> None:
+        """Nobody but the user's own variable refers to this lease any more."""
+        owner = hold._owner()
+        if owner is None:
+            return
+        key = (self._serial, hold._terms.name)
+        ref = owner.holds.get(key)
+        if ref is not None and ref() in (hold, None):
+            owner.holds.pop(key, None)
+        lock = hold._lock()
+        if lock is not None:
+            lock.drop(owner, hold)
+
+    async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
+        try:
+            await self.backend.leave([ticket], deadline=self._limit(give_up))
+        except BackendError:
+            self._keeper.owe(ticket)  # the caller's answer does not change: the lock was busy
+
+    def _ticket(self, terms: Terms) -> Ticket:
+        runtime = self.runtime
+        return Ticket(
+            terms.name,
+            runtime.nonce(),
+            terms.ttl,
+            terms.limit,
+            terms.exclusive,
+            runtime.agent(),
+            f'{{"who": {self._who}, "meta": {terms.meta_json}}}',
+        )
+
+    # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def release(self, hold: L) -> None:
+        """Give it back; inner releases of a re-entered lease only count.
+
+        Raises:
+            NotHeld: it was released before.
+            LockLost: it had ended or was taken before this release.
+            BackendError: no answer; the keeper goes on trying, and so may the caller.
+        """
+        owed = False
+        if hold.lost:
+            self._forget(hold)
+            self._keeper.owe(hold._ticket)  # the body is over: no need to wait for the deadline of a stop margin
+            raise hold._loss()
+        with self.mutex:
+            if hold._phase is Phase.HELD:
+                if hold._depth > 1:
+                    hold._depth -= 1
+                    return
+            elif hold._phase is Phase.OWED:
+                owed = True
+            else:
+                raise NotHeld(lock=hold.name, reason=f"this lease was {hold._phase.value} already")
+            hold._phase = Phase.RELEASING
+        try:
+            was_ours = (await self.backend.leave([hold._ticket], deadline=self._limit()))[0]
+        except BaseException:
+            # State changes after the reply, never before: the nonce stays, the keeper repeats, so may the caller.
+            hold._phase = Phase.OWED
+            self._keeper.owe(hold._ticket)
+            raise
+        if owed:
+            self._keeper.forgive(hold._ticket)
+        elif not was_ours:
+            hold._reason = Gone().reason
+            self._unpublish(hold, Phase.LOST)
+            self._tell_lost(hold)
+            raise hold._loss()
+        self._unpublish(hold, Phase.RELEASED)
+        if hold._lost_event is not None:
+            hold._lost_event.set()  # who waits for a loss need not wait any longer
+        if self.events:
+            held_for = self.runtime.now() - hold._since
+            self.events.emit(Event("released", hold.name, hold.fence, held_for))
+
+    async def leave_body(self, hold: L) -> None:
+        """Release at the end of a `with` body, which ran under the lock to its end if this returns.
+
+        A release that gets no answer is not the body's problem: the keeper repeats it, the ttl is the backstop.
+
+        Raises:
+            LockLost: the lease ended before the body did.
+        """
+        try:
+            await self.release(hold)
+        except BackendError as error:
+            logger().warning("release of %r got no answer, trying again in the background: %s", hold.name, error)
+
+    async def renew(self, hold: L) -> None:
+        """Prolong this one lease now.
+
+        Raises:
+            LockLost, NotHeld: there is nothing to prolong.
+            BackendError: no answer; the old deadline still stands.
+        """
+        hold.check()
+        outcome = (await self.backend.renew([hold._ticket], deadline=self._limit()))[0]
+        if isinstance(outcome, Gone):
+            self.lose(hold, outcome.reason)
+        else:
+            self.renewed(hold, outcome.deadline)
+        hold.check()
+
+    def renewed(self, hold: Hold, deadline: float) -> None:
+        """The server has prolonged it; never shortens, never revives."""
+        now = self.runtime.now()
+        with self.mutex:
+            if hold._phase is not Phase.HELD or now >= hold._stop_at:
+                return  # lost or given back meanwhile: the alarm or the release deals with the ticket
+            left = hold._deadline - now
+            hold._deadline = max(hold._deadline, hold._bounded(deadline))
+            hold._renew_at = now + hold.ttl / 3
+        if self.events:
+            self.events.emit(Event("renewed", hold.name, hold.fence, left))
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        """End the lease without a release: told exactly once, whoever finds out first."""
+        with self.mutex:
+            if hold._phase is not Phase.HELD:
+                return
+            hold._phase = Phase.LOST
+            hold._reason = reason
+        # Off the server, but not before the deadline: with a stop margin the body still has until then.
+        self._keeper.owe(hold._ticket, after=hold._deadline if hold._terms.stop_margin else 0.0)
+        self._tell_lost(hold)
+
+    def _tell_lost(self, hold: Hold) -> None:
+        held_for = self.runtime.now() - hold._since
+        logger().warning("lock %r (fence %d) was lost after %.3f s: %s", hold.name, hold.fence, held_for, hold._reason)
+        if self.events:
+            self.events.emit(Event("lost", hold.name, hold.fence, held_for, hold._reason))
+        if hold._lost_event is not None:
+            hold._lost_event.set()
+        if hold._hook is not None:
+            hold._hook()
+        on_lost = hold._terms.on_lost
+        if callable(on_lost):
+            self.runtime.call(lambda: on_lost(hold))
+
+    async def wait_lost(self, hold: Hold, timeout: float | None) -> bool:
+        """True as soon as the lease is lost; False when the time is up or it was released."""
+        until = None if timeout is None else self.runtime.now() + timeout
+        while not hold.lost:
+            with self.mutex:
+                if hold._phase is not Phase.HELD:
+                    return False
+                if hold._lost_event is None:
+                    hold._lost_event = self.runtime.event()
+                event = hold._lost_event
+            # The keeper sets it at the deadline; looking at the clock as well costs nothing.
+            wake_at = hold._stop_at if until is None else min(until, hold._stop_at)
+            await event.wait(wake_at)
+            if until is not None and self.runtime.now() >= until:
+                return hold.lost
+        return True
+
+    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def inspect(self, name: str) -> LockInfo:
+        return await self.backend.inspect(name, deadline=self._limit())
+
+    async def locks(self, prefix: str) -> list[LockInfo]:
+        return await self.backend.locks(prefix, deadline=self._limit())
+
+    async def break_lock(self, name: str, fence: int) -> bool:
+        return await self.backend.break_lock(name, fence, deadline=self._limit())
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        """Release what this client holds, pay what it owes, as far as the server answers, and let go of it."""
+        with self.mutex:
+            holds = [hold for hold in self._holds if hold._phase is Phase.HELD]
+        for hold in holds:
+            self._unpublish(hold, Phase.RELEASED)
+            self._keeper.owe(hold._ticket)
+        await self._keeper.pay_all(self._limit())
+        self._keeper.stop()
+        await self.runtime.join()
+        await self.backend.close()
+
+    def abandon(self, reason: str) -> None:
+        """In a forked child: no lease of the parent is ours, no connection of the parent is spoken on.
+
+        No mutex is taken: another thread of the parent may have held it when the child was made.
+        """
+        for hold in list(self._holds):
+            if hold._phase is not Phase.RELEASED:
+                hold._phase, hold._reason = Phase.LOST, reason
+        self.backend.abandon()
+
+    def warn_dropped(self, name: str, fence: int, ttl: float) -> None:
+        warnings.warn(
+            f"the lease of lock {name!r} (fence {fence}) was dropped without release(): it is renewed no more and "
+            f"keeps others out until its ttl of {ttl:g} s is over",
+            ResourceWarning,
+            stacklevel=3,
+        )
+
+    def _limit(self, give_up: float = _FOREVER) -> float:
+        now = self.runtime.now()
+        return min(now + self.io_timeout, max(give_up, now + IO_TIMEOUT_MIN))
+
+    def _unavailable(self, problem: str) -> BackendUnavailable:
+        return BackendUnavailable(backend=self.backend.url, problem=problem)

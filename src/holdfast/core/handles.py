@@ -1,0 +1,140 @@
+"""What the lock objects of both shells share: their terms, and which thread or task took which lease through them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+
+from holdfast.core import names
+from holdfast.core.holds import Hold, OnLost, Phase, Terms
+from holdfast.errors import ConfigurationError, NotHeld
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Owner
+
+L = TypeVar("L", bound=Hold)
+
+
+class Unset:
+    """Stands for "not given", where None means something."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+class Handle(Generic[L]):
+    """A named lock and how to take it. Holds no state of a lease, so threads and tasks can share one."""
+
+    def __init__(self, terms: Terms, timeout: float | None) -> None:
+        self.terms = terms
+        self._timeout = timeout
+        # Owners weakly: what a thread or task took and never released is dropped with it, and so runs out.
+        self._kept: weakref.WeakKeyDictionary[Owner, list[L]] = weakref.WeakKeyDictionary()
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self.terms.name
+
+    def keep(self, owner: Owner, lease: L) -> None:
+        """Remember a lease for the owner that took it through this object."""
+        leases = self._kept.get(owner)
+        if leases is None:
+            self._kept[owner] = [lease]
+        elif lease not in leases:
+            leases[:] = [one for one in leases if one._phase in _UNFINISHED]
+            leases.append(lease)
+
+    def drop(self, owner: Owner, lease: L) -> None:
+        """Forget a lease that has ended."""
+        leases = self._kept.get(owner)
+        if leases and lease in leases:
+            leases.remove(lease)
+            if not leases:
+                self._kept.pop(owner, None)
+
+    def last_of(self, owner: Owner) -> L:
+        """The lease that this owner took last and has not released.
+
+        Raises:
+            NotHeld: there is none.
+        """
+        for lease in reversed(self._kept.get(owner, ())):
+            if lease._phase in _UNFINISHED:
+                return lease
+        raise NotHeld(
+            lock=self.name,
+            reason="this thread or task did not take it through this object; `lease.release()` works from anywhere",
+        )
+
+    def is_held_by(self, owner: Owner) -> bool:
+        return any(lease.held for lease in self._kept.get(owner, ()))
+
+    def waits(self, timeout: float | Unset | None) -> float | None:
+        """The timeout of this call: its own if given, else the lock's."""
+        return self._timeout if isinstance(timeout, Unset) else names.check_timeout(timeout)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} ttl={self.terms.ttl:g}>"
+
+
+_UNFINISHED = (Phase.HELD, Phase.OWED, Phase.LOST)
+
+
+class LockOptions(TypedDict, total=False):
+    """What lock(), rwlock() and semaphore() take besides the name; all in seconds where they are times."""
+
+    ttl: float | None  # how long a lease lives without renewal; default: the client's, 30
+    timeout: float | None  # how long `with` and `acquire()` wait; None (the default) for ever, 0 not at all
+    reentrant: bool  # let the thread or task that holds it take it again: the same lease, counted
+    renew: bool  # renew by itself every third of the ttl, until it is released (the default)
+    max_hold: float | None  # lose the lease after this long, however often it was renewed
+    stop_margin: float  # tell of a loss this long before the deadline, so that work can end in time
+    meta: Mapping[str, Any] | None  # anything JSON can write; operators see it with the holder
+    on_lost: OnLost  # a function to call with the lost lease; "event": asyncio does not cancel the body
+
+
+_KNOWN_OPTIONS = LockOptions.__annotations__
+
+
+def make_terms(
+    function: str, name: object, limit: int | None, *, exclusive: bool, ttl: float, options: LockOptions
+) -> tuple[Terms, float | None]:
+    """Check everything a lock is made with: its terms, and its timeout.
+
+    Raises:
+        ConfigurationError: names the argument and the fix.
+    """
+    names.refuse_unknown(function, [word for word in options if word not in _KNOWN_OPTIONS])
+    checked_name, checked_meta = names.check_name(name), names.check_meta(options.get("meta"))
+    asked_ttl = options.get("ttl")
+    checked_ttl = ttl if asked_ttl is None else names.check_ttl(asked_ttl)
+    terms = Terms(
+        name=checked_name,
+        ttl=checked_ttl,
+        limit=limit,
+        exclusive=exclusive,
+        reentrant=names.check_flag("reentrant", options.get("reentrant", False)),
+        renew=names.check_flag("renew", options.get("renew", True)),
+        max_hold=names.check_max_hold(options.get("max_hold")),
+        stop_margin=names.check_stop_margin(options.get("stop_margin", 0.0), checked_ttl),
+        meta=checked_meta,
+        meta_json=_as_json(checked_meta),
+        on_lost=names.check_on_lost(options.get("on_lost")),
+    )
+    return terms, names.check_timeout(options.get("timeout"))
+
+
+def _as_json(meta: Mapping[str, Any]) -> str:
+    if not meta:
+        return "{}"
+    import json
+
+    try:
+        return json.dumps(dict(meta), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"meta must be something JSON can write: {error}") from None

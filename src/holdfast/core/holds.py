@@ -1,0 +1,194 @@
+"""A lease as its holder knows it: the terms it was taken on, and the state it is in.
+
+States, and who moves them (always under the engine's mutex, so each move happens once):
+
+    HELD       -> RELEASING   release() is called
+    HELD       -> LOST        the deadline passes, the server says "gone", the store was taken away, or we forked
+    RELEASING  -> RELEASED    the server has answered
+    RELEASING  -> OWED        no answer, or interrupted: the keeper repeats it; release() may be called again
+    RELEASING  -> LOST        the answer: it was not ours any more, although we thought so
+    OWED       -> RELEASING   release() is called again
+
+LOST is sticky: no late success revives a lease. Nothing says held after the deadline, whatever the state says.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from holdfast.errors import LockLost, NotHeld
+
+if TYPE_CHECKING:
+    from holdfast.core.engine import Engine
+    from holdfast.core.handles import Handle
+    from holdfast.core.ports import Event, Owner
+    from holdfast.core.tickets import Granted, Ticket
+
+OnLost = Callable[..., object] | str | None
+
+
+class Phase(Enum):
+    """Where a lease is in its life; the module's docstring has the moves."""
+
+    HELD = "held"
+    RELEASING = "being released"
+    OWED = "given back, not confirmed"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class Terms(NamedTuple):
+    """What a lock asks for at every acquire; checked when the lock object is made."""
+
+    name: str
+    ttl: float
+    limit: int | None
+    exclusive: bool
+    reentrant: bool
+    renew: bool
+    max_hold: float | None
+    stop_margin: float
+    meta: Mapping[str, Any]
+    meta_json: str
+    on_lost: OnLost
+
+    @property
+    def is_permit(self) -> bool:
+        """One of several that a single owner may take at once: a semaphore's."""
+        return self.limit is not None and not self.exclusive
+
+
+class Hold:
+    """One lease, without I/O: what the two shells' Lease classes share."""
+
+    __slots__ = (
+        "__weakref__",
+        "_deadline",
+        "_depth",
+        "_end",
+        "_engine",
+        "_fence",
+        "_hook",
+        "_lock",
+        "_lost_event",
+        "_owner",
+        "_phase",
+        "_reason",
+        "_renew_at",
+        "_since",
+        "_store",
+        "_terms",
+        "_ticket",
+    )
+
+    def __init__(
+        self,
+        engine: Engine[Any],
+        terms: Terms,
+        ticket: Ticket,
+        granted: Granted,
+        *,
+        since: float,
+        owner: Owner,
+        lock: Handle[Any],
+    ) -> None:
+        self._engine = engine
+        self._terms = terms
+        self._ticket = ticket
+        self._fence = granted.fence
+        self._store: Hashable = granted.store
+        self._since = since
+        self._end = since + terms.max_hold if terms.max_hold is not None else None
+        self._deadline = self._bounded(granted.deadline)
+        self._renew_at = since + terms.ttl / 3
+        self._phase = Phase.HELD
+        self._depth = 1
+        self._reason = ""
+        self._owner = weakref.ref(owner)  # weakly, both: the lock keeps its owner's lease, not the other way round
+        self._lock = weakref.ref(lock)
+        self._lost_event: Event | None = None
+        self._hook: Callable[[], object] | None = None  # how `async with` cancels its body
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._terms.name
+
+    @property
+    def fence(self) -> int:
+        """The number that grows with every lease of this lock; the protected resource can refuse older ones."""
+        return self._fence
+
+    @property
+    def ttl(self) -> float:
+        """How long the lease lives without renewal, in seconds."""
+        return self._terms.ttl
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the lock was given as `meta`."""
+        return self._terms.meta
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are certainly left, by the local clock, if no renewal succeeds from now on."""
+        if self._phase is not Phase.HELD:
+            return 0.0
+        return max(0.0, self._deadline - self._engine.runtime.now())
+
+    @property
+    def held(self) -> bool:
+        """Taken, not given back, and not lost: the opposite is not always `lost`."""
+        return self._phase is Phase.HELD and not self.lost
+
+    @property
+    def lost(self) -> bool:
+        """It ended without having been released. Once True, always True."""
+        if self._phase is Phase.HELD and self._engine.runtime.now() >= self._stop_at:
+            self._engine.lose(self, self._why_over())
+        return self._phase is Phase.LOST
+
+    def check(self) -> None:
+        """Go on only if the lease is still ours; cheap enough to call before every step.
+
+        Raises:
+            LockLost: the lease has ended or was taken; stop touching the resource.
+            NotHeld: it was released.
+        """
+        if self._phase is Phase.HELD and not self._engine.backend.intact(self._store):
+            self._engine.lose(self, "the store it was kept in was removed or replaced")
+        if self.lost:
+            raise self._loss()
+        if self._phase is not Phase.HELD:
+            raise NotHeld(lock=self.name, reason=f"this lease was {self._phase.value}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} fence={self._fence} {self._phase.value}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Lease belongs to the process that took it and cannot be pickled; send its fence")
+
+    def __del__(self) -> None:
+        # Nothing is released here: whoever dropped the lease may still be working under it. It runs out instead.
+        if getattr(self, "_phase", None) is Phase.HELD:
+            self._engine.warn_dropped(self.name, self._fence, self.ttl)
+
+    @property
+    def _stop_at(self) -> float:
+        return self._deadline - self._terms.stop_margin
+
+    def _bounded(self, deadline: float) -> float:
+        return deadline if self._end is None else min(deadline, self._end)
+
+    def _why_over(self) -> str:
+        if self._end is not None and self._deadline >= self._end:
+            return f"max_hold of {self._terms.max_hold:g} s is reached"
+        if not self._terms.renew:
+            return f"its ttl of {self.ttl:g} s is over (renew=False)"
+        return f"no renewal succeeded within its ttl of {self.ttl:g} s"
+
+    def _loss(self) -> LockLost:
+        return LockLost(lock=self.name, fence=self._fence, reason=self._reason)

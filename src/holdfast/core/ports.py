@@ -1,0 +1,116 @@
+"""The seams. Protocols are plain `async def` code that touches only what is named here.
+
+Why `async def` in a library for threads: a blocking adapter does its I/O inside the coroutine and never suspends, so
+one `coroutine.send(None)` runs the whole protocol on the caller's own thread (runtimes/threads.py: run_sync). The same
+text runs on asyncio by awaiting, and in a simulator by parking at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
+    from holdfast.guarantees import Guarantees
+
+
+class Event(Protocol):
+    """A flag that somebody can wait for. `set` may be called from anywhere."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    async def wait(self, until: float | None) -> bool:
+        """Wait until it is set (True) or `until` on the runtime's clock has passed (False)."""
+
+
+class Runtime(Protocol):
+    """Time, tasks and identity: everything a protocol may know of the world but its server."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back and goes on while the machine sleeps."""
+
+    def wall(self) -> float:
+        """Unix time: for people, and as a floor for fences; never for deadlines."""
+
+    def nonce(self) -> str:
+        """32 unguessable hexadecimal digits."""
+
+    def jitter(self) -> float:
+        """A random number from 0 up to 1."""
+
+    def owner(self) -> Owner:
+        """The calling thread or task, for re-entry and self-deadlock."""
+
+    def agent(self) -> str:
+        """Its name, for people."""
+
+    def who(self) -> str:
+        """This process as JSON: host, pid, program."""
+
+    def event(self) -> Event: ...
+
+    def mutex(self) -> AbstractContextManager[Any]:
+        """Guards state shared by callers, keeper and listener. Never held across a port call."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Run it in the background; it must end by itself or when the runtime does."""
+
+    async def join(self) -> None:
+        """Wait for what was spawned and has been told to end."""
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a user's function soon, where it may take its time without holding up the keeper."""
+
+
+class Owner:
+    """A thread or a task, for as long as it lives. Compared by identity, never by a number that could be reused.
+
+    It remembers, weakly, what it holds: (client's serial number, lock name) -> the lease.
+    """
+
+    __slots__ = ("__weakref__", "holds")
+
+    def __init__(self) -> None:
+        self.holds: dict[tuple[int, str], Any] = {}
+
+
+class Backend(Protocol):
+    """What a store offers the engine. Every verb is idempotent by the ticket's nonce.
+
+    Every call takes a deadline on the runtime's clock that reaches the socket or file. BackendUnavailable means that
+    nothing changed, OutcomeUnknown that it may have: the engine then repeats the call or owes a `leave`.
+    """
+
+    url: str
+    guarantees: Guarantees
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        """Take the lock, or (if `queue`) a place in its queue, or keep the place already taken."""
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        """Return when it is worth to enter again, at `until` at the latest."""
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+        """Release or withdraw; for each, whether it was a granted lease of ours until now."""
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+        """Let each lease run for its ttl again."""
+
+    def intact(self, store: Hashable) -> bool:
+        """False if it can be seen locally, without asking, that the store which granted a lease was taken away."""
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo: ...
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]: ...
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        """End exactly the lease with this fence; whether there was one."""
+
+    async def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what was inherited, without a word on any connection."""

@@ -1,0 +1,147 @@
+"""Tickets, what a backend answers about them, and the one rule that decides who is in.
+
+The rule: tickets of a lock are ordered; *a ticket is granted when fewer than `limit` tickets are ahead of it and none
+of those is exclusive*. A mutex and a writer have limit 1 and are exclusive; a reader has no limit; a permit of a
+semaphore of n has limit n. Nothing overtakes, so a writer behind readers keeps later readers out and is not starved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+WAITER_LEASE = 10.0  # seconds a waiting ticket lives without a look; every look renews it
+WOKEN_LEASE = 1.0  # what a waiter keeps of that once it has been woken, so that a stopped one cannot hold up the rest
+LOOK_AGAIN = 1.0  # the next in line looks at least this often, pushed or not
+LOOK_AGAIN_BEHIND = WAITER_LEASE / 4  # the others, who are not next anyway
+
+
+class Ticket(NamedTuple):
+    """One attempt's place in a lock, waiting or granted. The nonce tells it from every other attempt."""
+
+    name: str
+    nonce: str
+    ttl: float
+    limit: int | None
+    exclusive: bool
+    agent: str  # the thread or task
+    info: str  # {"who": {host, pid, program}, "meta": …} as JSON
+
+
+class Granted(NamedTuple):
+    """The ticket is in. Believe it until `deadline` on the local clock, no longer."""
+
+    fence: int
+    deadline: float
+    store: Hashable = None  # which incarnation of the store granted it, where that can change under us
+
+
+class Waiting(NamedTuple):
+    """Somebody is in the way. Look again after this many seconds at the latest, pushed or not."""
+
+    look_again_in: float
+    holder: str | None = None
+
+
+class Live(NamedTuple):
+    """Renewed: the lease runs until `deadline` on the local clock."""
+
+    deadline: float
+
+
+class Gone(NamedTuple):
+    """The server does not know this lease any more."""
+
+    reason: str = "the server no longer knows this lease: it ran out or was broken"
+
+
+class Place(Protocol):
+    """What the rule needs to know of a ticket that is ahead."""
+
+    @property
+    def exclusive(self) -> bool: ...
+
+
+P = TypeVar("P", bound=Place)
+
+
+def first_obstacle(limit: int | None, ahead: Iterable[P]) -> P | None:
+    """The ticket ahead because of which one with this limit has to wait, or None: it may go in.
+
+    `ahead` is read only as far as needed, so it may be a cursor over a long queue.
+    """
+    for count, place in enumerate(ahead, start=1):
+        if place.exclusive or count == limit:
+            return place
+    return None
+
+
+class TicketInfo(NamedTuple):
+    """A holder or waiter as an operator sees it."""
+
+    fence: int | None  # None while waiting
+    host: str
+    pid: int
+    agent: str
+    program: str
+    since: float  # Unix time
+    remaining: float  # seconds until the server lets go of it without a renewal
+    exclusive: bool
+    limit: int | None
+    meta: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        info: str,
+        fence: int | None,
+        agent: str,
+        since: float,
+        remaining: float,
+        exclusive: bool,
+        limit: int | None,
+    ) -> TicketInfo:
+        """From what a backend stores."""
+        known, meta = describe(info)
+        return cls(
+            fence=fence,
+            host=str(known.get("host", "?")),
+            pid=int(known.get("pid", 0)),
+            agent=agent,
+            program=str(known.get("program", "?")),
+            since=since,
+            remaining=max(0.0, remaining),
+            exclusive=exclusive,
+            limit=limit,
+            meta=meta,
+        )
+
+    def __str__(self) -> str:
+        """Who it is, in the form that errors use: host/pid."""
+        return f"{self.host}/{self.pid}"
+
+
+def describe(ticket_info: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two parts of a ticket's `info`: who, and the user's meta. Of foreign or damaged ones, what can be read."""
+    import json
+
+    try:
+        info = json.loads(ticket_info)
+        return dict(info["who"]), dict(info["meta"])
+    except (ValueError, KeyError, TypeError):
+        return {}, {}
+
+
+def who(ticket_info: str) -> str:
+    """host/pid, for messages."""
+    known, _ = describe(ticket_info)
+    return f"{known.get('host', '?')}/{known.get('pid', '?')}"
+
+
+class LockInfo(NamedTuple):
+    """Who has a lock and who waits for it, in order."""
+
+    name: str
+    holders: tuple[TicketInfo, ...]
+    waiters: tuple[TicketInfo, ...]

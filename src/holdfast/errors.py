@@ -1,0 +1,117 @@
+"""Every error holdfast raises. Each says what happened, to which lock, and whose turn it is.
+
+    HoldfastError
+    ├── AcquireTimeout(TimeoutError)     nobody is wrong: wait longer or do without
+    ├── LockLost                         you had it and do not any more: stop
+    ├── NotHeld                          you never had it: a bug in the calling code
+    ├── WouldDeadlock                    you hold it already and it is not reentrant
+    ├── BackendError                     the server could not be asked properly
+    │   ├── BackendUnavailable           nothing changed there: retry freely
+    │   └── OutcomeUnknown               sent, no answer: it may have happened
+    ├── Unsupported                      this backend cannot promise that; says which can
+    ├── UsageError(RuntimeError)         called from the wrong place: another loop, a closed client
+    └── ConfigurationError(ValueError)   an argument or setting is refused; says which and what to do
+        └── LimitConflict                two programs disagree on the limit of one lock
+
+Errors carry their data as attributes, build their own message and survive pickling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class HoldfastError(Exception):
+    """The base of everything raised here on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not the default `cls(*args)`: our constructors take keywords and write the message themselves.
+        return (_restore, (type(self), self.args, self.__dict__))
+
+
+class AcquireTimeout(HoldfastError, TimeoutError):
+    """The lock was busy for as long as the caller was ready to wait."""
+
+    def __init__(self, *, lock: str, waited: float, holder: str | None = None) -> None:
+        held_by = f" (held by {holder})" if holder else ""
+        super().__init__(f"lock {lock!r} not acquired in {waited:.1f} s{held_by}")
+        self.lock, self.waited, self.holder = lock, waited, holder
+
+
+class LockLost(HoldfastError):
+    """The lease ended without having been released: stop touching the resource."""
+
+    def __init__(self, *, lock: str, fence: int, reason: str) -> None:
+        super().__init__(f"lock {lock!r} (fence {fence}) was lost: {reason}")
+        self.lock, self.fence, self.reason = lock, fence, reason
+
+
+class NotHeld(HoldfastError):
+    """Given back without having been taken, or twice: a bug in the calling code."""
+
+    def __init__(self, *, lock: str, reason: str) -> None:
+        super().__init__(f"lock {lock!r} is not held: {reason}")
+        self.lock, self.reason = lock, reason
+
+
+class WouldDeadlock(HoldfastError):
+    """The caller waits for itself: it holds this lock already, in a way that keeps the new claim out."""
+
+    def __init__(self, *, lock: str, fence: int, reason: str) -> None:
+        super().__init__(f"lock {lock!r} is already held by this thread or task (fence {fence}): {reason}")
+        self.lock, self.fence, self.reason = lock, fence, reason
+
+
+class BackendError(HoldfastError):
+    """The server could not be asked properly."""
+
+    def __init__(self, *, backend: str, problem: str) -> None:
+        super().__init__(f"{backend}: {problem}")
+        self.backend, self.problem = backend, problem
+
+
+class BackendUnavailable(BackendError):
+    """Nothing was changed on the server: retry freely."""
+
+
+class OutcomeUnknown(BackendError):
+    """The request was sent and no answer came: it may have happened."""
+
+
+class Unsupported(HoldfastError):
+    """This backend cannot do or promise that."""
+
+    def __init__(self, *, backend: str, what: str, others: tuple[str, ...] = ()) -> None:
+        can = f"; these can: {', '.join(others)}" if others else ""
+        super().__init__(f"{backend} does not support {what}{can}")
+        self.backend, self.what, self.others = backend, what, others
+
+
+class UsageError(HoldfastError, RuntimeError):
+    """The call itself came from the wrong place: another event loop, a closed client."""
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """An argument, a URL or a setting was refused; the message names it and the fix."""
+
+
+class LimitConflict(ConfigurationError):
+    """The same lock is in use elsewhere with another limit. Found on the server, so only at acquire."""
+
+    def __init__(self, *, lock: str, ours: int | None, theirs: int | None, holder: str | None = None) -> None:
+        by = f" by {holder}" if holder else ""
+        super().__init__(
+            f"lock {lock!r} is in use{by} as {_shape(theirs)}, not as {_shape(ours)}: "
+            "give all programs the same limit, or use another name"
+        )
+        self.lock, self.ours, self.theirs, self.holder = lock, ours, theirs, holder
+
+
+def _shape(limit: int | None) -> str:
+    return "a reader/writer lock" if limit is None else f"a semaphore with limit={limit}"
+
+
+def _restore(cls: type[HoldfastError], args: tuple[Any, ...], state: dict[str, Any]) -> HoldfastError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,66 @@
+"""What a backend promises, as data: a program can require it, a table can show it, `verify` can test it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Exclusion(Enum):
+    """How far "no two holders believe at the same time" reaches."""
+
+    CONSENSUS = "consensus"  # survives any minority of servers failing
+    DURABLE_AUTHORITY = "durable-authority"  # one store that does not forget what it answered
+    BEST_EFFORT = "best-effort"  # a failover or restart can forget a holder
+    CACHE = "cache"  # the store may drop a lock whenever it likes
+
+
+class FenceOrder(Enum):
+    """What fences need in order to keep growing."""
+
+    UNCONDITIONAL = "unconditional"
+    DURABLE_STORAGE = "durable-storage"  # the store's data
+    CLOCK_BOUNDED = "clock-bounded"  # the store's data, or else a wall clock that did not go back
+    BEST_EFFORT = "best-effort"
+
+
+class Order(Enum):
+    """Who is served next."""
+
+    FIFO = "FIFO"
+    STORE = "store's"
+    NONE = "none"
+
+
+class Wake(Enum):
+    """How a waiter learns that it is its turn."""
+
+    PUSH = "push"
+    POLL = "poll"
+
+
+class Scope(Enum):
+    """Who is excluded at all."""
+
+    PROCESS = "process"
+    MACHINE = "machine+user"
+    NETWORK = "network"
+
+
+class Guarantees(NamedTuple):
+    """The promises of one backend in one configuration.
+
+    >>> import holdfast
+    >>> holdfast.Client("memory://").guarantees.order.value
+    'FIFO'
+    """
+
+    exclusion: Exclusion
+    fence: FenceOrder
+    order: Order
+    wake: Wake
+    scope: Scope
+
+    def as_dict(self) -> dict[str, str]:
+        """The same as plain words, for tables and JSON."""
+        return {field: value.value for field, value in zip(self._fields, self, strict=True)}

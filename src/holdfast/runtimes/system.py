@@ -1,0 +1,67 @@
+"""What both runtimes take from the operating system: the clock, randomness, and a word about forks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.core.events import logger
+
+# Leases run out on the server while this machine is suspended, so our clock must go on too. On Linux that is
+# CLOCK_BOOTTIME (CLOCK_MONOTONIC stands still); on macOS clock_gettime's CLOCK_MONOTONIC goes on.
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds since the machine started, suspended time included."""
+    return time.clock_gettime(_CLOCK)
+
+
+def nonce() -> str:
+    """32 hexadecimal digits from the kernel: unguessable, and different after a fork."""
+    return os.urandom(16).hex()
+
+
+def jitter() -> float:
+    """From 0 up to 1."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32
+
+
+def who() -> str:
+    """This process as JSON, for people who look at who holds a lock."""
+    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    return json.dumps({"host": os.uname().nodename, "pid": os.getpid(), "program": program})
+
+
+def call_user(function: Callable[[], object]) -> object:
+    """Call a user's function whose failure is its own: it is logged, and nothing of ours stops for it."""
+    try:
+        return function()
+    except Exception:
+        logger().exception("an on_lost callback failed")
+        return None
+
+
+class _Forkable(Protocol):
+    def after_fork(self) -> None: ...
+
+
+_forkables: weakref.WeakSet[_Forkable] = weakref.WeakSet()
+
+
+def tell_after_fork(thing: _Forkable) -> None:
+    """Have `thing.after_fork()` called in every forked child while it lives."""
+    _forkables.add(thing)
+
+
+def _in_child() -> None:
+    for thing in list(_forkables):
+        thing.after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)

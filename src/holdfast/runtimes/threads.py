@@ -1,0 +1,98 @@
+"""The runtime for threads: blocking adapters never suspend, so a protocol is one plain call on its caller's thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from holdfast.core.ports import Owner
+from holdfast.runtimes import system
+
+T = TypeVar("T")
+
+JOIN_MAX = 6.0  # seconds: a background thread is at most one request away from its end
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine over blocking adapters to its end, here and now.
+
+    Between its `return` and ours there is no call and no backward jump, hence no point at which CPython would run a
+    signal handler: a KeyboardInterrupt comes either inside the coroutine, whose guards undo what it did, or not yet.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a blocking adapter suspended; it must do its I/O inline")
+
+
+class ThreadEvent:
+    """threading.Event with our clock and the `async def` that protocols speak."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self, until: float | None) -> bool:
+        if until is None:
+            return self._event.wait()
+        return self._event.wait(min(max(0.0, until - system.now()), threading.TIMEOUT_MAX))
+
+
+class _Identity(threading.local):
+    def __init__(self) -> None:
+        self.owner = Owner()
+
+
+class ThreadRuntime:
+    """One for every Client."""
+
+    now = staticmethod(system.now)
+    wall = staticmethod(time.time)
+    nonce = staticmethod(system.nonce)
+    jitter = staticmethod(system.jitter)
+    who = staticmethod(system.who)
+    event = staticmethod(ThreadEvent)
+    mutex = staticmethod(threading.Lock)
+
+    # An object per thread, made at its first use and gone with it. Idents are reused, and so are the objects that
+    # threading.current_thread() makes up for foreign threads.
+    _identity = _Identity()
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def owner(self) -> Owner:
+        return self._identity.owner
+
+    def agent(self) -> str:
+        return threading.current_thread().name
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        # A daemon: leases of a program that ends without closing its client run out, they do not keep it alive.
+        thread = threading.Thread(target=lambda: run_sync(work()), name=f"holdfast-{name}", daemon=True)
+        self._threads = [one for one in self._threads if one.is_alive()]
+        thread.start()
+        self._threads.append(thread)
+
+    async def join(self) -> None:
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_MAX)
+
+    def call(self, function: Callable[[], object]) -> None:
+        threading.Thread(target=system.call_user, args=(function,), name="holdfast-callback", daemon=True).start()

@@ -1,0 +1,238 @@
+"""Losing a lease: known in time, told once, never revived, and never left unnoticed at the end of a body."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.conformance.lab import Lab, until
+
+SHORT = 0.4  # seconds: a ttl that a busy machine can still renew in time
+
+
+async def test_a_lease_that_is_not_renewed_is_lost_at_its_ttl(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False).acquire())
+    assert 0 < lease.remaining < SHORT
+
+    assert await holder(lambda _: lease.wait_lost(30))
+
+    assert lease.lost
+    assert not lease.held
+    assert lease.remaining == 0
+    with pytest.raises(holdfast.LockLost, match="renew=False"):
+        lease.check()
+    assert (await other(lambda client: client.lock("a").acquire(timeout=30))).fence > lease.fence
+
+
+async def test_the_holder_gives_up_before_the_server_lets_anyone_else_in(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False).acquire())
+
+    successor = await other(lambda client: client.lock("a").acquire(timeout=30))
+
+    assert successor
+    assert lease.lost
+
+
+async def test_a_lease_lives_beyond_its_ttl_by_renewal(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
+    renewals: list[Any] = []
+    holder.client.subscribe(lambda event: renewals.append(event) if event.kind == "renewed" else None)
+    lease = await holder(lambda client: client.lock("a", ttl=1).acquire())
+
+    await until(lambda: _reached(renewals, 9), "nine renewals")
+
+    lease.check()
+    assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
+    await holder(lambda _: lease.release())
+
+
+async def _reached(things: list[Any], count: int) -> bool:
+    return len(things) >= count
+
+
+async def test_renewing_by_hand_prolongs(lab: Lab) -> None:
+    holder = lab.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=5, renew=False).acquire())
+    await asyncio.sleep(0.05)
+    before = lease.remaining
+
+    await holder(lambda _: lease.renew())
+
+    assert lease.remaining > before
+
+
+async def test_max_hold_ends_a_lease_that_is_renewed(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=30, max_hold=0.2).acquire())
+
+    assert await holder(lambda _: lease.wait_lost(30))
+
+    with pytest.raises(holdfast.LockLost, match="max_hold"):
+        lease.check()
+    assert await other(lambda client: client.lock("a").acquire(timeout=20))
+
+
+async def test_a_stop_margin_tells_while_the_lock_is_still_ours(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=20, renew=False, max_hold=10.3, stop_margin=10).acquire())
+
+    assert await holder(lambda _: lease.wait_lost(30))
+
+    assert lease.lost
+    assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
+    with pytest.raises(holdfast.LockLost):
+        await holder(lambda _: lease.release())
+    assert await other(lambda client: client.lock("a").acquire(timeout=5))
+
+
+async def test_a_body_that_outlives_its_lease_ends_with_lock_lost(lab: Lab) -> None:
+    holder = lab.actor()
+
+    with pytest.raises(holdfast.LockLost):
+        await holder.body(
+            lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost="event"), lambda lease: lease.wait_lost(30)
+        )
+
+
+async def test_the_error_of_a_body_goes_before_the_loss(lab: Lab) -> None:
+    holder = lab.actor()
+
+    def fail(lease: Any) -> Any:
+        waited = lease.wait_lost(30)
+        if asyncio.iscoroutine(waited):
+            return _fail_after(waited)
+        raise ZeroDivisionError
+
+    async def _fail_after(waited: Any) -> None:
+        await waited
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        await holder.body(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost="event"), fail)
+
+    assert any("was lost" in note for note in caught.value.__notes__)
+
+
+async def test_a_loss_is_told_exactly_once_in_every_way(lab: Lab) -> None:
+    holder = lab.actor()
+    told: list[Any] = []
+    events: list[str] = []
+    holder.client.subscribe(lambda event: events.append(event.kind))
+    lease = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=told.append).acquire())
+
+    assert await holder(lambda _: lease.wait_lost(30))
+    for _ in range(3):
+        with pytest.raises(holdfast.LockLost):
+            lease.check()
+    with pytest.raises(holdfast.LockLost):
+        await holder(lambda _: lease.release())
+    await until(lambda: _reached(told, 1), "on_lost")
+    # A second lease of the same lock has its own loss; nothing more came of the first.
+    again = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=told.append).acquire())
+    assert await holder(lambda _: again.wait_lost(30))
+    await until(lambda: _reached(told, 2), "on_lost")
+
+    assert told == [lease, again]
+    assert events.count("lost") == 2
+
+
+async def test_waiting_for_a_loss_ends_with_the_release(lab: Lab) -> None:
+    holder = lab.actor()
+    other = lab.actor(like=holder)
+    lease = await holder(lambda client: client.lock("a").acquire())
+    watching = lab.start(other, lambda _: lease.wait_lost())
+
+    assert await holder(lambda _: lease.wait_lost(0.01)) is False
+    await holder(lambda _: lease.release())
+
+    assert await watching is False
+
+
+async def test_breaking_ends_exactly_that_lease(lab: Lab) -> None:
+    holder, operator, other = lab.actor(), lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=1).acquire())
+
+    assert await operator(lambda client: client.break_lock("a", lease.fence + 1)) is False
+    assert await operator(lambda client: client.break_lock("b", lease.fence)) is False
+    assert await operator(lambda client: client.break_lock("a", lease.fence)) is True
+    successor = await other(lambda client: client.lock("a").acquire(timeout=0))
+    assert await operator(lambda client: client.break_lock("a", lease.fence)) is False
+
+    assert await holder(lambda _: lease.wait_lost(30))
+    assert successor.fence > lease.fence
+    successor.check()
+    await other(lambda _: successor.release())
+
+
+async def test_a_break_lets_the_next_waiter_in(lab: Lab) -> None:
+    holder, operator, waiter = lab.actor(), lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a").acquire())
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
+    await lab.until_waiting("a", 1)
+
+    await operator(lambda client: client.break_lock("a", lease.fence))
+
+    assert await waiting
+
+
+async def test_releasing_a_broken_lease_says_that_it_was_lost(lab: Lab) -> None:
+    holder, operator = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a").acquire())
+    await operator(lambda client: client.break_lock("a", lease.fence))
+
+    with pytest.raises(holdfast.LockLost):
+        await holder(lambda _: lease.release())
+
+    assert lease.lost
+
+
+async def test_a_lease_dropped_without_release_warns_and_runs_out(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
+
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        await holder(_take_and_forget)
+        await holder(lambda _: gc.collect())
+
+    assert await other(lambda client: client.lock("a").acquire(timeout=30))
+
+
+def _take_and_forget(client: Any) -> Any:
+    taking = client.lock("a", ttl=SHORT).acquire()
+    return _forget_later(taking) if asyncio.iscoroutine(taking) else None
+
+
+async def _forget_later(taking: Any) -> None:
+    await taking
+
+
+async def test_a_lock_keeps_the_lease_of_a_living_owner_only(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
+    lock = holder.client.lock("a", ttl=SHORT)
+    lost: list[Any] = []
+
+    def forget_in_a_thread() -> None:
+        thread = threading.Thread(target=lock.acquire)
+        thread.start()
+        thread.join()
+
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        if lab.runtime == "threads":
+            await asyncio.to_thread(forget_in_a_thread)
+        else:
+            await asyncio.create_task(_take(lock))
+        await asyncio.sleep(0)
+        gc.collect()
+
+    assert await other(lambda client: client.lock("a").acquire(timeout=30))
+    assert lost == []
+
+
+async def _take(lock: Any) -> None:
+    await lock.acquire()

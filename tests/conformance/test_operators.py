@@ -1,0 +1,76 @@
+"""What operators see: who holds what since when, who waits, and what happened."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from tests.conformance.lab import Lab
+
+
+async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab) -> None:
+    holder, first, second = lab.actor(), lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a", meta={"job": 7}).acquire())
+    one = lab.start(first, lambda client: client.lock("a", meta={"n": 1}).acquire())
+    await lab.until_waiting("a", 1)
+    two = lab.start(second, lambda client: client.lock("a", meta={"n": 2}).acquire())
+    await lab.until_waiting("a", 2)
+
+    info = await lab.state("a")
+
+    (shown,) = info.holders
+    assert shown.fence == lease.fence
+    assert shown.pid == os.getpid()
+    assert shown.host == os.uname().nodename
+    assert shown.meta == {"job": 7}
+    assert 0 < shown.remaining <= 30
+    assert abs(shown.since - time.time()) < 60
+    assert [waiter.meta for waiter in info.waiters] == [{"n": 1}, {"n": 2}]
+    assert [waiter.fence for waiter in info.waiters] == [None, None]
+    for actor, task in ((holder, None), (first, one), (second, two)):
+        got = lease if task is None else await task
+        await actor(lambda _, taken=got: taken.release())
+
+
+async def test_locks_lists_what_is_in_use_and_nothing_else(lab: Lab) -> None:
+    actor = lab.actor()
+    leases = [await actor(lambda client, n=name: client.lock(n).acquire()) for name in ("b:1", "a:2", "a:1", "a%")]
+    await actor(lambda _: leases[3].release())
+
+    assert [info.name for info in await actor(lambda client: client.locks())] == ["a:1", "a:2", "b:1"]
+    assert [info.name for info in await actor(lambda client: client.locks(prefix="a:"))] == ["a:1", "a:2"]
+    assert await actor(lambda client: client.locks(prefix="a%")) == []
+
+
+async def test_a_free_lock_can_be_inspected(lab: Lab) -> None:
+    info = await lab.state("never used")
+
+    assert (info.name, info.holders, info.waiters) == ("never used", (), ())
+
+
+async def test_events_tell_the_story_of_a_lease(lab: Lab) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    told: list[Any] = []
+    unsubscribe = waiter.client.subscribe(told.append)
+    lease = await holder(lambda client: client.lock("a").acquire())
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
+    await lab.until_waiting("a", 1)
+    await holder(lambda _: lease.release())
+    taken = await waiting
+    await waiter(lambda _: taken.release())
+    unsubscribe()
+    await waiter.body(lambda client: client.lock("a"), lambda _: None)
+
+    kinds = [event.kind for event in told]
+    assert kinds == ["waiting"] * (len(kinds) - 2) + ["acquired", "released"]
+    assert {event.lock for event in told} == {"a"}
+    assert told[-2].fence == told[-1].fence == taken.fence
+    assert told[-2].seconds > 0
+
+
+async def test_a_subscriber_that_fails_disturbs_nobody(lab: Lab) -> None:
+    actor = lab.actor()
+    actor.client.subscribe(lambda _: 1 / 0)
+
+    assert await actor.body(lambda client: client.lock("a"), lambda lease: lease.held)

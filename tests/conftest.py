@@ -1,0 +1,43 @@
+"""For all tests: coroutine tests run on a fresh event loop, and no test leaves threads or leases behind unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests with asyncio.run; fixtures with an `aclose` are closed on the same loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for argument in arguments.values():
+                if hasattr(argument, "aclose"):
+                    stack.push_async_callback(argument.aclose)
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(run())
+    return True
+
+
+@pytest.fixture(autouse=True)
+def _collect_dropped_leases() -> Iterator[None]:
+    """A lease dropped in a test warns in that test, not in a later one."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def _private_default_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches the user's own lock file."""
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
