@@ -58,12 +58,11 @@ class AsyncLease(Hold):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         ended_by_us = self._leave_body(error)
-        if error is None:
-            await self._engine.leave_body(self)
-            return
         try:
             await self._engine.leave_body(self)
         except HoldfastError as also:
+            if error is None:
+                raise
             error.add_note(f"holdfast: {also}")  # the body's own error goes first
         if ended_by_us:
             raise self._loss() from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import threading
 import warnings
@@ -16,7 +17,7 @@ from holdfast.core.events import Event, Events
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset, make_terms
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.tickets import LockInfo
-from holdfast.errors import AcquireTimeout, HoldfastError, UsageError
+from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld, UsageError
 from holdfast.guarantees import Guarantees
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -59,12 +60,20 @@ class Lease(Hold):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            run_sync(self._engine.leave_body(self))
-            return
+        try:
+            self._leave(error)
+        except HoldfastError:
+            raise
+        except BaseException:
+            self._engine.interrupted_leaving(self)
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
         try:
             run_sync(self._engine.leave_body(self))
         except HoldfastError as also:
+            if error is None:
+                raise
             error.add_note(f"holdfast: {also}")  # the body's own error goes first
 
 
@@ -113,7 +122,15 @@ class Lock(Handle[Lease]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.last_of(self._client._engine.runtime.owner()).__exit__(kind, error, trace)
+        try:
+            self.last_of(self._client._engine.runtime.owner())._leave(error)
+        except HoldfastError:
+            raise
+        except BaseException:
+            engine = self._client._engine
+            with contextlib.suppress(NotHeld):  # the release took effect before the interrupt
+                engine.interrupted_leaving(self.last_of(engine.runtime.owner()))
+            raise
 
     def _attempt(self, timeout: float | None) -> Attempt[Lease]:
         _warn_inside_loop()
@@ -314,5 +331,5 @@ def _warn_inside_loop() -> None:
         "holdfast.Client is used inside a running event loop, which stands still while it waits: "
         "use holdfast.AsyncClient there",
         RuntimeWarning,
-        stacklevel=5,
+        stacklevel=4,  # whoever called acquire() or entered the `with`
     )

@@ -112,6 +112,7 @@ def _shape(limit: int | None) -> str:
 
 
 def _restore(cls: type[HoldfastError], args: tuple[Any, ...], state: dict[str, Any]) -> HoldfastError:
-    error = cls.__new__(cls, *args)
+    error = cls.__new__(cls)
+    error.args = args
     error.__dict__.update(state)
     return error

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Scheme(NamedTuple):
     """One row of the table of backends."""
 
-    package: str  # holdfast.backends.<package>
+    package: str  # where its blocking.py and aio.py are
     driver: str | None = None  # the module that has to be importable
     extra: str | None = None  # the extra that installs it; None: it comes with Python
     options: tuple[str, ...] = ()  # what may stand behind the question mark
 
 
 SCHEMES: dict[str, Scheme] = {
-    "memory": Scheme("memory"),
-    "sqlite": Scheme("sqlite", driver="sqlite3"),
+    "memory": Scheme("holdfast.backends.memory"),
+    "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3"),
 }
 
 
@@ -86,7 +86,7 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
     scheme = SCHEMES[address.scheme]
     if scheme.driver is not None:
         require_driver(address.scheme, scheme.driver, scheme.extra)
-    module = importlib.import_module(f"holdfast.backends.{scheme.package}.{runtime}")
+    module = importlib.import_module(f"{scheme.package}.{runtime}")
     function: Callable[..., Any] = module.open_backend
     return function
 

@@ -23,9 +23,9 @@ class Actor(Protocol):
 
     client: Any
 
-    def __call__(self, work: Callable[[Any], Any]) -> Awaitable[Any]: ...
+    def __call__(self, work: Callable[..., Any]) -> Awaitable[Any]: ...
 
-    async def body(self, lock: Callable[[Any], Any], work: Callable[[Any], Any]) -> Any:
+    async def body(self, lock: Callable[..., Any], work: Callable[..., Any]) -> Any:
         """Run `work(lease)` as the body of a `with` on the lock."""
 
     async def end(self) -> None: ...
@@ -37,12 +37,12 @@ class ThreadActor:
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._results: list[Any] = []  # a lease that a test gets and ignores is held on, not dropped
 
-    async def __call__(self, work: Callable[[Any], Any]) -> Any:
+    async def __call__(self, work: Callable[..., Any]) -> Any:
         result = await asyncio.get_running_loop().run_in_executor(self._thread, work, self.client)
         self._results.append(result)
         return result
 
-    async def body(self, lock: Callable[[Any], Any], work: Callable[[Any], Any]) -> Any:
+    async def body(self, lock: Callable[..., Any], work: Callable[..., Any]) -> Any:
         def with_it(client: holdfast.Client) -> Any:
             with lock(client) as lease:
                 return work(lease)
@@ -60,12 +60,12 @@ class TaskActor:
         self._jobs: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]] | None] = asyncio.Queue()
         self.task = asyncio.create_task(self._work())
 
-    async def __call__(self, work: Callable[[Any], Any]) -> Any:
+    async def __call__(self, work: Callable[..., Any]) -> Any:
         result = await self._do(lambda: _settled(work(self.client)))
         self._results.append(result)
         return result
 
-    async def body(self, lock: Callable[[Any], Any], work: Callable[[Any], Any]) -> Any:
+    async def body(self, lock: Callable[..., Any], work: Callable[..., Any]) -> Any:
         async def with_it() -> Any:
             async with lock(self.client) as lease:
                 return await _settled(work(lease))
@@ -117,7 +117,7 @@ class Lab:
         self._actors.append(actor)
         return actor
 
-    def start(self, actor: Actor, work: Callable[[Any], Any]) -> asyncio.Task[Any]:
+    def start(self, actor: Actor, work: Callable[..., Any]) -> asyncio.Task[Any]:
         """Let the actor begin; the task is its result."""
 
         async def go() -> Any:

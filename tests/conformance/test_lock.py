@@ -66,7 +66,7 @@ async def test_a_timeout_is_waited_out_and_leaves_nothing_behind(lab: Lab) -> No
 async def test_with_never_enters_without_the_lock(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     await holder(lambda client: client.lock("a").acquire())
-    entered = []
+    entered: list[Any] = []
 
     for timeout in (0, 0.05):
         with pytest.raises(holdfast.AcquireTimeout) as caught:
@@ -137,10 +137,8 @@ async def test_a_newcomer_does_not_overtake_a_waiter(lab: Lab, case: Case) -> No
 
 async def test_fences_grow_from_lease_to_lease(lab: Lab) -> None:
     actors = [lab.actor() for _ in range(3)]
-    fences = []
 
-    for actor in actors * 5:
-        fences.append(await actor.body(lambda client: client.lock("a"), lambda lease: lease.fence))
+    fences = [await actor.body(lambda client: client.lock("a"), lambda lease: lease.fence) for actor in actors * 5]
 
     assert fences == sorted(set(fences))
     assert all(isinstance(fence, int) for fence in fences)
@@ -156,12 +154,12 @@ async def test_many_contend_and_never_two_are_inside(lab: Lab) -> None:
         lease.check()
         inside.remove(lease.fence)
 
-    async def many_turns(number: int) -> None:
+    async def many_turns() -> None:
         actor = lab.actor()
         for _ in range(15):
             await actor.body(lambda client: client.lock("a"), turn)
 
-    await asyncio.gather(*(many_turns(number) for number in range(8)))
+    await asyncio.gather(*(many_turns() for _ in range(8)))
 
     assert most == [1] * 8 * 15
 

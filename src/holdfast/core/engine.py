@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
 
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import Hold, Phase, Terms
@@ -152,6 +152,7 @@ class Engine(Generic[L]):
         raise WouldDeadlock(lock=terms.name, fence=held.fence, reason=reason)
 
     def _publish(self, hold: L, lock: Handle[L], owner: Owner) -> None:
+        hold._phase = Phase.HELD
         if not hold._terms.is_permit:
             owner.holds[self._serial, hold._terms.name] = weakref.ref(hold)
         lock.keep(owner, hold)
@@ -206,41 +207,52 @@ class Engine(Generic[L]):
             LockLost: it had ended or was taken before this release.
             BackendError: no answer; the keeper goes on trying, and so may the caller.
         """
-        owed = False
         if hold.lost:
-            self._forget(hold)
-            self._keeper.owe(hold._ticket)  # the body is over: no need to wait for the deadline of a stop margin
-            raise hold._loss()
-        with self.mutex:
-            if hold._phase is Phase.HELD:
-                if hold._depth > 1:
-                    hold._depth -= 1
-                    return
-            elif hold._phase is Phase.OWED:
-                owed = True
-            else:
-                raise NotHeld(lock=hold.name, reason=f"this lease was {hold._phase.value} already")
-            hold._phase = Phase.RELEASING
+            self._end_lost(hold)
+        if hold._phase is Phase.HELD and hold._depth > 1:
+            hold._depth -= 1  # no call follows: an interrupt comes before this, or after the release
+            return
+        repeated = begun = False
         try:
+            with self.mutex:
+                if hold._phase not in (Phase.HELD, Phase.OWED):
+                    raise NotHeld(lock=hold.name, reason=f"this lease was {hold._phase.value} already")
+                repeated = hold._phase is Phase.OWED
+                begun = True
+                hold._phase = Phase.RELEASING
             was_ours = (await self.backend.leave([hold._ticket], deadline=self._limit()))[0]
+            if repeated:
+                self._keeper.forgive(hold._ticket)
+            elif not was_ours:
+                hold._reason = Gone().reason
+                self._unpublish(hold, Phase.LOST)
+                self._tell_lost(hold)
+                raise hold._loss()
+            self._unpublish(hold, Phase.RELEASED)
         except BaseException:
-            # State changes after the reply, never before: the nonce stays, the keeper repeats, so may the caller.
-            hold._phase = Phase.OWED
-            self._keeper.owe(hold._ticket)
+            # The nonce stays until the server has answered: the keeper repeats, and so may the caller.
+            if begun and hold._phase is Phase.RELEASING:
+                self.owe(hold)
             raise
-        if owed:
-            self._keeper.forgive(hold._ticket)
-        elif not was_ours:
-            hold._reason = Gone().reason
-            self._unpublish(hold, Phase.LOST)
-            self._tell_lost(hold)
-            raise hold._loss()
-        self._unpublish(hold, Phase.RELEASED)
         if hold._lost_event is not None:
             hold._lost_event.set()  # who waits for a loss need not wait any longer
         if self.events:
             held_for = self.runtime.now() - hold._since
             self.events.emit(Event("released", hold.name, hold.fence, held_for))
+
+    def owe(self, hold: L) -> None:
+        """Its holder is done with it, but the server may not know yet: leave that to the keeper."""
+        hold._phase = Phase.OWED
+        self._keeper.owe(hold._ticket)
+
+    def _end_lost(self, hold: L) -> NoReturn:
+        with self.mutex:
+            is_inner = hold._depth > 1
+            hold._depth -= is_inner
+        if not is_inner:
+            self._forget(hold)
+            self._keeper.owe(hold._ticket)  # the body is over: no need to wait for the deadline of a stop margin
+        raise hold._loss()
 
     async def leave_body(self, hold: L) -> None:
         """Release at the end of a `with` body, which ran under the lock to its end if this returns.
@@ -254,6 +266,14 @@ class Engine(Generic[L]):
             await self.release(hold)
         except BackendError as error:
             logger().warning("release of %r got no answer, trying again in the background: %s", hold.name, error)
+
+    def interrupted_leaving(self, hold: L) -> None:
+        """A KeyboardInterrupt hit `__exit__`. If that was before the release took effect, the body is over all the same."""
+        if hold._phase is Phase.HELD:
+            if hold._depth > 1:
+                hold._depth -= 1
+            else:
+                self.owe(hold)
 
     async def renew(self, hold: L) -> None:
         """Prolong this one lease now.

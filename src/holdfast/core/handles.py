@@ -72,6 +72,7 @@ class Handle(Generic[L]):
         )
 
     def is_held_by(self, owner: Owner) -> bool:
+        """It has a lease that it took through this object and that has not ended."""
         return any(lease.held for lease in self._kept.get(owner, ()))
 
     def waits(self, timeout: float | Unset | None) -> float | None:

@@ -104,7 +104,7 @@ class Hold:
         self._end = since + terms.max_hold if terms.max_hold is not None else None
         self._deadline = self._bounded(granted.deadline)
         self._renew_at = since + terms.ttl / 3
-        self._phase = Phase.HELD
+        self._phase = Phase.RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
         self._depth = 1
         self._reason = ""
         self._owner = weakref.ref(owner)  # weakly, both: the lock keeps its owner's lease, not the other way round
@@ -185,10 +185,13 @@ class Hold:
 
     def _why_over(self) -> str:
         if self._end is not None and self._deadline >= self._end:
-            return f"max_hold of {self._terms.max_hold:g} s is reached"
-        if not self._terms.renew:
-            return f"its ttl of {self.ttl:g} s is over (renew=False)"
-        return f"no renewal succeeded within its ttl of {self.ttl:g} s"
+            why = f"max_hold of {self._terms.max_hold:g} s is reached"
+        elif not self._terms.renew:
+            why = f"its ttl of {self.ttl:g} s is over (renew=False)"
+        else:
+            why = f"no renewal succeeded within its ttl of {self.ttl:g} s"
+        margin = self._terms.stop_margin
+        return f"{why} (told {margin:g} s before: stop_margin)" if margin else why
 
     def _loss(self) -> LockLost:
         return LockLost(lock=self.name, fence=self._fence, reason=self._reason)

@@ -122,9 +122,9 @@ class Keeper:
             if owed:
                 await self._pay(owed, self._limit())
         except Exception:
-            # Whatever broke, the keeper goes on: leases it cannot renew are told lost at their deadline.
+            # Whatever broke, the keeper goes on: what it was about is put off, and leases that it cannot renew are told
+            # lost at their deadline.
             logger().exception("the keeper failed and goes on")
-            await self._runtime.sleep(RETRY_MAX)
             return True
         return True if due or owed else await self._sleep(now)
 
@@ -159,43 +159,45 @@ class Keeper:
             outcomes = await self._engine.backend.renew([hold._ticket for hold in holds], deadline=self._limit())
         except BackendError as error:
             logger().warning("renewal of %d lease(s) failed, trying again: %s", len(holds), error)
+            outcomes = []
+        finally:
             self._again(holds)
-            return
-        except BaseException:
-            self._again(holds)
-            raise
-        for hold, outcome in zip(holds, outcomes, strict=True):
+        for hold, outcome in zip(holds, outcomes, strict=False):
             if isinstance(outcome, Gone):
                 self._engine.lose(hold, outcome.reason)
             else:
                 self._engine.renewed(hold, outcome.deadline)
-        self._again(holds)
 
     def _again(self, holds: Sequence[Hold]) -> None:
-        """Back on the list: those renewed at their next time, the others soon; those that have ended, not at all."""
+        """Back on the list, for soon. Those that were renewed move on from there; those that have ended drop out."""
         now = self._runtime.now()
         with self._mutex:
             for hold in holds:
-                if hold._renew_at <= now:
-                    hold._renew_at = now + min(RETRY_MAX, hold.ttl / 10)
+                hold._renew_at = now + min(RETRY_MAX, hold.ttl / 10)
                 self._renewals.add(hold)
 
     async def _pay(self, tickets: Sequence[Ticket], deadline: float) -> bool:
         try:
             await self._engine.backend.leave(tickets, deadline=deadline)
         except BackendError:
-            now = self._runtime.now()
-            with self._mutex:
-                for ticket in tickets:
-                    debt = self._debts.get(ticket.nonce)
-                    if debt is not None:
-                        pause = min(RETRY_MAX, 2 * debt[2])
-                        self._debts[ticket.nonce] = (ticket, now + pause, pause)
+            self._put_off(tickets)
             return False
+        except BaseException:
+            self._put_off(tickets)
+            raise
         with self._mutex:
             for ticket in tickets:
                 self._debts.pop(ticket.nonce, None)
         return True
+
+    def _put_off(self, tickets: Sequence[Ticket]) -> None:
+        now = self._runtime.now()
+        with self._mutex:
+            for ticket in tickets:
+                debt = self._debts.get(ticket.nonce)
+                if debt is not None:
+                    pause = min(RETRY_MAX, 2 * debt[2])
+                    self._debts[ticket.nonce] = (ticket, now + pause, pause)
 
     def _limit(self) -> float:
         """When to cut a request: in time to tell of the next loss."""

@@ -63,7 +63,7 @@ _RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND grante
 _BREAK = "DELETE FROM tickets WHERE name = ? AND number = ? AND granted"
 _SOMEBODY_WAITS = "SELECT 1 FROM tickets WHERE name = ? AND NOT granted LIMIT 1"
 _INSPECT = """SELECT name, number, session, granted, exclusive, "limit", expires, since, agent, info FROM tickets
-              WHERE ?1 IS NULL OR name = ?1 ORDER BY name, number"""
+              WHERE ? IS NULL OR name = ? ORDER BY name, number"""
 
 
 class _Place(NamedTuple):
@@ -279,7 +279,7 @@ def _wake_next(txn: Transaction, name: str) -> None:
 
 def _inspect(txn: Transaction, name: str | None) -> list[LockInfo]:
     found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
-    for row in txn.rows(_INSPECT, name):
+    for row in txn.rows(_INSPECT, name, name):
         lock, number, session, granted, exclusive, limit, expires, since, agent, info = row
         if expires <= txn.now or (session != txn.session and txn.is_dead(session)):
             continue

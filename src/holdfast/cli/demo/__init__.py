@@ -1,0 +1,72 @@
+"""`holdfast demo`: processes take turns on one lock, before your eyes; one of them is killed while it holds it.
+
+    director   runs the play: starts the crew, listens, has the holder killed, ends it all
+    crew       the worker processes and the pipes to them
+    worker     what each of them runs
+    report     what they say on the pipe, and the clock that all of them read
+    record     what happened, and whether it was right
+    words      the same in sentences
+    views      plain lines, or a live table
+
+It uses holdfast as any program would: `Client`, `lock`, `lease.fence`, `client.inspect`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECONDS = 8.0
+WORKERS = 4
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="show processes that take turns on one lock, one of which is killed",
+        description=(
+            "Several processes take turns on one lock. After a while the one that holds it is killed with kill -9, "
+            "and the next takes over. Ends with a summary; its exit status is 1 if a check failed."
+        ),
+    )
+    parser.add_argument(
+        "--workers",
+        type=_between(int, 2, 9),
+        default=WORKERS,
+        metavar="N",
+        help="how many processes, 2 to 9 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_between(float, 1, 3600),
+        default=SECONDS,
+        metavar="S",
+        help="how long they take turns (default: %(default)g)",
+    )
+    parser.add_argument("--url", help="the store to use (default: a file in a private temporary folder)")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from holdfast.cli.demo import director  # here: the workers import this package too, and need none of it
+
+    return director.run(url=arguments.url, workers=arguments.workers, seconds=arguments.seconds)
+
+
+_KINDS: dict[object, str] = {int: "whole number", float: "number"}
+
+
+def _between(number: Callable[[str], float], least: float, most: float) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        try:
+            value = number(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {_KINDS[number]}") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be from {least:g} to {most:g}, not {text}")
+        return value
+
+    return convert

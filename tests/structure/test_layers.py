@@ -1,0 +1,135 @@
+"""The house stays in order: dependencies point one way, protocols touch only ports, `import holdfast` stays light."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+
+# From the bottom to the top; a module imports from its own layer and from those below it.
+LAYERS = [
+    {"errors", "guarantees"},
+    {"core"},
+    {"runtimes"},
+    {"url"},
+    {"backends"},
+    {"client", "aio", "__init__"},
+    {"fencing"},
+    {"checking"},
+    {"sim", "verify"},
+    {"cli", "dashboard", "__main__"},
+]
+
+# What would tie a protocol to one way of running it.
+WORLDLY = {
+    "asyncio",
+    "threading",
+    "time",
+    "random",
+    "secrets",
+    "uuid",
+    "socket",
+    "selectors",
+    "sqlite3",
+    "os",
+    "signal",
+}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that is imported here at run time, as a dotted name."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    package = ["holdfast", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            yield ".".join(part for part in (base, node.module) if part)
+
+
+def level(name: str) -> int:
+    return next(number for number, layer in enumerate(LAYERS) if name in layer)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downwards(path: Path) -> None:
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "holdfast":
+            target = parts[1] if len(parts) > 1 else "__init__"
+            assert level(target) <= level(room(path)), f"{path.name} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if room(path) == "core" or path.name == "protocol.py"],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_protocols_touch_only_ports(path: Path) -> None:
+    assert WORLDLY.isdisjoint(name.split(".")[0] for name in imports(path))
+
+
+def test_every_backend_has_the_same_four_files() -> None:
+    folders = [path for path in (SOURCE / "backends").iterdir() if path.is_dir() and path.name != "__pycache__"]
+
+    assert folders
+    for folder in folders:
+        assert {"port.py", "protocol.py", "blocking.py", "aio.py"} <= {path.name for path in folder.iterdir()}
+
+
+def test_nothing_imports_the_command_line() -> None:
+    below = [path for path in modules() if room(path) not in ("cli", "dashboard", "__main__")]
+
+    assert not [path for path in below for name in imports(path) if name.split(".")[:2] == ["holdfast", "cli"]]
+
+
+def test_importing_holdfast_imports_no_driver_and_no_asyncio() -> None:
+    code = "import json; before = set(sys.modules); import holdfast; print(json.dumps([*set(sys.modules) - before]))"
+    loaded = json.loads(
+        subprocess.run([sys.executable, "-IS", "-c", _with_path(code)], check=True, capture_output=True).stdout
+    )
+
+    for name in ("asyncio", "sqlite3", "redis", "logging", "holdfast.aio", "holdfast.backends", "holdfast.cli"):
+        assert name not in loaded
+    assert "holdfast.client" in loaded
+
+
+def test_a_client_for_threads_needs_no_asyncio() -> None:
+    code = (
+        "import sys, holdfast\n"
+        "client = holdfast.Client('memory://')\n"
+        "with client.lock('a'): pass\n"
+        "client.close()\n"
+        "assert 'asyncio' not in sys.modules"
+    )
+
+    subprocess.run([sys.executable, "-IS", "-c", _with_path(code)], check=True)
+
+
+def _with_path(code: str) -> str:
+    """Isolated from this machine's site-packages, whose start-up files may import anything."""
+    return f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r})\n{code}"

@@ -1,0 +1,61 @@
+"""The two shells stay alike: same names, same arguments, same words; what is awaited is the only difference."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import holdfast
+
+PAIRS = [
+    (holdfast.Client, holdfast.AsyncClient),
+    (holdfast.Lock, holdfast.AsyncLock),
+    (holdfast.Semaphore, holdfast.AsyncSemaphore),
+    (holdfast.RWLock, holdfast.AsyncRWLock),
+    (holdfast.Lease, holdfast.AsyncLease),
+]
+# What does no I/O is not awaited.
+LOCAL = {
+    "Client": {"lock", "rwlock", "semaphore", "subscribe", "after_fork"},
+    "Lock": {"keep", "drop", "last_of", "is_held_by", "waits"},
+    "Semaphore": {"keep", "drop", "last_of", "is_held_by", "waits"},
+    "RWLock": {"read", "write"},
+    "Lease": {"check"},
+}
+
+pytestmark = pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda shell: shell.__name__)
+
+
+def public(shell: type) -> dict[str, Any]:
+    return {name: member for name, member in inspect.getmembers(shell) if not name.startswith("_")}
+
+
+def test_the_names_are_the_same(sync: type, aio: type) -> None:
+    assert public(sync).keys() == public(aio).keys()
+    assert ("__enter__" in dir(sync)) == ("__aenter__" in dir(aio))
+
+
+def test_the_arguments_are_the_same(sync: type, aio: type) -> None:
+    for name, member in public(sync).items():
+        if callable(member):
+            ours = inspect.signature(member).parameters
+            theirs = inspect.signature(getattr(aio, name)).parameters
+            assert [(one.name, one.kind, one.default) for one in ours.values()] == [
+                (one.name, one.kind, one.default) for one in theirs.values()
+            ], name
+
+
+def test_the_words_are_the_same(sync: type, aio: type) -> None:
+    for name, member in public(sync).items():
+        said = inspect.getdoc(getattr(aio, name)) or ""
+        assert said, f"{aio.__name__}.{name} has no docstring"
+        assert said.replace("from any task", "from any thread") == inspect.getdoc(member), name
+
+
+def test_what_asks_the_server_is_awaited_and_nothing_else(sync: type, aio: type) -> None:
+    for name, member in public(aio).items():
+        if callable(member):
+            assert inspect.iscoroutinefunction(member) == (name not in LOCAL[sync.__name__]), name
+            assert not inspect.iscoroutinefunction(public(sync)[name])

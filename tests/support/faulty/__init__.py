@@ -1,0 +1,113 @@
+"""faulty://name: the memory backend behind a line on which requests and replies get lost, delayed or cut, as planned.
+
+faults = Faults.of("faulty://x")
+faults.plan("renew", LOST, LOST, OK)      the first two renewals get no answer, the third and later ones do
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from holdfast.backends.memory.protocol import MemoryBackend
+from holdfast.core.ports import Backend, Runtime
+from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+
+T = TypeVar("T")
+
+OK = "ok"
+DOWN = "down"  # nothing is sent
+LOST = "lost"  # the request is lost on the way
+NO_REPLY = "no reply"  # it is done, but its reply is lost
+BUG = "bug"  # the adapter raises something that no adapter should
+
+
+class Faults:
+    """What happens to the next calls of each verb; when a plan is used up, what its last entry says."""
+
+    _all: dict[str, Faults] = {}  # noqa: RUF012  (shared on purpose: found by URL)
+
+    def __init__(self) -> None:
+        self._plans: dict[str, list[Any]] = {}
+        self.calls: list[tuple[str, str]] = []  # verb and what happened to it
+
+    @classmethod
+    def of(cls, url: str) -> Faults:
+        return cls._all.setdefault(url, cls())
+
+    def plan(self, verb: str, *fates: Any) -> None:
+        self._plans[verb] = list(fates)
+
+    def next(self, verb: str) -> Any:
+        plan = self._plans.get(verb, [OK])
+        fate = plan.pop(0) if len(plan) > 1 else plan[0]
+        self.calls.append((verb, str(fate)))
+        return fate
+
+    def count(self, verb: str) -> int:
+        return sum(1 for called, _ in self.calls if called == verb)
+
+
+class FaultyBackend:
+    """Every verb goes through `_send`. A fate that is a number is a delay of the reply, in seconds."""
+
+    def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
+        self.url = url
+        self.guarantees = inner.guarantees
+        self._inner = inner
+        self._runtime = runtime
+        self._faults = Faults.of(url)
+
+    async def _send(self, verb: str, work: Callable[[], Awaitable[T]]) -> T:
+        fate = self._faults.next(verb)
+        if fate == DOWN:
+            raise BackendUnavailable(backend=self.url, problem="planned: down")
+        if fate == LOST:
+            raise OutcomeUnknown(backend=self.url, problem="planned: request lost")
+        if fate == BUG:
+            raise ZeroDivisionError("planned: a bug")
+        if callable(fate):  # a point to suspend at, before and after, as on a real line
+            await fate()
+        result = await work()
+        if callable(fate):
+            await fate()
+        if fate == NO_REPLY:
+            raise OutcomeUnknown(backend=self.url, problem="planned: reply lost")
+        if isinstance(fate, int | float):
+            await self._runtime.sleep(fate)
+        return result
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        return await self._send("enter", lambda: self._inner.enter(ticket, queue=queue, deadline=deadline))
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._send("wait", lambda: self._inner.wait(ticket, until))
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+        return await self._send("leave", lambda: self._inner.leave(tickets, deadline=deadline))
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+        return await self._send("renew", lambda: self._inner.renew(tickets, deadline=deadline))
+
+    def intact(self, store: object) -> bool:
+        return self._inner.intact(None)
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        return await self._inner.inspect(name, deadline=deadline)
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return await self._inner.locks(prefix, deadline=deadline)
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        return await self._inner.break_lock(name, fence, deadline=deadline)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def abandon(self) -> None:
+        self._inner.abandon()
+
+
+def _is_a_backend(backend: FaultyBackend) -> Backend:
+    return backend  # mypy says so

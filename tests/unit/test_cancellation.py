@@ -1,0 +1,123 @@
+"""A task cancelled at any await of acquire, release, renew or a body: the lock is never stuck and never held by nobody.
+
+For every k, the k-th suspension of the task is where the cancellation comes; each verb suspends before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.conformance.lab import until
+from tests.support.faulty import Faults
+
+Scenario = Callable[[holdfast.AsyncClient, holdfast.AsyncClient], Awaitable[Any]]
+
+
+async def acquire_a_free_lock(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    return await client.lock("a").acquire()
+
+
+async def acquire_a_busy_lock(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    held = await other.lock("a").acquire()
+    assert held is not None
+    releasing = asyncio.get_running_loop().call_later(0.01, lambda: asyncio.ensure_future(held.release()))
+    try:
+        return await client.lock("a").acquire()
+    finally:
+        releasing.cancel()
+        if held.held:
+            await asyncio.shield(held.release())
+
+
+async def give_up_on_a_busy_lock(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    held = await other.lock("a").acquire()
+    assert held is not None
+    try:
+        assert await client.lock("a").acquire(timeout=0.02) is None
+    finally:
+        await asyncio.shield(held.release())
+
+
+async def acquire_and_release(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    lock = client.lock("a")
+    await lock.acquire()
+    try:
+        await asyncio.sleep(0)
+    finally:
+        await lock.release()
+
+
+async def renew(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    async with client.lock("a") as lease:
+        await lease.renew()
+
+
+async def nested_bodies(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    lock = client.lock("a", reentrant=True)
+    async with lock, lock, client.rwlock("b").read():
+        await asyncio.sleep(0)
+
+
+async def readers_and_a_writer(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    async with other.rwlock("a").read():
+        return await client.rwlock("a").write().acquire(timeout=0.02)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        acquire_a_free_lock,
+        acquire_a_busy_lock,
+        give_up_on_a_busy_lock,
+        acquire_and_release,
+        renew,
+        nested_bodies,
+        readers_and_a_writer,
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
+async def test_cancelled_at_every_await(scenario: Scenario, faulty_url: str, faults: Faults) -> None:
+    for k in itertools.count(1):
+        if not await _cancelled_at(k, scenario, faulty_url, faults):
+            break
+
+    assert k > 2, "the scenario never suspended: this test would show nothing"
+
+
+async def _cancelled_at(k: int, scenario: Scenario, url: str, faults: Faults) -> bool:
+    """Whether there was a k-th suspension. After it, all locks are free and the clients work on."""
+    async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
+        suspended = 0
+
+        async def suspend() -> None:
+            nonlocal suspended
+            if asyncio.current_task() is task:
+                suspended += 1
+                if suspended == k:
+                    task.cancel()
+            await asyncio.sleep(0)
+
+        async def run() -> Any:
+            return await scenario(client, other)
+
+        for verb in ("enter", "wait", "leave", "renew"):
+            faults.plan(verb, suspend)
+        task = asyncio.create_task(run())
+        outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+        reached = suspended >= k
+        assert not reached or isinstance(outcome, asyncio.CancelledError), outcome
+        if isinstance(outcome, holdfast.AsyncLease):
+            await outcome.release()
+
+        async def all_free() -> bool:
+            return not await other.locks()
+
+        await until(all_free, f"all locks free after a cancellation at suspension {k}")
+        async with client.lock("a", timeout=5), client.lock("b", timeout=5):
+            return reached

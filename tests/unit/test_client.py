@@ -1,0 +1,185 @@
+"""The client itself: the default store, pickling, closing, loops and threads it is used from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import client as module
+
+
+@pytest.fixture
+def fresh_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(module, "_default", None)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_default_store_is_a_file_private_to_the_user(fresh_default: Path) -> None:
+    with holdfast.lock("report") as lease:
+        assert lease.fence > 0
+        assert holdfast.default_client().url == f"sqlite://{fresh_default}/holdfast/locks.db"
+    holdfast.default_client().close()
+
+    folder = fresh_default / "holdfast"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert (folder / "locks.db").is_file()
+
+
+def test_the_default_client_is_made_once_and_again_after_closing(fresh_default: Path) -> None:
+    first = holdfast.default_client()
+    assert holdfast.default_client() is first
+    first.close()
+
+    second = holdfast.default_client()
+
+    assert second is not first
+    second.close()
+
+
+def test_the_environment_names_the_default_store(fresh_default: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "memory://from-the-environment")
+
+    with holdfast.semaphore("permits", 2), holdfast.rwlock("table").read():
+        assert holdfast.default_client().url == "memory://from-the-environment"
+    holdfast.default_client().close()
+
+
+def test_a_program_that_ends_gives_back_what_the_default_client_holds(tmp_path: Path) -> None:
+    code = "import holdfast; lease = holdfast.lock('a').acquire()"
+    url = f"sqlite://{tmp_path}/locks.db"
+    environment = {**os.environ, "HOLDFAST_URL": url, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
+
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=environment)
+
+    with holdfast.Client(url) as client:
+        assert client.locks() == []
+        with client.lock("a", timeout=0):
+            pass
+
+
+@pytest.mark.parametrize("make", [holdfast.Client, holdfast.AsyncClient])
+def test_a_client_pickles_as_its_url(make: type[holdfast.Client]) -> None:
+    client = make("memory://user:pw@x", ttl=7)
+
+    copy = pickle.loads(pickle.dumps(client))
+
+    assert type(copy) is make
+    assert (copy._url, copy._ttl) == ("memory://user:pw@x", 7)
+
+
+def test_a_lease_refuses_to_be_pickled() -> None:
+    with holdfast.Client("memory://pickle") as client:
+        lease = client.lock("a").acquire()
+
+        with pytest.raises(TypeError, match="send its fence"):
+            pickle.dumps(lease)
+
+
+def test_closing_twice_does_nothing() -> None:
+    client = holdfast.Client("memory://")
+    client.close()
+    client.close()
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        client.lock("a").acquire(timeout=0)
+
+
+def test_closing_ends_the_threads_of_a_client(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    client = holdfast.Client(f"sqlite://{tmp_path}/locks.db")
+    held = client.lock("a").acquire()
+    assert held is not None
+    waiting = threading.Thread(target=lambda: client.lock("a").acquire(timeout=0.05))
+    waiting.start()
+    waiting.join()
+
+    client.close()
+
+    assert set(threading.enumerate()) == before
+
+
+async def test_an_async_client_belongs_to_the_loop_that_first_used_it() -> None:
+    client = holdfast.AsyncClient("memory://")
+    async with client.lock("a"):
+        pass
+
+    def elsewhere() -> None:
+        with pytest.raises(holdfast.UsageError, match="another event loop"):
+            asyncio.run(_take(client))
+
+    await asyncio.to_thread(elsewhere)
+    await client.close()
+
+
+async def _take(client: holdfast.AsyncClient) -> None:
+    await client.lock("a").acquire()
+
+
+def test_an_async_client_can_be_made_before_its_loop_runs(tmp_path: Path) -> None:
+    client = holdfast.AsyncClient(f"sqlite://{tmp_path}/locks.db")
+
+    async def main() -> int:
+        async with client, client.lock("a") as lease:
+            return lease.fence
+
+    assert asyncio.run(main()) > 0
+
+
+async def test_a_sync_lock_inside_a_running_loop_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_warned_inside_loop", False)
+    with holdfast.Client("memory://inside") as client:
+        with pytest.warns(RuntimeWarning, match="AsyncClient") as caught, client.lock("a"):
+            pass
+        assert caught[0].filename == __file__
+
+        with warnings.catch_warnings(), client.lock("a"):
+            warnings.simplefilter("error")
+
+
+def test_fences_are_shared_by_threads_and_tasks_of_one_store() -> None:
+    with holdfast.Client("memory://both") as client, client.lock("a") as lease:
+
+        async def contend() -> holdfast.AsyncLease | None:
+            async with holdfast.AsyncClient("memory://both") as other:
+                return await other.lock("a").acquire(timeout=0.05)
+
+        assert asyncio.run(contend()) is None
+        lease.check()
+
+
+async def test_a_task_is_woken_by_a_thread_and_a_thread_by_a_task(tmp_path: Path) -> None:
+    for url in ("memory://across", f"sqlite://{tmp_path}/locks.db"):
+        with holdfast.Client(url) as client:
+            async with holdfast.AsyncClient(url) as other:
+                held = await asyncio.to_thread(client.lock("a").acquire)
+                assert held is not None
+                waiting = asyncio.create_task(_until_held(other))
+                while not (await other.inspect("a")).waiters:
+                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(held.release)
+                task_lease = await waiting
+                thread_waits = asyncio.create_task(asyncio.to_thread(client.lock("a").acquire))
+                while not (await other.inspect("a")).waiters:
+                    await asyncio.sleep(0.001)
+                await task_lease.release()
+                thread_lease = await thread_waits
+                assert thread_lease is not None
+                assert thread_lease.fence > task_lease.fence > held.fence
+                thread_lease.release()
+
+
+async def _until_held(client: holdfast.AsyncClient) -> holdfast.AsyncLease:
+    lease = await client.lock("a").acquire()
+    assert lease is not None
+    return lease

@@ -1,0 +1,184 @@
+"""The small parts of the core: the rule, deadlines, the agenda, hints, run_sync."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import random
+import threading
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.core.agenda import Agenda
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import describe, first_obstacle, who
+from holdfast.core.wakeups import Wakeups
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+
+
+class Place(NamedTuple):
+    exclusive: bool
+
+
+READ, WRITE = Place(exclusive=False), Place(exclusive=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "ahead", "may_go_in"),
+    [
+        (1, [], True),
+        (1, [WRITE], False),
+        (1, [READ], False),
+        (None, [], True),
+        (None, [READ] * 100, True),
+        (None, [READ, WRITE, READ], False),
+        (3, [READ, READ], True),
+        (3, [READ, READ, READ], False),
+        (3, [WRITE], False),
+    ],
+)
+def test_the_rule(limit: int | None, ahead: list[Place], may_go_in: bool) -> None:  # noqa: FBT001
+    assert (first_obstacle(limit, ahead) is None) == may_go_in
+
+
+def test_the_rule_reads_no_further_than_it_must() -> None:
+    queue = itertools.repeat(READ)
+
+    assert first_obstacle(3, queue) is READ
+    assert first_obstacle(1, itertools.chain([WRITE], queue)) is WRITE
+
+
+def test_a_deadline_is_before_the_end_of_the_ttl() -> None:
+    assert lease_deadline(100.0, 30.0, 0.001) == pytest.approx(129.699)
+    assert lease_deadline(100.0, 0.1, 0.0) < 100.1
+
+
+class Item:
+    def __init__(self, due: float | None) -> None:
+        self.due = due
+
+
+def due(item: Item) -> float | None:
+    return item.due
+
+
+def test_an_agenda_gives_what_is_due_in_order() -> None:
+    agenda = Agenda(due)
+    items = [Item(when) for when in (5.0, 1.0, 3.0)]
+    for item in items:
+        agenda.add(item)
+
+    assert agenda.earliest() == 1.0
+    assert [item.due for item in agenda.take(3.0, 10)] == [1.0, 3.0]
+    assert agenda.take(3.0, 10) == []
+    assert agenda.earliest() == 5.0
+
+
+def test_an_agenda_follows_items_that_move_later_or_end() -> None:
+    agenda = Agenda(due)
+    moved, ended, dropped = Item(1.0), Item(2.0), Item(3.0)
+    for item in (moved, ended, dropped):
+        agenda.add(item)
+
+    moved.due, ended.due = 10.0, None
+    del dropped, item
+    gc.collect()
+
+    assert agenda.earliest() == 10.0
+    assert agenda.take(9.0, 10) == []
+    assert agenda.take(10.0, 10) == [moved]
+    assert agenda.earliest() is None
+
+
+def test_an_agenda_takes_no_more_than_asked() -> None:
+    agenda = Agenda(due)
+    items = [Item(float(number)) for number in range(10)]
+    for item in items:
+        agenda.add(item)
+
+    assert agenda.take(100.0, 4) == items[:4]
+    assert agenda.take(100.0, 100) == items[4:]
+
+
+def test_an_agenda_does_not_grow_with_what_has_ended() -> None:
+    agenda = Agenda(due)
+    living = [Item(1000.0 + number) for number in range(50)]
+    for item in living:
+        agenda.add(item)
+
+    for _ in range(10_000):
+        passing = Item(random.random())  # noqa: S311
+        agenda.add(passing)
+        passing.due = None
+
+    assert len(agenda._heap) < 300
+    assert agenda.take(2000.0, 100) == living
+
+
+def test_a_hint_that_comes_before_the_wait_is_kept() -> None:
+    wakeups = Wakeups(ThreadRuntime())
+    wakeups.expect("n")
+    wakeups.wake("n")
+
+    run_sync(wakeups.wait("n", system.now() + 60))  # returns at once, or this test hangs
+
+
+def test_a_hint_for_nobody_is_dropped() -> None:
+    wakeups = Wakeups(ThreadRuntime())
+    wakeups.wake("gone")
+    wakeups.expect("n")
+    wakeups.forget("n")
+    wakeups.wake("n")
+
+    assert wakeups._expected == {}
+
+
+def test_a_hint_wakes_the_thread_that_waits() -> None:
+    wakeups = Wakeups(ThreadRuntime())
+    wakeups.expect("n")
+    thread = threading.Thread(target=lambda: run_sync(wakeups.wait("n", system.now() + 60)))
+    thread.start()
+
+    wakeups.wake("n")
+    thread.join(30)
+
+    assert not thread.is_alive()
+
+
+def test_a_blocking_adapter_that_suspends_is_an_error() -> None:
+    async def suspends() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_sync(suspends())
+
+
+def test_the_info_of_a_foreign_ticket_is_read_as_far_as_possible() -> None:
+    assert describe("not JSON") == ({}, {})
+    assert describe('{"who": 3}') == ({}, {})
+    assert who('{"who": {"host": "web-3", "pid": 812}, "meta": {}}') == "web-3/812"
+    assert who("") == "?/?"
+
+
+def test_nonces_are_long_and_never_the_same() -> None:
+    nonces = {system.nonce() for _ in range(1000)}
+
+    assert len(nonces) == 1000
+    assert {len(nonce) for nonce in nonces} == {32}
+    assert all(0 <= system.jitter() < 1 for _ in range(100))
+
+
+def test_every_thread_is_an_owner_of_its_own() -> None:
+    runtime = ThreadRuntime()
+    owners = [runtime.owner()]
+
+    for _ in range(5):
+        thread = threading.Thread(target=lambda: owners.append(runtime.owner()))
+        thread.start()
+        thread.join()
+
+    assert len(set(map(id, owners))) == 6  # although idents of threads that have ended are reused
+    assert runtime.owner() is owners[0]

@@ -1,0 +1,258 @@
+"""Lost requests, lost replies, late replies, a server that is down: every outcome is exact, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.conformance.lab import Lab, until
+from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, OK, Faults
+
+
+async def free(lab: Lab, name: str = "a") -> None:
+    """Until nobody holds it or waits for it."""
+
+    async def is_free() -> bool:
+        info = await lab.state(name)
+        return not info.holders and not info.waiters
+
+    await until(is_free, f"{name!r} free again")
+
+
+async def called(faults: Faults, verb: str, times: int) -> None:
+    async def often_enough() -> bool:
+        return faults.count(verb) >= times
+
+    await until(often_enough, f"{times} times {verb}")
+
+
+async def test_a_server_that_is_down_at_first_is_said_at_once(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("enter", DOWN)
+
+    with pytest.raises(holdfast.BackendUnavailable):
+        await actor(lambda client: client.lock("a", timeout=None).acquire())
+
+    assert faults.count("enter") == 1
+
+
+@pytest.mark.parametrize("fate", [LOST, NO_REPLY])
+async def test_a_first_request_without_an_answer_is_sent_again(lab: Lab, faults: Faults, fate: str) -> None:
+    actor, other = lab.actor(), lab.actor()
+    faults.plan("enter", fate, OK)
+
+    lease = await actor(lambda client: client.lock("a").acquire())
+
+    assert [holder.fence for holder in (await lab.state("a")).holders] == [lease.fence]
+    await actor(lambda _: lease.release())
+    assert await other(lambda client: client.lock("a").acquire(timeout=0))
+
+
+async def test_a_grant_whose_replies_were_lost_is_given_back(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("enter", NO_REPLY)
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        await actor(lambda client: client.lock("a", timeout=1).acquire())
+
+    await free(lab)
+
+
+async def test_an_outage_during_a_wait_is_waited_out(lab: Lab, faults: Faults) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=2, renew=False).acquire())
+    faults.plan("enter", OK, DOWN, LOST, NO_REPLY, DOWN, OK)
+
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
+    await lab.until_waiting("a", 1)
+    await holder(lambda _: lease.release())
+
+    assert (await waiting).held
+
+
+async def test_an_outage_until_the_time_is_up_is_not_called_busy(lab: Lab, faults: Faults) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    await holder(lambda client: client.lock("a").acquire())
+    faults.plan("enter", OK, DOWN)
+    faults.plan("wait", 0, OK)
+
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=1.2))
+
+    with pytest.raises(holdfast.BackendUnavailable, match="down"):
+        await waiting
+
+
+async def test_an_answer_after_the_deadline_is_not_a_grant(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("enter", 0.3, OK)
+
+    lease = await actor(lambda client: client.lock("a", ttl=0.2).acquire())
+
+    lease.check()
+    assert [holder.fence for holder in (await lab.state("a")).holders] == [lease.fence]
+    assert faults.count("enter") == 2
+
+
+async def test_a_late_answer_without_time_to_go_on_says_so(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("enter", 0.3)
+
+    with pytest.raises(holdfast.BackendUnavailable, match="after the lease's deadline"):
+        await actor(lambda client: client.lock("a", ttl=0.2).acquire(timeout=0))
+
+    await free(lab)
+
+
+@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY, BUG])
+async def test_failed_renewals_are_tried_again_in_time(lab: Lab, faults: Faults, fate: str) -> None:
+    actor = lab.actor()
+    lease = await actor(lambda client: client.lock("a", ttl=1.5).acquire())
+
+    faults.plan("renew", fate, OK)
+    await called(faults, "renew", 3)
+
+    lease.check()
+    await actor(lambda _: lease.release())
+
+
+@pytest.mark.parametrize("fate", [DOWN, LOST, BUG])
+async def test_a_lease_that_cannot_be_renewed_is_lost_at_its_deadline(lab: Lab, faults: Faults, fate: str) -> None:
+    actor = lab.actor()
+    faults.plan("renew", fate)
+    lease = await actor(lambda client: client.lock("a", ttl=0.5).acquire())
+
+    assert await actor(lambda _: lease.wait_lost(30))
+
+    with pytest.raises(holdfast.LockLost, match="no renewal succeeded"):
+        lease.check()
+    await free(lab)
+
+
+async def test_a_late_success_does_not_revive_a_lost_lease(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("renew", 0.8, OK)
+    lease = await actor(lambda client: client.lock("a", ttl=0.5).acquire())
+
+    assert await actor(lambda _: lease.wait_lost(30))
+    await called(faults, "renew", 1)
+    await free(lab)
+
+    assert lease.lost
+    with pytest.raises(holdfast.LockLost):
+        await actor(lambda _: lease.release())
+
+
+async def test_a_renewal_without_an_answer_does_not_move_the_deadline(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    lease = await actor(lambda client: client.lock("a", ttl=20, renew=False).acquire())
+    faults.plan("renew", NO_REPLY)
+    before = lease.remaining
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        await actor(lambda _: lease.renew())
+
+    assert lease.remaining <= before
+    lease.check()
+
+
+@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY])
+async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Faults, fate: str) -> None:
+    actor = lab.actor()
+    lock = actor.client.lock("a")
+    lease = await actor(lambda _: lock.acquire())
+    faults.plan("leave", fate, OK)
+
+    with pytest.raises(holdfast.BackendError):
+        await actor(lambda _: lock.release())
+    assert not lease.held
+    assert not lease.lost
+    await actor(lambda _: lock.release())
+
+    with pytest.raises(holdfast.NotHeld):
+        await actor(lambda _: lease.release())
+    assert (await lab.state("a")).holders == ()
+
+
+@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY])
+async def test_the_keeper_repeats_a_release_that_got_no_answer(lab: Lab, faults: Faults, fate: str) -> None:
+    actor = lab.actor()
+    lease = await actor(lambda client: client.lock("a").acquire())
+    faults.plan("leave", fate, fate, fate, OK)
+
+    with pytest.raises(holdfast.BackendError):
+        await actor(lambda _: lease.release())
+
+    await free(lab)
+
+
+async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("leave", LOST, OK)
+
+    assert await actor.body(lambda client: client.lock("a"), lambda lease: lease.fence)
+
+    await free(lab)
+
+
+async def test_a_timeout_whose_withdrawal_gets_no_answer_is_still_a_timeout(lab: Lab, faults: Faults) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a").acquire())
+    faults.plan("leave", DOWN, DOWN, OK)
+
+    assert await waiter(lambda client: client.lock("a").acquire(timeout=0.1)) is None
+
+    async def nobody_waits() -> bool:
+        return not (await lab.state("a")).waiters
+
+    await until(nobody_waits, "the waiter's ticket gone")
+    lease.check()
+
+
+async def test_a_lost_wake_up_costs_one_look_again_and_no_more(lab: Lab, faults: Faults) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a").acquire())
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
+    await lab.until_waiting("a", 1)
+    # The waiter sleeps its look-again out although the release rings: as if the ring had been lost.
+    waiter.client._current.backend._inner._wakeups.wake = lambda _: None
+    waiter.client._current.backend._inner._port.listen(lambda _: None)
+
+    await holder(lambda _: lease.release())
+
+    assert (await waiting).held
+
+
+async def test_a_wait_is_not_prolonged_by_wake_ups(lab: Lab, faults: Faults) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    await holder(lambda client: client.lock("a").acquire())
+    faults.plan("wait", 0.01)  # and a ring every time
+    loop = asyncio.get_running_loop()
+
+    def keep_ringing(event: Any) -> None:
+        if event.kind == "waiting":
+            places = waiter.client._current.backend._inner._wakeups
+            for nonce in list(places._expected):
+                places.wake(nonce)
+
+    waiter.client.subscribe(keep_ringing)
+    before = loop.time()
+    assert await waiter(lambda client: client.lock("a").acquire(timeout=0.5)) is None
+
+    assert 0.5 <= loop.time() - before < 20
+    assert faults.count("wait") > 5
+
+
+async def test_a_lease_gone_while_it_is_released_is_no_loss(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    events: list[str] = []
+    actor.client.subscribe(lambda event: events.append(event.kind))
+    faults.plan("leave", 0.5)  # done at once, answered late: meanwhile renewals find the lease gone
+    lease = await actor(lambda client: client.lock("a", ttl=0.3).acquire())
+
+    await actor(lambda _: lease.release())
+
+    assert "lost" not in events
+    assert events[-1] == "released"

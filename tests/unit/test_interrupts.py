@@ -1,0 +1,134 @@
+"""KeyboardInterrupt at many points of acquire, release and `with`: never a stuck lock, never a lease without an owner.
+
+The signal comes from a timer whose delay sweeps over the whole call, so it is delivered wherever CPython would.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+
+# An interrupt between making a coroutine and running it leaves one that never ran: nothing was asked of the server.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
+SWEEP = [step * 1e-6 for step in range(1, 500)]  # delays in seconds: from the first line of the call to past its end
+
+
+class Interrupt(KeyboardInterrupt):
+    """Ours, so that a real Ctrl-C still ends the test run."""
+
+
+@pytest.fixture(autouse=True)
+def _alarm_interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    report = sys.unraisablehook
+
+    def pass_on(problem: Any) -> None:
+        # One that comes inside a finalizer is swallowed by Python itself, whatever the finalizer does.
+        if not issubclass(problem.exc_type, Interrupt):
+            report(problem)
+
+    monkeypatch.setattr(sys, "unraisablehook", pass_on)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{tmp_path}/locks.db"
+
+
+def interrupted(delay: float, call: Callable[[], object]) -> bool:
+    """Whether the interrupt came out of the call."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupt:
+        return True
+    return False
+
+
+def test_an_interrupted_acquire_gives_the_lock_back(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        lock, probe = client.lock("a"), other.lock("a")
+        leases: list[holdfast.Lease | None] = []
+        count = 0
+        for delay in SWEEP:
+            leases.clear()
+            count += interrupted(delay, lambda: leases.append(lock.acquire(timeout=0)))
+            for lease in leases:
+                assert lease is not None
+                lease.release()
+
+            assert not lock.held
+            got = probe.acquire(timeout=20)
+            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            got.release()
+
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
+
+
+def test_an_interrupted_release_is_finished_by_the_keeper(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        lock, probe = client.lock("a"), other.lock("a")
+        count = 0
+        for delay in SWEEP:
+            assert lock.acquire(timeout=20) is not None
+            count += interrupted(delay, lock.release)
+
+            if lock.held:  # it came before the release had begun
+                lock.release()
+            got = probe.acquire(timeout=20)
+            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            got.release()
+
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
+
+
+def test_an_interrupted_with_leaves_nothing_behind(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        lock, probe = client.lock("a", timeout=20), other.lock("a")
+        count = 0
+
+        def body() -> None:
+            with lock as lease:
+                lease.check()
+
+        for delay in SWEEP:
+            count += interrupted(delay, body)
+
+            if lock.held:
+                # It came before the first instruction of __exit__, where no Python code can catch it: the lease is
+                # still this thread's, as after an interrupt just before release(), and lock.release() ends it.
+                lock.release()
+            got = probe.acquire(timeout=20)
+            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            got.release()
+
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
+
+
+def test_an_interrupted_wait_leaves_the_queue(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        held = other.lock("a").acquire()
+        assert held is not None
+        lock = client.lock("a")
+
+        for delay in [step * 1e-3 for step in range(1, 40)]:
+            assert interrupted(delay, lambda: lock.acquire(timeout=20))
+
+        held.release()
+        with other.lock("a", timeout=20):
+            assert len(other.inspect("a").holders) == 1

@@ -1,0 +1,202 @@
+"""A loss cancels the body of `async with`, which raises LockLost; a cancellation from elsewhere wins; none is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+import holdfast
+
+
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.client = holdfast.AsyncClient("memory://loss")
+
+    def lock(self, **options: Any) -> holdfast.AsyncLock:
+        return self.client.lock("a", ttl=0.1, renew=False, **options)
+
+    async def aclose(self) -> None:
+        await self.client.close()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+async def test_a_loss_cancels_the_body(rig: Rig) -> None:
+    with pytest.raises(holdfast.LockLost) as caught:
+        async with rig.lock():
+            await asyncio.sleep(60)
+
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert current_task().cancelling() == 0
+    await asyncio.sleep(0)  # nothing is left to be thrown here
+
+
+async def test_a_loss_with_a_stop_margin_cancels_while_the_lock_is_ours(rig: Rig) -> None:
+    lock = rig.client.lock("a", ttl=10, renew=False, max_hold=5.1, stop_margin=5)
+
+    with pytest.raises(holdfast.LockLost):
+        async with lock as lease:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                assert await rig.client.lock("a").locked()
+                assert lease.lost
+
+    async with rig.client.lock("a", timeout=5):
+        pass
+
+
+async def test_a_loss_that_the_body_finds_out_itself_leaves_no_cancellation_behind(rig: Rig) -> None:
+    with pytest.raises(holdfast.LockLost) as caught:
+        async with rig.lock() as lease:
+            while True:
+                lease.check()  # busy: the loop never runs, so nobody else can find out first
+
+    assert caught.value.__cause__ is None
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert current_task().cancelling() == 0
+
+
+async def test_the_error_of_a_body_goes_before_the_loss(rig: Rig) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with rig.lock():
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise ZeroDivisionError from None
+
+    assert current_task().cancelling() == 0
+
+
+async def test_a_body_that_swallows_the_cancellation_still_ends_with_the_loss(rig: Rig) -> None:
+    with pytest.raises(holdfast.LockLost):
+        async with rig.lock():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    assert current_task().cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_cancellation_from_elsewhere_wins(rig: Rig) -> None:
+    async def work() -> None:
+        async with rig.lock():
+            try:
+                await asyncio.sleep(60)
+            finally:
+                current_task().cancel()  # somebody else, at the same moment
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert task.cancelled()
+
+
+async def test_a_cancellation_from_elsewhere_alone_is_not_called_a_loss(rig: Rig) -> None:
+    async def work() -> None:
+        async with rig.client.lock("a"):
+            started.set()
+            await asyncio.sleep(60)
+
+    started = asyncio.Event()
+    task = asyncio.create_task(work())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert not await rig.client.lock("a").locked()
+
+
+async def test_a_timeout_around_the_body_is_still_a_timeout(rig: Rig) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), rig.client.lock("a"):
+            await asyncio.sleep(60)
+
+    assert not await rig.client.lock("a").locked()
+
+
+async def test_a_loss_inside_a_timeout_is_still_a_loss(rig: Rig) -> None:
+    with pytest.raises(holdfast.LockLost):
+        async with asyncio.timeout(60), rig.lock():
+            await asyncio.sleep(60)
+
+
+async def test_a_loss_ends_a_task_group_with_lock_lost(rig: Rig) -> None:
+    async def work() -> None:
+        async with rig.lock():
+            await asyncio.sleep(60)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(work())
+
+    assert [type(error) for error in caught.value.exceptions] == [holdfast.LockLost]
+
+
+async def test_on_lost_event_leaves_the_body_alone(rig: Rig) -> None:
+    finished = False
+
+    with pytest.raises(holdfast.LockLost):
+        async with rig.lock(on_lost="event") as lease:
+            assert await lease.wait_lost()
+            await asyncio.sleep(0.01)
+            finished = True
+
+    assert finished
+
+
+async def test_a_function_is_called_and_the_body_cancelled(rig: Rig) -> None:
+    told: list[Any] = []
+
+    async def tell(lease: holdfast.AsyncLease) -> None:
+        await asyncio.sleep(0)
+        told.append(lease.fence)
+
+    with pytest.raises(holdfast.LockLost) as caught:
+        async with rig.lock(on_lost=tell):
+            await asyncio.sleep(60)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert told == [caught.value.fence]
+
+
+async def test_only_the_outermost_of_nested_bodies_turns_it_into_a_loss(rig: Rig) -> None:
+    lock = rig.lock(reentrant=True)
+    seen: list[type[BaseException]] = []
+
+    with pytest.raises(holdfast.LockLost):
+        async with lock:
+            try:
+                async with lock:
+                    await asyncio.sleep(60)
+            except BaseException as error:
+                seen.append(type(error))
+                raise
+
+    assert seen == [asyncio.CancelledError]
+    assert current_task().cancelling() == 0
+
+
+async def test_a_lease_can_be_the_body_s_own_context(rig: Rig) -> None:
+    lease = await rig.lock().acquire()
+    assert lease is not None
+
+    with pytest.raises(holdfast.LockLost):
+        async with lease:
+            await asyncio.sleep(60)
