@@ -181,7 +181,7 @@ class AsyncClient:
         self._events = Events()
         self._closed = False
         self._current: Engine[AsyncLease] | None = self._start()
-        system.tell_after_fork(self)
+        system.on_fork(self)
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> AsyncLock:
         """A lock that one may hold at a time.
@@ -255,6 +255,12 @@ class AsyncClient:
         engine = self._engine
         self._closed = True
         await engine.close()
+
+    def before_fork(self) -> None:
+        """Nothing to prepare here. Called by the runtime."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing changes here. Called by the runtime."""
 
     def after_fork(self) -> None:
         """In a forked child: nothing of the parent's is ours. Called by the runtime."""

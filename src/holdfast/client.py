@@ -182,7 +182,7 @@ class Client:
         self._events = Events()
         self._closed = False
         self._current: Engine[Lease] | None = self._start()
-        system.tell_after_fork(self)
+        system.on_fork(self)
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
         """A lock that one may hold at a time.
@@ -252,6 +252,12 @@ class Client:
         engine = self._engine
         self._closed = True
         run_sync(engine.close())
+
+    def before_fork(self) -> None:
+        """Nothing to prepare here. Called by the runtime."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing changes here. Called by the runtime."""
 
     def after_fork(self) -> None:
         """In a forked child: nothing of the parent's is ours. Called by the runtime."""

@@ -268,7 +268,7 @@ class Engine(Generic[L]):
             logger().warning("release of %r got no answer, trying again in the background: %s", hold.name, error)
 
     def interrupted_leaving(self, hold: L) -> None:
-        """A KeyboardInterrupt hit `__exit__`. If that was before the release took effect, the body is over all the same."""
+        """A KeyboardInterrupt hit `__exit__`; if before the release took effect, the body is over all the same."""
         if hold._phase is Phase.HELD:
             if hold._depth > 1:
                 hold._depth -= 1

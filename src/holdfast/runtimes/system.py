@@ -47,21 +47,32 @@ def call_user(function: Callable[[], object]) -> object:
         return None
 
 
-class _Forkable(Protocol):
+class Forkable(Protocol):
+    """Something that must know of forks. Its last word in the child is that it belongs to the parent."""
+
+    def before_fork(self) -> None: ...
+    def after_fork_in_parent(self) -> None: ...
     def after_fork(self) -> None: ...
 
 
-_forkables: weakref.WeakSet[_Forkable] = weakref.WeakSet()
+_forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def tell_after_fork(thing: _Forkable) -> None:
-    """Have `thing.after_fork()` called in every forked child while it lives."""
+def on_fork(thing: Forkable) -> None:
+    """Tell `thing` of every fork of this process while it lives."""
     _forkables.add(thing)
 
 
-def _in_child() -> None:
-    for thing in list(_forkables):
-        thing.after_fork()
+def _tell(of: str) -> Callable[[], None]:
+    def tell() -> None:
+        for thing in list(_forkables):
+            getattr(thing, of)()
+
+    return tell
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(
+    before=_tell("before_fork"),
+    after_in_parent=_tell("after_fork_in_parent"),
+    after_in_child=_tell("after_fork"),
+)

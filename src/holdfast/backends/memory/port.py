@@ -57,10 +57,16 @@ class _Stores:
 
     def __init__(self) -> None:
         self._stores: dict[str, Store] = {}
-        system.tell_after_fork(self)
+        system.on_fork(self)
 
     def get(self, url: str) -> Store:
         return self._stores.setdefault(url, Store())
+
+    def before_fork(self) -> None:
+        """Nothing to prepare."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing changes."""
 
     def after_fork(self) -> None:
         self._stores = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.sqlite.file import LockFile
 from holdfast.backends.sqlite.protocol import SqliteBackend
-from holdfast.backends.sqlite.sessions import Watch
+from holdfast.backends.sqlite.sessions import Session, Watch
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.port import Transaction
@@ -37,7 +37,7 @@ class AsyncioPort:
             add_reader=self._add_reader,
             remove_reader=self._remove_reader,
         )
-        self._hears_rings = False
+        self._heard: Session | None = None  # whose rings we hear
 
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
         return await self._worker.run(self._runtime.loop, lambda: self._file.transact(step, deadline))
@@ -50,9 +50,10 @@ class AsyncioPort:
 
     def attend(self, nonce: str, sessions: Iterable[str]) -> None:
         self._watch.attend(nonce, sessions)
-        if not self._hears_rings and self._file.session is not None:
-            self._hears_rings = True
-            self._runtime.loop.add_reader(self._file.session.fd, self._hear)
+        session = self._file.session
+        if session is not None and session is not self._heard:
+            self._heard = session
+            self._runtime.loop.add_reader(session.fd, self._hear, session)
 
     def dismiss(self, nonce: str) -> None:
         self._watch.dismiss(nonce)
@@ -60,8 +61,8 @@ class AsyncioPort:
     async def close(self) -> None:
         loop = self._runtime.loop
         self._watch.close()
-        if self._hears_rings and self._file.session is not None:
-            loop.remove_reader(self._file.session.fd)
+        if self._heard is not None:
+            loop.remove_reader(self._heard.fd)
         await self._worker.run(loop, self._file.close)
         self._worker.stop()
 
@@ -81,10 +82,9 @@ class AsyncioPort:
     def _remove_reader(self, fd: int) -> None:
         self._runtime.loop.remove_reader(fd)
 
-    def _hear(self) -> None:
-        if self._file.session is not None:
-            for nonce in self._file.session.rings():
-                self._wake(nonce)
+    def _hear(self, session: Session) -> None:
+        for nonce in session.rings():
+            self._wake(nonce)
 
 
 class _Worker:
@@ -100,7 +100,8 @@ class _Worker:
 
     async def run(self, loop: asyncio.AbstractEventLoop, job: Callable[[], T]) -> T:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True)
+            # It knows the queue only, so it does not keep a forgotten client alive.
+            self._thread = threading.Thread(target=_work, args=(self._jobs,), name="holdfast-sqlite", daemon=True)
             self._thread.start()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((job, future))
@@ -109,18 +110,22 @@ class _Worker:
     def stop(self) -> None:
         self._jobs.put(None)
 
-    def _work(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, future = item
-            if future.cancelled():
-                continue
-            try:
-                settle, outcome = future.set_result, job()
-            except BaseException as error:  # handed over to the caller, whatever it is
-                settle, outcome = future.set_exception, error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
-                future.get_loop().call_soon_threadsafe(_hand_over, future, settle, outcome)
-            del item, job, future, settle, outcome  # nothing of a finished job lives on until the next one
+    def __del__(self) -> None:
+        self.stop()
+
+
+def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    while (item := jobs.get()) is not None:
+        job, future = item
+        if future.cancelled():
+            continue
+        try:
+            settle, outcome = future.set_result, job()
+        except BaseException as error:  # handed over to the caller, whatever it is
+            settle, outcome = future.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
+            future.get_loop().call_soon_threadsafe(_hand_over, future, settle, outcome)
+        del item, job, future, settle, outcome  # nothing of a finished job lives on until the next one
 
 
 def _hand_over(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:

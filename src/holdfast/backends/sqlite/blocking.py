@@ -32,7 +32,7 @@ class BlockingPort:
         self._watch = Watch(self._file.sessions_folder, self._ring_own, self._add_reader, self._selector.unregister)
         self._wake: Callable[[str], None] = lambda _: None
         self._thread: threading.Thread | None = None
-        self._hears_rings = False
+        self._heard: Session | None = None  # whose rings we hear
         self._closed = False
 
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
@@ -47,7 +47,7 @@ class BlockingPort:
     def attend(self, nonce: str, sessions: Iterable[str]) -> None:
         with self._mutex:
             self._watch.attend(nonce, sessions)
-            if self._thread is None and not self._closed:
+            if not self._closed:
                 self._listen()
 
     def dismiss(self, nonce: str) -> None:
@@ -77,13 +77,12 @@ class BlockingPort:
 
     def _listen(self) -> None:
         session = self._file.session
-        if session is None:
-            return
-        if not self._hears_rings:
+        if session is not None and session is not self._heard:
+            self._heard = session
             self._add_reader(session.fd, lambda: self._hear(session))
-            self._hears_rings = True
-        self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
-        self._thread.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
+            self._thread.start()
 
     def _hear(self, session: Session) -> None:
         for nonce in session.rings():

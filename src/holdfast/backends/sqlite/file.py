@@ -12,25 +12,22 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from importlib import resources
 from typing import Any, TypeVar
 
-from holdfast.backends.sqlite import sessions
+from holdfast.backends.sqlite import place, sessions
 from holdfast.backends.sqlite.port import Transaction, Value
-from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
 
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
+_FORK_WAIT_MAX = 1.0  # seconds that a fork waits for our transactions, which take microseconds
 _RETRY_MIN, _RETRY_MAX = 0.00005, 0.005  # seconds between two tries for the write lock; transactions are far shorter
-_WRITE_LOCK_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK, in SQLite's "WAL-mode File Format", section 2.3
-_LOCK_FIELDS = ["id", "kind", "advisory", "access", "pid", "inode", "start", "end"]  # of a line in /proc/locks
-_LEAST_SQLITE = (3, 37, 0)  # STRICT tables
 
 _PROBLEMS = {
     sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or choose another path",
@@ -56,9 +53,11 @@ class LockFile:
         self._connection: sqlite3.Connection | None = None
         self._store: Hashable = None
         self._closed = False
+        self._is_quiet = False
         self.session: sessions.Session | None = None
-        self._session_name = system.nonce()
-        check_path(path)
+        self._session_name = ""
+        place.check_path(path)
+        system.on_fork(self)
 
     @property
     def sessions_folder(self) -> str:
@@ -70,10 +69,16 @@ class LockFile:
             while True:
                 connection = self._connection or self._open(deadline)
                 transaction = _Transaction(connection, self._folder, self._session_name, self._store)
-                result = self._attempt(connection, transaction, step, deadline)
-                if self.intact(self._store):
-                    break
+                try:
+                    result = self._attempt(connection, transaction, step, deadline)
+                    if self.intact(self._store):
+                        break
+                except BackendError:
+                    if self.intact(self._store):
+                        raise
                 self._reopen()
+                if system.now() >= deadline:
+                    raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced again and again")
         for session in transaction.buried:
             sessions.bury(self._folder, session)
         for session, nonce in transaction.rings:
@@ -84,7 +89,7 @@ class LockFile:
         return result
 
     def intact(self, store: Hashable) -> bool:
-        return store is not None and _identity(self._path) == store
+        return store is not None and place.identity(self._path) == store
 
     def close(self) -> None:
         with self._turn:
@@ -96,11 +101,33 @@ class LockFile:
                 self.session.close()
                 self.session = None
 
+    # ── forks ────────────────────────────────────────────────────────────────────────────────────────────────────
+    #
+    # SQLite keeps the locks of a process in that process's memory. A child that inherits this memory, but not the
+    # locks, must get rid of it before it opens the file itself, by closing what it inherited. That is safe only
+    # between transactions, so a fork waits for ours to end.
+
+    def before_fork(self) -> None:
+        self._is_quiet = self._turn.acquire(timeout=_FORK_WAIT_MAX)
+
+    def after_fork_in_parent(self) -> None:
+        if self._is_quiet:
+            self._is_quiet = False
+            self._turn.release()
+
+    def after_fork(self) -> None:
+        """In the child; `abandon` is called by our client."""
+
     def abandon(self) -> None:
-        """In a forked child. An inherited connection must not even be closed: it stays referenced for ever."""
+        """In the child: let go of what was inherited."""
         if self.session is not None:
-            os.close(self.session.fd)  # or our life would stand in for the parent's
-        if self._connection is not None:
+            self.session.abandon()  # or our life would stand in for the parent's
+        if self._connection is None:
+            return
+        if self._is_quiet or not self._turn.locked():
+            self._connection.close()
+        else:
+            # In the middle of a transaction, not even closing is safe: it must stay referenced for ever.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,25 +139,20 @@ class LockFile:
         step: Callable[[Transaction], T],
         deadline: float,
     ) -> T:
+        committing = False
         try:
             self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
             transaction.begin()
             result = step(transaction)
-        except sqlite3.Error as error:
-            self._roll_back(connection, transaction)
-            raise self._translated(error) from error
-        except BaseException:
-            self._roll_back(connection, transaction)
-            raise
-        transaction.end()
-        try:
+            transaction.end()
+            committing = True
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back(connection, transaction)
             problem = self._translated(error)
-            if _primary(error) in (*_BUSY, sqlite3.SQLITE_FULL):
-                raise problem from error
-            raise OutcomeUnknown(backend=self._url, problem=problem.problem) from error
+            if committing and _primary(error) not in (*_BUSY, sqlite3.SQLITE_FULL):
+                raise OutcomeUnknown(backend=self._url, problem=problem.problem) from error
+            raise problem from error
         except BaseException:
             self._roll_back(connection, transaction)
             raise
@@ -160,7 +182,7 @@ class LockFile:
             pause = min(2 * pause, _RETRY_MAX)
 
     def _who_is_in_the_way(self) -> str:
-        pid = _write_lock_holder(f"{self._path}-shm")
+        pid = place.write_lock_holder(f"{self._path}-shm")
         if pid is None:
             return "other processes kept the file busy all the time"
         return f"process {pid} stands in the middle of a transaction on this file; is it stopped? (kill -CONT {pid})"
@@ -171,7 +193,7 @@ class LockFile:
         if self._closed:
             raise BackendUnavailable(backend=self._url, problem="the client is closed")
         try:
-            _make_folder(os.path.dirname(self._path))
+            place.make_folder(os.path.dirname(self._path))
             connection = sqlite3.connect(
                 self._path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=64
             )
@@ -191,7 +213,7 @@ class LockFile:
             connection.close()
             raise
         self._connection = connection
-        self._store = _identity(self._path)
+        self._store = place.identity(self._path)
         return connection
 
     def _prepare(self, connection: sqlite3.Connection, deadline: float) -> None:
@@ -222,7 +244,7 @@ class LockFile:
             script = resources.files(__package__).joinpath("schema.sql").read_text()
             for statement in script.split(";\n"):
                 connection.execute(statement)
-            connection.execute("INSERT INTO state VALUES (1, ?, 0)", (_boot_id(),))
+            connection.execute("INSERT INTO state VALUES (1, ?, 0)", (place.boot_id(),))
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif version != SCHEMA_VERSION:
             raise BackendUnavailable(
@@ -233,16 +255,24 @@ class LockFile:
 
     def _move_in(self, connection: sqlite3.Connection) -> None:
         """Sweep out what is over, then put our session beside the file. The write lock is held."""
-        boot = _boot_id()
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        dead = sessions.dead_in(self._folder)
+        boot = place.boot_id()
         if connection.execute("SELECT boot FROM state").fetchone()[0] != boot:
+            if len(dead) < len(os.listdir(self._folder)):
+                raise BackendUnavailable(
+                    backend=self._url,
+                    problem="it is in use by processes of this machine that see another boot id or clock than this one "
+                    "(other containers?): give each side a file of its own, or use a store that is made for a network",
+                )
             connection.execute("DELETE FROM tickets")
             connection.execute("UPDATE state SET boot = ?", (boot,))
         connection.execute("DELETE FROM tickets WHERE expires <= ?", (system.now(),))
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        for dead in sessions.dead_in(self._folder):
-            connection.execute("DELETE FROM tickets WHERE session = ?", (dead,))
-            sessions.bury(self._folder, dead)
-        if self.session is None:
+        for name in dead:
+            connection.execute("DELETE FROM tickets WHERE session = ?", (name,))
+            sessions.bury(self._folder, name)
+        if self.session is None or not self.session.is_in_place():
+            self._session_name = system.nonce()
             self.session = sessions.Session(self._folder, self._session_name)
 
     def _reopen(self) -> None:
@@ -297,86 +327,6 @@ class _Transaction:
         self.rings.append((session, nonce))
 
 
-def check_path(path: str) -> None:
-    """Refuse at construction what cannot work.
-
-    Raises:
-        ConfigurationError: names the path and the fix.
-    """
-    if sqlite3.sqlite_version_info < _LEAST_SQLITE:
-        least = ".".join(map(str, _LEAST_SQLITE))
-        raise ConfigurationError(f"sqlite:// needs SQLite {least} or newer, this Python has {sqlite3.sqlite_version}")
-    if not os.path.isabs(path):
-        raise ConfigurationError(f"url must name an absolute path, sqlite:///folder/file, not {path!r}")
-    if os.path.isdir(path):
-        raise ConfigurationError(
-            f"url names the folder {path!r}: name a file in it, such as {path.rstrip('/')}/locks.db"
-        )
-    if os.path.exists(path):
-        if not os.path.isfile(path):
-            raise ConfigurationError(f"url names {path!r}, which is not a regular file")
-        if not os.access(path, os.R_OK | os.W_OK):
-            raise ConfigurationError(f"url names {path!r}, which this user may not read and write")
-    folder = _nearest_folder(path)
-    if not os.path.isdir(folder):
-        raise ConfigurationError(f"url names {path!r}, but {folder!r} is not a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"url names {path!r}, but this user may not write to the folder {folder!r}")
-
-
-def _nearest_folder(path: str) -> str:
-    folder = os.path.dirname(path)
-    while not os.path.exists(folder):
-        folder = os.path.dirname(folder)
-    return folder
-
-
-def _make_folder(folder: str) -> None:
-    """Private to the user, if we make it."""
-    if not os.path.isdir(folder):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _primary(error: sqlite3.Error) -> int:
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
-
-
-def _write_lock_holder(shm: str) -> int | None:
-    """The process that holds SQLite's write lock, from the kernel's list: opening the file to ask would break it."""
-    identity = _identity(shm)
-    if identity is None:
-        return None
-    try:
-        with open("/proc/locks") as locks:
-            lines = locks.read().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        # "1: POSIX  ADVISORY  WRITE 812 fd:01:1234 120 120"; blocked ones have an arrow in the second column
-        fields = line.split()
-        if len(fields) < len(_LOCK_FIELDS) or fields[1] != "POSIX" or fields[3] != "WRITE":
-            continue
-        inode, start, end = fields[5].rpartition(":")[2], fields[6], fields[7]
-        covers = int(start) <= _WRITE_LOCK_BYTE and (end == "EOF" or int(end) >= _WRITE_LOCK_BYTE)
-        if inode == str(identity[1]) and covers:
-            return int(fields[4])
-    return None
-
-
-def _boot_id() -> str:
-    """What tells this boot of the machine from every other."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        command = ["sysctl", "-n", "kern.bootsessionuuid"]  # macOS
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603

@@ -48,10 +48,29 @@ class Session:
         with contextlib.suppress(BlockingIOError):  # full: it has something to read anyway
             os.write(self.fd, b" " * (RECORD - 1) + b"\n")
 
+    def is_in_place(self) -> bool:
+        """Others still find it at its path."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Leave: from here on we count as dead, so nothing may be held any more."""
-        _unlink(self.path)
-        os.close(self.fd)
+        if self.fd >= 0:
+            if self.is_in_place():
+                _unlink(self.path)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of it without a trace: it is somebody else's life, or nobody's any more."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            self.close()
 
 
 def is_dead(folder: str, name: str) -> bool:

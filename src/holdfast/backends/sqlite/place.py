@@ -1,0 +1,150 @@
+"""Where a lock file is, and whether it can do its work there: path, file system, boot. Looks only: stat and /proc."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+
+from holdfast.errors import ConfigurationError
+
+_LEAST_SQLITE = (3, 37, 0)  # STRICT tables
+_WRITE_LOCK_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK, in SQLite's "WAL-mode File Format", section 2.3
+_LOCK_FIELDS = ("id", "kind", "advisory", "access", "pid", "inode", "start", "end")  # of a line in /proc/locks
+
+# SQLite's shared memory, our FIFOs and the clock belong to one running kernel; these file systems cross that border.
+_NETWORK = {
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "fuse.ceph",
+    "fuse.gcsfuse",
+    "fuse.glusterfs",
+    "fuse.grpcfuse",
+    "fuse.osxfs",
+    "fuse.rclone",
+    "fuse.s3fs",
+    "fuse.sshfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "smb3",
+    "smbfs",
+    "virtiofs",
+}
+
+
+def check_path(path: str) -> None:
+    """Refuse at construction what cannot work.
+
+    Raises:
+        ConfigurationError: names the path and the fix.
+    """
+    if sqlite3.sqlite_version_info < _LEAST_SQLITE:
+        least = ".".join(map(str, _LEAST_SQLITE))
+        raise ConfigurationError(f"sqlite:// needs SQLite {least} or newer, this Python has {sqlite3.sqlite_version}")
+    if not os.path.isabs(path):
+        raise ConfigurationError(f"url must name an absolute path, sqlite:///folder/file, not {path!r}")
+    if os.path.isdir(path):
+        example = os.path.join(path, "locks.db")
+        raise ConfigurationError(f"url names the folder {path!r}: name a file in it, such as {example}")
+    if os.path.exists(path):
+        if not os.path.isfile(path):
+            raise ConfigurationError(f"url names {path!r}, which is not a regular file")
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise ConfigurationError(f"url names {path!r}, which this user may not read and write")
+    folder = _nearest_existing(os.path.dirname(path))
+    if not os.path.isdir(folder):
+        raise ConfigurationError(f"url names {path!r}, but {folder!r} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"url names {path!r}, but this user may not write to the folder {folder!r}")
+    kind = file_system_of(folder)
+    if kind in _NETWORK:
+        raise ConfigurationError(
+            f"url names {path!r}, which is on a network file system ({kind}), where other machines could not be kept "
+            "out: choose a local path, or a store that is made for a network"
+        )
+
+
+def make_folder(folder: str) -> None:
+    """Private to the user, if we make it."""
+    if not os.path.isdir(folder):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """What tells this file from every other that may come to stand at the same path; None: nothing is there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def boot_id() -> str:
+    """What tells this run of this kernel, and its clock as seen from here, from every other."""
+    try:
+        boot = _read("/proc/sys/kernel/random/boot_id").strip()
+    except OSError:  # macOS
+        command = ["sysctl", "-n", "kern.bootsessionuuid"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
+    try:
+        offsets = dict(line.split(maxsplit=1) for line in _read("/proc/self/timens_offsets").splitlines())
+    except OSError:  # a kernel without time namespaces
+        return boot
+    offset = offsets.get("boottime", "0 0").split()
+    return boot if offset == ["0", "0"] else f"{boot}+{'.'.join(offset)}"
+
+
+def file_system_of(folder: str) -> str | None:
+    """The type of the file system that this folder is on, where the kernel says so."""
+    try:
+        mounts = _read("/proc/self/mountinfo").splitlines()
+    except OSError:
+        return None
+    folder = os.path.realpath(folder)
+    best, kind = "", None
+    for line in mounts:
+        # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda1 rw: see proc_pid_mountinfo(5)
+        before, _, after = line.partition(" - ")
+        point = before.split()[4].encode().decode("unicode_escape")
+        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, after.split()[0]
+    return kind
+
+
+def write_lock_holder(shm: str) -> int | None:
+    """The process that holds SQLite's write lock, from the kernel's list: opening the file to ask would break it."""
+    file = identity(shm)
+    if file is None:
+        return None
+    try:
+        lines = _read("/proc/locks").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        # 1: POSIX  ADVISORY  WRITE 812 fd:01:1234 120 120; those that wait have an arrow in the second column
+        fields = line.split()
+        if len(fields) < len(_LOCK_FIELDS) or fields[1] != "POSIX" or fields[3] != "WRITE":
+            continue
+        inode, start, end = fields[5].rpartition(":")[2], fields[6], fields[7]
+        covers = int(start) <= _WRITE_LOCK_BYTE and (end == "EOF" or int(end) >= _WRITE_LOCK_BYTE)
+        if inode == str(file[1]) and covers:
+            return int(fields[4])
+    return None
+
+
+def _nearest_existing(folder: str) -> str:
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
