@@ -15,7 +15,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-all lint format cover clean
+.PHONY: help venv run test test-all lint format readme cover clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -57,6 +57,9 @@ lint: $(VENV)/.dev ## check style, format and types
 format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixes
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
+
+readme: $(VENV)/.dev ## write the table of guarantees into README.md
+	@$(BIN)/python tests/structure/test_readme.py
 
 cover: $(VENV)/.dev ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase

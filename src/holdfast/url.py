@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -110,5 +109,7 @@ def _known() -> str:
 
 
 def _did_you_mean(word: str, known: Any) -> str:
+    import difflib
+
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(known)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -34,6 +33,8 @@ def jitter() -> float:
 
 def who() -> str:
     """This process as JSON, for people who look at who holds a lock."""
+    import json
+
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
     return json.dumps({"host": os.uname().nodename, "pid": os.getpid(), "program": program})
 

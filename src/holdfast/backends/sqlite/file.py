@@ -66,23 +66,11 @@ class LockFile:
     def transact(self, step: Callable[[Transaction], T], deadline: float) -> T:
         """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was replaced meanwhile."""
         with self._turn:
-            while True:
-                connection = self._connection or self._open(deadline)
-                transaction = _Transaction(connection, self._folder, self._session_name, self._store)
-                try:
-                    result = self._attempt(connection, transaction, step, deadline)
-                    if self.intact(self._store):
-                        break
-                except BackendError:
-                    if self.intact(self._store):
-                        raise
-                self._reopen()
-                if system.now() >= deadline:
-                    raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced again and again")
+            result, transaction = self._on_the_right_file(step, deadline)
         for session in transaction.buried:
             sessions.bury(self._folder, session)
         for session, nonce in transaction.rings:
-            if session == self._session_name:
+            if session == transaction.session:
                 self._ring_own(nonce)
             else:
                 sessions.ring(self._folder, session, nonce)
@@ -131,6 +119,23 @@ class LockFile:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_the_right_file(self, step: Callable[[Transaction], T], deadline: float) -> tuple[T, _Transaction]:
+        """What counts is done in the file that stands at the path when it is done, not in one removed before."""
+        while True:
+            connection = self._connection or self._open(deadline)
+            transaction = _Transaction(connection, self._folder, self._session_name, self._store)
+            try:
+                result = self._attempt(connection, transaction, step, deadline)
+            except BackendError:
+                if self.intact(self._store):
+                    raise
+            else:
+                if self.intact(self._store):
+                    return result, transaction
+            self._reopen()
+            if system.now() >= deadline:
+                raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced again and again")
 
     def _attempt(
         self,
