@@ -152,7 +152,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: fl
     """Look until it is so; fails after a time that only a hang takes."""
     try:
         async with asyncio.timeout(seconds):
-            while not await condition():  # noqa: ASYNC110  (what is looked at is on a server, no event tells of it)
+            while not await condition():
                 await asyncio.sleep(0.005)
     except TimeoutError:
         raise AssertionError(f"did not happen in {seconds:g} s: {what}") from None

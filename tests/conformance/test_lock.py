@@ -242,6 +242,20 @@ async def test_closing_a_client_releases_what_it_holds(lab: Lab) -> None:
         await holder(lambda client: client.lock("a").acquire())
 
 
+async def test_closing_a_client_ends_its_waits(lab: Lab) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    closer = lab.actor(like=waiter)
+    await holder(lambda client: client.lock("a").acquire())
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
+    await lab.until_waiting("a", 1)
+
+    await closer(lambda client: client.close())
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        await waiting
+    assert (await lab.state("a")).waiters == ()
+
+
 @pytest.mark.parametrize(
     "name", ["x", "a/b", "a", "A", "ä", "a ", "{a}", "a}b{", "%", "a%", "😀" * 100, "n" * 512, "\x00", "a\x00b", "\n"]
 )

@@ -63,7 +63,7 @@ async def test_events_tell_the_story_of_a_lease(lab: Lab) -> None:
     await waiter.body(lambda client: client.lock("a"), lambda _: None)
 
     kinds = [event.kind for event in told]
-    assert kinds == ["waiting"] * (len(kinds) - 2) + ["acquired", "released"]
+    assert kinds == ["waiting", "acquired", "released"]
     assert {event.lock for event in told} == {"a"}
     assert told[-2].fence == told[-1].fence == taken.fence
     assert told[-2].seconds > 0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import Hold, Phase, Terms
 from holdfast.core.keeper import Keeper
-from holdfast.core.tickets import Gone, Granted, Ticket, Waiting
-from holdfast.errors import BackendError, BackendUnavailable, NotHeld, OutcomeUnknown, WouldDeadlock
+from holdfast.core.tickets import Gone, Ticket, Waiting
+from holdfast.errors import BackendError, BackendUnavailable, NotHeld, OutcomeUnknown, UsageError, WouldDeadlock
 
 if TYPE_CHECKING:
     from holdfast.core.handles import Handle
@@ -54,7 +54,9 @@ class Engine(Generic[L]):
         self._serial = next(_serials)
         self._who = runtime.who()
         self._holds: weakref.WeakSet[L] = weakref.WeakSet()
+        self._waiting: dict[str, Ticket] = {}
         self._keeper = Keeper(self)
+        self._closed = False
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -66,39 +68,44 @@ class Engine(Generic[L]):
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server could not be asked, at first or when the time was up.
         """
-        terms = lock.terms
         owner = self.runtime.owner()
-        again = self._held_by(owner, terms)
-        if again is not None:
-            return self._reenter(again, terms, lock, owner, timeout)
+        held = self._held_by(owner, lock.terms)
+        if held is not None:
+            return self._reenter(held, lock, owner, timeout)
+        return await self._take(lock, owner, timeout)
+
+    async def _take(self, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
+        terms = lock.terms
         started = self.runtime.now()
         give_up = _FOREVER if timeout is None else started + timeout
         ticket = self._ticket(terms)
         hold: L | None = None
-        outcome: Granted | Waiting | None = None
-        outage: BackendError | None = None
+        in_the_way: Waiting | None = None  # the server's last answer
+        outage: BackendError | None = None  # what keeps us from its next one
         pause = OUTAGE_PAUSE_MIN
         try:
-            while True:
+            while not self._closed:
                 try:
                     outcome = await self.backend.enter(ticket, queue=timeout != 0, deadline=self._limit(give_up))
                 except (BackendUnavailable, OutcomeUnknown) as error:
                     # Before the first answer: down is down, but a lost reply gets one resend (it is idempotent).
-                    if outcome is None and (outage is not None or isinstance(error, BackendUnavailable)):
+                    if in_the_way is None and (outage is not None or isinstance(error, BackendUnavailable)):
                         raise
                     outage = error
                 else:
-                    outage = None
-                    pause = OUTAGE_PAUSE_MIN
-                    if isinstance(outcome, Granted):
-                        if self.runtime.now() < outcome.deadline - terms.stop_margin:
-                            hold = self._lease_type(
-                                self, terms, ticket, outcome, since=self.runtime.now(), owner=owner, lock=lock
-                            )
-                            self._publish(hold, lock, owner)
-                            if self.events:
-                                self.events.emit(Event("acquired", terms.name, hold.fence, hold._since - started))
-                            return Attempt(hold)
+                    if isinstance(outcome, Waiting):
+                        if self.events and in_the_way is None:
+                            self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
+                        in_the_way, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
+                        self._waiting[ticket.nonce] = ticket
+                    elif self.runtime.now() < outcome.deadline - terms.stop_margin:
+                        since = self.runtime.now()
+                        hold = self._lease_type(self, terms, ticket, outcome, since=since, owner=owner, lock=lock)
+                        self._publish(hold, lock, owner)
+                        if self.events:
+                            self.events.emit(Event("acquired", terms.name, hold.fence, since - started))
+                        return Attempt(hold)
+                    else:
                         # The answer came after the deadline: not a grant. Give back and go on.
                         self._keeper.owe(ticket)
                         ticket = self._ticket(terms)
@@ -109,31 +116,38 @@ class Engine(Generic[L]):
                 if outage is not None:
                     await self.runtime.sleep(min(pause, give_up - now))
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
-                elif isinstance(outcome, Waiting):
-                    if self.events:
-                        self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
-                    await self.backend.wait(ticket, min(give_up, now + outcome.look_again_in))
+                elif in_the_way is not None:
+                    await self.backend.wait(ticket, min(give_up, now + in_the_way.look_again_in))
+            if self._closed:
+                raise UsageError("the client was closed while this waited")
             if outage is not None:
                 raise outage  # busy and down never look alike
             if timeout != 0:
                 await self._withdraw(ticket, give_up)
-            holder = outcome.holder if isinstance(outcome, Waiting) else None
+            holder = in_the_way.holder if in_the_way is not None else None
             return Attempt(None, holder, self.runtime.now() - started)
         except BaseException:
             if hold is not None:
                 self._unpublish(hold, Phase.RELEASED)
             self._keeper.owe(ticket)
             raise
+        finally:
+            if in_the_way is not None:
+                self._waiting.pop(ticket.nonce, None)
 
     def _held_by(self, owner: Owner, terms: Terms) -> L | None:
-        ref = owner.holds.get((self._serial, terms.name))
-        held: L | None = ref() if ref is not None else None
-        if held is None or not held.held or (terms.is_permit and held._terms.is_permit):
+        key = (self._serial, terms.name)
+        ref = owner.holds.get(key)
+        if ref is None:
             return None
-        return held
+        held: L | None = ref()
+        if held is None:
+            owner.holds.pop(key, None)
+        return held if held is not None and held.held else None
 
-    def _reenter(self, held: L, terms: Terms, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
+    def _reenter(self, held: L, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
         """The owner has it already: count, if both sides agreed to that and the old lease covers the new claim."""
+        terms = lock.terms
         if terms.reentrant and held._terms.reentrant and (held._terms.exclusive or not terms.exclusive):
             with self.mutex:
                 if held._phase is Phase.HELD:
@@ -357,12 +371,15 @@ class Engine(Generic[L]):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Release what this client holds, pay what it owes, as far as the server answers, and let go of it."""
+        """Release what is held, withdraw what waits, pay what is owed, as far as the server answers; then let go of it."""
+        self._closed = True
         with self.mutex:
             holds = [hold for hold in self._holds if hold._phase is Phase.HELD]
         for hold in holds:
             self._unpublish(hold, Phase.RELEASED)
             self._keeper.owe(hold._ticket)
+        for ticket in list(self._waiting.values()):
+            self._keeper.owe(ticket)
         await self._keeper.pay_all(self._limit())
         self._keeper.stop()
         await self.runtime.join()

@@ -35,6 +35,11 @@ class Wakeups:
             elif waited_on is not True and waited_on is not False:
                 waited_on.set()
 
+    def wake_all(self) -> None:
+        """Whatever was to come may have been missed: everybody looks again."""
+        for nonce in list(self._expected):
+            self.wake(nonce)
+
     async def wait(self, nonce: str, until: float) -> None:
         """Return at a hint (one that came earlier included), or at `until`."""
         with self._mutex:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import time
 import weakref
 from collections.abc import Callable, Coroutine
@@ -104,7 +105,8 @@ class AsyncioRuntime:
         return current_task().get_name()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        task = self.loop.create_task(work(), name=f"holdfast-{name}")
+        # In a context of its own: what the caller's context holds must not live as long as the client does.
+        task = self.loop.create_task(work(), name=f"holdfast-{name}", context=contextvars.Context())
         self._tasks.add(task)  # the loop itself keeps tasks only weakly
         task.add_done_callback(self._tasks.discard)
 

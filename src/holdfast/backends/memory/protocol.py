@@ -95,7 +95,7 @@ class MemoryBackend:
         return await self._port.change(lambda store: self._break(store, name, fence))
 
     async def close(self) -> None:
-        """Nothing to let go of: the store belongs to the process."""
+        self._wakeups.wake_all()  # the store itself belongs to the process
 
     def abandon(self) -> None:
         """Nothing was inherited that could be used: a child starts with empty stores."""

@@ -143,6 +143,7 @@ class SqliteBackend:
         return await self._port.transact(lambda txn: _break(txn, name, fence), deadline=deadline)
 
     async def close(self) -> None:
+        self._wakeups.wake_all()
         await self._port.close()
 
     def abandon(self) -> None:
