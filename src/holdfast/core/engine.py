@@ -371,7 +371,7 @@ class Engine(Generic[L]):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Release what is held, withdraw what waits, pay what is owed, as far as the server answers; then let go of it."""
+        """Release what is held, withdraw what waits, pay what is owed, as far as the server answers; then let go."""
         self._closed = True
         with self.mutex:
             holds = [hold for hold in self._holds if hold._phase is Phase.HELD]
