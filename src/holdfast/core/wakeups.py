@@ -13,27 +13,35 @@ if TYPE_CHECKING:
 
 
 class Wakeups:
-    """Which tickets are expected to be hinted at, by nonce: None (quiet), True (hinted), or the event waited on."""
+    """The tickets of one client that may be hinted at, by nonce."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._mutex = runtime.mutex()
-        self._expected: dict[str, Event | bool | None] = {}
+        self._expected: dict[str, Event | None] = {}  # the event while somebody waits
+        self._hinted: set[str] = set()
 
     def expect(self, nonce: str) -> None:
+        """From now on its hints are kept."""
         self._expected.setdefault(nonce)
 
     def forget(self, nonce: str) -> None:
-        self._expected.pop(nonce, None)
+        """The ticket has gone, or is in. Should somebody still wait for it, the wait is over."""
+        with self._mutex:
+            event = self._expected.pop(nonce, None)
+            self._hinted.discard(nonce)
+        if event is not None:
+            event.set()
 
     def wake(self, nonce: str) -> None:
         """Pass a hint on; nothing happens when the ticket has gone."""
         with self._mutex:
-            waited_on = self._expected.get(nonce, False)
-            if waited_on is None:
-                self._expected[nonce] = True
-            elif waited_on is not True and waited_on is not False:
-                waited_on.set()
+            if nonce not in self._expected:
+                return
+            self._hinted.add(nonce)
+            event = self._expected[nonce]
+        if event is not None:
+            event.set()
 
     def wake_all(self) -> None:
         """Whatever was to come may have been missed: everybody looks again."""
@@ -43,15 +51,15 @@ class Wakeups:
     async def wait(self, nonce: str, until: float) -> None:
         """Return at a hint (one that came earlier included), or at `until`."""
         with self._mutex:
-            if self._expected.get(nonce) is True:
-                self._expected[nonce] = None
-                return
-            event = self._runtime.event()
-            self._expected[nonce] = event
+            event = None if nonce in self._hinted else self._runtime.event()
+            if nonce in self._expected:
+                self._expected[nonce] = event
         try:
-            await event.wait(until)
+            if event is not None:
+                await event.wait(until)
         finally:
-            # A hint that came meanwhile is not lost: who waited looks again after this line.
+            # Hints up to here are used up: who waited looks again after this line.
             with self._mutex:
+                self._hinted.discard(nonce)
                 if nonce in self._expected:
                     self._expected[nonce] = None
