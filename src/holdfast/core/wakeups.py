@@ -51,12 +51,12 @@ class Wakeups:
     async def wait(self, nonce: str, until: float) -> None:
         """Return at a hint (one that came earlier included), or at `until`."""
         with self._mutex:
-            event = None if nonce in self._hinted else self._runtime.event()
-            if nonce in self._expected:
-                self._expected[nonce] = event
+            if nonce not in self._expected or nonce in self._hinted:
+                self._hinted.discard(nonce)
+                return
+            event = self._expected[nonce] = self._runtime.event()
         try:
-            if event is not None:
-                await event.wait(until)
+            await event.wait(until)
         finally:
             # Hints up to here are used up: who waited looks again after this line.
             with self._mutex:

@@ -1,0 +1,62 @@
+"""What type checkers see: `make lint` checks these lines, running them only shows that the names exist."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_type
+
+import holdfast
+
+
+def use_threads(client: holdfast.Client) -> None:
+    with client.lock("a", ttl=10, timeout=5, meta={"job": 1}) as lease:
+        assert_type(lease, holdfast.Lease)
+        assert_type(lease.fence, int)
+        assert_type(lease.remaining, float)
+        assert_type(lease.lost, bool)
+        lease.check()
+        assert_type(lease.wait_lost(0), bool)
+
+    taken = client.lock("a").acquire(timeout=0)
+    assert_type(taken, holdfast.Lease | None)
+    if taken:
+        taken.release()
+    assert_type(client.rwlock("b").read(), holdfast.Lock)
+    assert_type(client.semaphore("c", limit=2), holdfast.Semaphore)
+    assert_type(client.inspect("a"), holdfast.LockInfo)
+    assert_type(client.locks(), list[holdfast.LockInfo])
+    assert_type(client.break_lock("a", 1), bool)
+    assert_type(client.guarantees, holdfast.Guarantees)
+
+
+async def use_asyncio(client: holdfast.AsyncClient) -> None:
+    async with client.lock("a", on_lost="event") as lease:
+        assert_type(lease, holdfast.AsyncLease)
+        await lease.renew()
+        assert_type(await lease.wait_lost(0), bool)
+
+    lock = client.lock("a")
+    taken = await lock.acquire(timeout=0)
+    assert_type(taken, holdfast.AsyncLease | None)
+    if taken:
+        await taken.release()
+    assert_type(await lock.locked(), bool)
+
+
+def refused_by_type_checkers(client: holdfast.Client) -> None:
+    """Each ignore is needed: an unused one is an error of mypy's."""
+    client.lock("a", blocking_timeout=5)  # type: ignore[call-arg]
+    client.lock(7)  # type: ignore[arg-type]
+    client.lock("a", 30)  # type: ignore[call-arg]
+    client.semaphore("a")  # type: ignore[call-arg]
+
+
+def test_the_examples_also_run() -> None:
+    with holdfast.Client("memory://types") as client:
+        use_threads(client)
+
+    async def main() -> None:
+        async with holdfast.AsyncClient("memory://types") as client:
+            await use_asyncio(client)
+
+    asyncio.run(main())
