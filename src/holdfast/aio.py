@@ -222,7 +222,7 @@ class AsyncClient:
 
     async def locks(self, prefix: str = "") -> list[LockInfo]:
         """All locks that somebody holds or waits for and whose names begin with `prefix`."""
-        return await self._engine.locks(prefix)
+        return await self._engine.locks(names.check_prefix(prefix))
 
     async def break_lock(self, name: str, fence: int) -> bool:
         """End the lease that has exactly this fence, whoever holds it; False if there is none any more.
@@ -230,7 +230,7 @@ class AsyncClient:
         The holder learns of it at its next renewal at the latest, and may work on until then: the fence of the next
         lease is greater, so a resource that checks fences is safe.
         """
-        return await self._engine.break_lock(names.check_name(name), fence)
+        return await self._engine.break_lock(names.check_name(name), names.check_fence(fence))
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Have every event of this client's leases passed to `subscriber`; the returned function ends that."""

@@ -221,7 +221,7 @@ class Client:
 
     def locks(self, prefix: str = "") -> list[LockInfo]:
         """All locks that somebody holds or waits for and whose names begin with `prefix`."""
-        return run_sync(self._engine.locks(prefix))
+        return run_sync(self._engine.locks(names.check_prefix(prefix)))
 
     def break_lock(self, name: str, fence: int) -> bool:
         """End the lease that has exactly this fence, whoever holds it; False if there is none any more.
@@ -229,7 +229,7 @@ class Client:
         The holder learns of it at its next renewal at the latest, and may work on until then: the fence of the next
         lease is greater, so a resource that checks fences is safe.
         """
-        return run_sync(self._engine.break_lock(names.check_name(name), fence))
+        return run_sync(self._engine.break_lock(names.check_name(name), names.check_fence(fence)))
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Have every event of this client's leases passed to `subscriber`; the returned function ends that."""

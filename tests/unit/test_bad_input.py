@@ -99,6 +99,15 @@ def test_options(make: Any, options: dict[str, Any], pattern: str) -> None:
         make("memory://").lock("a", **options)
 
 
+@pytest.mark.parametrize("fence", [None, "7", 1.0, True])
+def test_fence_and_prefix(fence: Any) -> None:
+    with holdfast.Client("memory://") as client:
+        with refused("fence must be a whole number"):
+            client.break_lock("a", fence)
+        with refused("prefix must be a str"):
+            client.locks(fence)
+
+
 def test_words_of_other_libraries_in_acquire() -> None:
     with holdfast.Client("memory://") as client, refused("acquire.*'blocking'.*timeout=0"):
         client.lock("a").acquire(blocking=False)

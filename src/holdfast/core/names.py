@@ -46,6 +46,18 @@ def check_name(name: object) -> str:
     return name
 
 
+def check_prefix(prefix: object) -> str:
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}: {prefix!r}")
+    return prefix
+
+
+def check_fence(fence: object) -> int:
+    if not isinstance(fence, int) or isinstance(fence, bool):
+        raise ConfigurationError(f"fence must be a whole number, as `inspect` shows it, not {fence!r}")
+    return fence
+
+
 def check_ttl(ttl: object) -> float:
     seconds = _number("ttl", ttl, "seconds")
     if not TTL_MIN <= seconds <= TTL_MAX:
