@@ -99,13 +99,13 @@ def test_options(make: Any, options: dict[str, Any], pattern: str) -> None:
         make("memory://").lock("a", **options)
 
 
-@pytest.mark.parametrize("fence", [None, "7", 1.0, True])
-def test_fence_and_prefix(fence: Any) -> None:
+@pytest.mark.parametrize("value", [None, b"7", 1.0, True])
+def test_fence_and_prefix(value: Any) -> None:
     with holdfast.Client("memory://") as client:
         with refused("fence must be a whole number"):
-            client.break_lock("a", fence)
+            client.break_lock("a", value)
         with refused("prefix must be a str"):
-            client.locks(fence)
+            client.locks(value)
 
 
 def test_words_of_other_libraries_in_acquire() -> None:
