@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self
 
-from holdfast.client import DEFAULT_TTL
 from holdfast.core import names
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.events import Event, Events
-from holdfast.core.handles import UNSET, Handle, LockOptions, Unset, make_terms
+from holdfast.core.handles import UNSET, Handle, Unset
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.tickets import LockInfo
-from holdfast.errors import AcquireTimeout, HoldfastError, UsageError
-from holdfast.guarantees import Guarantees
-from holdfast.runtimes import system
+from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.aio import AsyncioRuntime, current_task
-from holdfast.url import Address, default_url, opener, parse
+from holdfast.shell import BaseClient, BaseRWLock
 
 
 class AsyncLease(Hold):
@@ -137,28 +132,11 @@ class AsyncSemaphore(AsyncLock):
     """A lock that `limit` may hold at once; one owner may take several permits."""
 
 
-class AsyncRWLock:
+class AsyncRWLock(BaseRWLock[AsyncLock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
-    def __init__(self, read: AsyncLock, write: AsyncLock) -> None:
-        self._read = read
-        self._write = write
 
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._read.name
-
-    def read(self) -> AsyncLock:
-        """The lock as a reader takes it; the same object each time."""
-        return self._read
-
-    def write(self) -> AsyncLock:
-        """The lock as a writer takes it; the same object each time."""
-        return self._write
-
-
-class AsyncClient:
+class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     It belongs to the event loop that first uses it.
@@ -173,48 +151,10 @@ class AsyncClient:
     True
     """
 
-    def __init__(self, url: str | None = None, *, ttl: float = DEFAULT_TTL) -> None:
-        self._url = default_url() if url is None else url
-        self._ttl = names.check_ttl(ttl)
-        self._address: Address = parse(self._url)
-        self._open = opener(self._address, "aio")
-        self._events = Events()
-        self._closed = False
-        self._current: Engine[AsyncLease] | None = self._start()
-        system.on_fork(self)
-
-    def lock(self, name: str, **options: Unpack[LockOptions]) -> AsyncLock:
-        """A lock that one may hold at a time.
-
-        Args:
-            name: What its users agree on: any text up to 512 characters, exact and case-sensitive.
-            ttl: How long a lease lives without renewal, in seconds. Default: the client's, 30.
-            timeout: How long `with` and `acquire()` wait, in seconds; None waits for ever, 0 does not wait.
-            reentrant: Let the thread or task that holds it take it again: the same lease, counted.
-            renew: Renew the lease by itself every third of its ttl, until it is released. Default: True.
-            max_hold: Lose the lease after this many seconds, however often it was renewed.
-            stop_margin: Tell of a loss this many seconds before the deadline, so that work can end in time.
-            meta: Anything JSON can write; operators see it with the holder.
-            on_lost: A function to call with the lease when it is lost. In asyncio a loss also cancels the body of
-                `async with`, which then raises LockLost; "event" leaves the body alone.
-
-        Raises:
-            ConfigurationError: an argument is refused; says which and why.
-        """
-        return AsyncLock(self, *make_terms("lock", name, 1, exclusive=True, ttl=self._ttl, options=options))
-
-    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> AsyncRWLock:
-        """A lock that many may read or one may write; the options are those of `lock`."""
-        read = make_terms("rwlock", name, None, exclusive=False, ttl=self._ttl, options=options)
-        write = make_terms("rwlock", name, 1, exclusive=True, ttl=self._ttl, options=options)
-        return AsyncRWLock(AsyncLock(self, *read), AsyncLock(self, *write))
-
-    def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> AsyncSemaphore:
-        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`."""
-        checked = names.check_limit(limit)
-        return AsyncSemaphore(
-            self, *make_terms("semaphore", name, checked, exclusive=False, ttl=self._ttl, options=options)
-        )
+    _runtime_name = "aio"
+    _lock_type = AsyncLock
+    _semaphore_type = AsyncSemaphore
+    _rwlock_type = AsyncRWLock
 
     async def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
@@ -232,22 +172,6 @@ class AsyncClient:
         """
         return await self._engine.break_lock(names.check_name(name), names.check_fence(fence))
 
-    def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
-        """Have every event of this client's leases passed to `subscriber`; the returned function ends that."""
-        return self._events.subscribe(subscriber)
-
-    @property
-    def guarantees(self) -> Guarantees:
-        """What this store promises, as data."""
-        if self._current is None:
-            self._current = self._start()
-        return self._current.backend.guarantees
-
-    @property
-    def url(self) -> str:
-        """The store's URL, without its password."""
-        return self._address.redacted
-
     async def close(self) -> None:
         """Release what this client holds and let go of the store. Closing twice does nothing."""
         if self._closed:
@@ -255,31 +179,6 @@ class AsyncClient:
         engine = self._engine
         self._closed = True
         await engine.close()
-
-    def before_fork(self) -> None:
-        """Nothing to prepare here. Called by the runtime."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing changes here. Called by the runtime."""
-
-    def after_fork(self) -> None:
-        """In a forked child: nothing of the parent's is ours. Called by the runtime."""
-        if self._current is not None:
-            self._current.abandon("this process is a fork: the lease belongs to its parent")
-            self._current = None
-
-    @property
-    def _engine(self) -> Engine[AsyncLease]:
-        if self._closed:
-            raise UsageError("this client is closed")
-        if self._current is None:
-            self._current = self._start()
-        self._runtime.check_loop()
-        return self._current
-
-    def _start(self) -> Engine[AsyncLease]:
-        self._runtime = AsyncioRuntime()
-        return Engine(self._open(self._address, self._runtime), self._runtime, self._events, AsyncLease)
 
     async def __aenter__(self) -> Self:
         return self
@@ -289,11 +188,15 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_make_async_client, (self._url, self._ttl))
+    @property
+    def _engine(self) -> Engine[AsyncLease]:
+        engine = super()._engine
+        self._runtime.check_loop()
+        return engine
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url}>"
+    def _start(self) -> Engine[AsyncLease]:
+        self._runtime = AsyncioRuntime()
+        return Engine(self._open(self._address, self._runtime), self._runtime, self._events, AsyncLease)
 
 
 class _Body:
@@ -320,7 +223,3 @@ class _Body:
         if self._inside:
             self._cancelled = True
             self._task.cancel()
-
-
-def _make_async_client(url: str, ttl: float) -> AsyncClient:
-    return AsyncClient(url, ttl=ttl)

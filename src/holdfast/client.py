@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from holdfast.core import names
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.events import Event, Events
-from holdfast.core.handles import UNSET, Handle, LockOptions, Unset, make_terms
+from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.tickets import LockInfo
-from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld, UsageError
-from holdfast.guarantees import Guarantees
-from holdfast.runtimes import system
+from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.url import Address, default_url, opener, parse
-
-DEFAULT_TTL = 30.0
+from holdfast.shell import BaseClient, BaseRWLock
 
 
 class Lease(Hold):
@@ -141,28 +136,11 @@ class Semaphore(Lock):
     """A lock that `limit` may hold at once; one owner may take several permits."""
 
 
-class RWLock:
+class RWLock(BaseRWLock[Lock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
-    def __init__(self, read: Lock, write: Lock) -> None:
-        self._read = read
-        self._write = write
 
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._read.name
-
-    def read(self) -> Lock:
-        """The lock as a reader takes it; the same object each time."""
-        return self._read
-
-    def write(self) -> Lock:
-        """The lock as a writer takes it; the same object each time."""
-        return self._write
-
-
-class Client:
+class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     >>> import holdfast
@@ -174,46 +152,10 @@ class Client:
     >>> client.close()
     """
 
-    def __init__(self, url: str | None = None, *, ttl: float = DEFAULT_TTL) -> None:
-        self._url = default_url() if url is None else url
-        self._ttl = names.check_ttl(ttl)
-        self._address: Address = parse(self._url)
-        self._open = opener(self._address, "blocking")
-        self._events = Events()
-        self._closed = False
-        self._current: Engine[Lease] | None = self._start()
-        system.on_fork(self)
-
-    def lock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
-        """A lock that one may hold at a time.
-
-        Args:
-            name: What its users agree on: any text up to 512 characters, exact and case-sensitive.
-            ttl: How long a lease lives without renewal, in seconds. Default: the client's, 30.
-            timeout: How long `with` and `acquire()` wait, in seconds; None waits for ever, 0 does not wait.
-            reentrant: Let the thread or task that holds it take it again: the same lease, counted.
-            renew: Renew the lease by itself every third of its ttl, until it is released. Default: True.
-            max_hold: Lose the lease after this many seconds, however often it was renewed.
-            stop_margin: Tell of a loss this many seconds before the deadline, so that work can end in time.
-            meta: Anything JSON can write; operators see it with the holder.
-            on_lost: A function to call with the lease when it is lost. In asyncio a loss also cancels the body of
-                `async with`, which then raises LockLost; "event" leaves the body alone.
-
-        Raises:
-            ConfigurationError: an argument is refused; says which and why.
-        """
-        return Lock(self, *make_terms("lock", name, 1, exclusive=True, ttl=self._ttl, options=options))
-
-    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
-        """A lock that many may read or one may write; the options are those of `lock`."""
-        read = make_terms("rwlock", name, None, exclusive=False, ttl=self._ttl, options=options)
-        write = make_terms("rwlock", name, 1, exclusive=True, ttl=self._ttl, options=options)
-        return RWLock(Lock(self, *read), Lock(self, *write))
-
-    def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
-        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`."""
-        checked = names.check_limit(limit)
-        return Semaphore(self, *make_terms("semaphore", name, checked, exclusive=False, ttl=self._ttl, options=options))
+    _runtime_name = "blocking"
+    _lock_type = Lock
+    _semaphore_type = Semaphore
+    _rwlock_type = RWLock
 
     def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
@@ -231,20 +173,6 @@ class Client:
         """
         return run_sync(self._engine.break_lock(names.check_name(name), names.check_fence(fence)))
 
-    def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
-        """Have every event of this client's leases passed to `subscriber`; the returned function ends that."""
-        return self._events.subscribe(subscriber)
-
-    @property
-    def guarantees(self) -> Guarantees:
-        """What this store promises, as data."""
-        return self._engine.backend.guarantees
-
-    @property
-    def url(self) -> str:
-        """The store's URL, without its password."""
-        return self._address.redacted
-
     def close(self) -> None:
         """Release what this client holds and let go of the store. Closing twice does nothing."""
         if self._closed:
@@ -252,30 +180,6 @@ class Client:
         engine = self._engine
         self._closed = True
         run_sync(engine.close())
-
-    def before_fork(self) -> None:
-        """Nothing to prepare here. Called by the runtime."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing changes here. Called by the runtime."""
-
-    def after_fork(self) -> None:
-        """In a forked child: nothing of the parent's is ours. Called by the runtime."""
-        if self._current is not None:
-            self._current.abandon("this process is a fork: the lease belongs to its parent")
-            self._current = None
-
-    @property
-    def _engine(self) -> Engine[Lease]:
-        if self._closed:
-            raise UsageError("this client is closed")
-        if self._current is None:
-            self._current = self._start()
-        return self._current
-
-    def _start(self) -> Engine[Lease]:
-        runtime = ThreadRuntime()
-        return Engine(self._open(self._address, runtime), runtime, self._events, Lease)
 
     def __enter__(self) -> Self:
         return self
@@ -285,11 +189,9 @@ class Client:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_make_client, (self._url, self._ttl))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url}>"
+    def _start(self) -> Engine[Lease]:
+        runtime = ThreadRuntime()
+        return Engine(self._open(self._address, runtime), runtime, self._events, Lease)
 
 
 def default_client() -> Client:
@@ -322,8 +224,12 @@ _default_mutex = threading.Lock()
 _warned_inside_loop = False
 
 
-def _make_client(url: str, ttl: float) -> Client:
-    return Client(url, ttl=ttl)
+def _in_forked_child() -> None:
+    global _default_mutex
+    _default_mutex = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def _warn_inside_loop() -> None:

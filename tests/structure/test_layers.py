@@ -20,6 +20,7 @@ LAYERS = [
     {"runtimes"},
     {"url"},
     {"backends"},
+    {"shell"},
     {"client", "aio", "__init__"},
     {"fencing"},
     {"checking"},

@@ -1,0 +1,155 @@
+"""What the two shells share, because it asks no server: making locks, the default ttl, events, forks, pickling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
+
+from holdfast.core import names
+from holdfast.core.engine import Engine
+from holdfast.core.events import Event, Events
+from holdfast.core.handles import LockOptions, make_terms
+from holdfast.core.holds import Hold
+from holdfast.errors import UsageError
+from holdfast.guarantees import Guarantees
+from holdfast.runtimes import system
+from holdfast.url import Address, default_url, opener, parse
+
+DEFAULT_TTL = 30.0
+
+LeaseT = TypeVar("LeaseT", bound=Hold)
+LockT = TypeVar("LockT")
+SemaphoreT = TypeVar("SemaphoreT")
+RWLockT = TypeVar("RWLockT")
+
+
+class BaseRWLock(Generic[LockT]):
+    """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
+
+    def __init__(self, name: str, read: LockT, write: LockT) -> None:
+        self._name = name
+        self._read = read
+        self._write = write
+
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
+
+    def read(self) -> LockT:
+        """The lock as a reader takes it; the same object each time."""
+        return self._read
+
+    def write(self) -> LockT:
+        """The lock as a writer takes it; the same object each time."""
+        return self._write
+
+
+class BaseClient(Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
+    """Locks on one store. Everything here is local; the shells add what asks the server."""
+
+    _runtime_name: ClassVar[str]  # of the module in the backend's folder
+    _lock_type: ClassVar[type[Any]]
+    _semaphore_type: ClassVar[type[Any]]
+    _rwlock_type: ClassVar[type[Any]]
+
+    def __init__(self, url: str | None = None, *, ttl: float = DEFAULT_TTL) -> None:
+        self._url = default_url() if url is None else url
+        self._ttl = names.check_ttl(ttl)
+        self._address: Address = parse(self._url)
+        self._open = opener(self._address, self._runtime_name)
+        self._events = Events()
+        self._closed = False
+        self._current: Engine[LeaseT] | None = self._start()
+        system.on_fork(self)
+
+    def lock(self, name: str, **options: Unpack[LockOptions]) -> LockT:
+        """A lock that one may hold at a time.
+
+        Args:
+            name: What its users agree on: any text up to 512 characters, exact and case-sensitive.
+            ttl: How long a lease lives without renewal, in seconds. Default: the client's, 30.
+            timeout: How long `with` and `acquire()` wait, in seconds; None waits for ever, 0 does not wait.
+            reentrant: Let the thread or task that holds it take it again: the same lease, counted.
+            renew: Renew the lease by itself every third of its ttl, until it is released. Default: True.
+            max_hold: Lose the lease after this many seconds, however often it was renewed.
+            stop_margin: Tell of a loss this many seconds before the deadline, so that work can end in time.
+            meta: Anything JSON can write; operators see it with the holder.
+            on_lost: A function to call with the lease when it is lost. In asyncio a loss also cancels the body of
+                `async with`, which then raises LockLost; "event" leaves the body alone.
+
+        Raises:
+            ConfigurationError: an argument is refused; says which and why.
+        """
+        made: LockT = self._make(self._lock_type, "lock", name, 1, exclusive=True, options=options)
+        return made
+
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLockT:
+        """A lock that many may read or one may write; the options are those of `lock`."""
+        read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
+        write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
+        made: RWLockT = self._rwlock_type(name, read, write)
+        return made
+
+    def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
+        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`."""
+        checked = names.check_limit(limit)
+        made: SemaphoreT = self._make(
+            self._semaphore_type, "semaphore", name, checked, exclusive=False, options=options
+        )
+        return made
+
+    def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
+        """Have every event of this client's leases passed to `subscriber`; the returned function ends that."""
+        return self._events.subscribe(subscriber)
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What this store promises, as data."""
+        return self._started().backend.guarantees
+
+    @property
+    def url(self) -> str:
+        """The store's URL, without its password."""
+        return self._address.redacted
+
+    def before_fork(self) -> None:
+        """Nothing to prepare here. Called by the runtime."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing changes here. Called by the runtime."""
+
+    def after_fork(self) -> None:
+        """In a forked child: nothing of the parent's is ours. Called by the runtime."""
+        if self._current is not None:
+            self._current.abandon("this process is a fork: the lease belongs to its parent")
+            self._current = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_remake, (type(self), self._url, self._ttl))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+    @property
+    def _engine(self) -> Engine[LeaseT]:
+        if self._closed:
+            raise UsageError("this client is closed")
+        return self._started()
+
+    def _started(self) -> Engine[LeaseT]:
+        if self._current is None:
+            self._current = self._start()
+        return self._current
+
+    def _start(self) -> Engine[LeaseT]:
+        raise NotImplementedError  # each shell has its own runtime
+
+    def _make(
+        self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions
+    ) -> Any:
+        return kind(self, *make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options))
+
+
+def _remake(kind: type[Any], url: str, ttl: float) -> Any:
+    return kind(url, ttl=ttl)
