@@ -83,21 +83,25 @@ class Engine(Generic[L]):
         in_the_way: Waiting | None = None  # the server's last answer
         outage: BackendError | None = None  # what keeps us from its next one
         pause = OUTAGE_PAUSE_MIN
+        known = False  # the server may have heard of this ticket
         try:
             while not self._closed:
+                was_known, known = known, True
                 try:
                     outcome = await self.backend.enter(ticket, queue=timeout != 0, deadline=self._limit(give_up))
-                except (BackendUnavailable, OutcomeUnknown) as error:
-                    # Before the first answer: down is down, but a lost reply gets one resend (it is idempotent).
-                    if in_the_way is None and (outage is not None or isinstance(error, BackendUnavailable)):
+                except BackendUnavailable as error:
+                    known, outage = was_known, error
+                    if in_the_way is None:
+                        raise  # before the first answer, down is down
+                except OutcomeUnknown as error:
+                    if in_the_way is None and outage is not None:
                         raise
-                    outage = error
+                    outage = error  # a lost reply: the next round asks again, which is the same question
                 else:
                     if isinstance(outcome, Waiting):
                         if self.events and in_the_way is None:
                             self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
                         in_the_way, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
-                        self._waiting[ticket.nonce] = ticket
                     elif self.runtime.now() < outcome.deadline - terms.stop_margin:
                         since = self.runtime.now()
                         hold = self._lease_type(self, terms, ticket, outcome, since=since, owner=owner, lock=lock)
@@ -108,7 +112,7 @@ class Engine(Generic[L]):
                     else:
                         # The answer came after the deadline: not a grant. Give back and go on.
                         self._keeper.owe(ticket)
-                        ticket = self._ticket(terms)
+                        ticket, known = self._ticket(terms), False
                         outage = self._unavailable("its answer came after the lease's deadline")
                 now = self.runtime.now()
                 if now >= give_up:
@@ -117,23 +121,27 @@ class Engine(Generic[L]):
                     await self.runtime.sleep(min(pause, give_up - now))
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
                 elif in_the_way is not None:
-                    await self.backend.wait(ticket, min(give_up, now + in_the_way.look_again_in))
+                    await self._wait(ticket, min(give_up, now + in_the_way.look_again_in))
             if self._closed:
                 raise UsageError("the client was closed while this waited")
             if outage is not None:
                 raise outage  # busy and down never look alike
             if timeout != 0:
                 await self._withdraw(ticket, give_up)
-            holder = in_the_way.holder if in_the_way is not None else None
-            return Attempt(None, holder, self.runtime.now() - started)
+            return Attempt(None, in_the_way.holder if in_the_way else None, self.runtime.now() - started)
         except BaseException:
             if hold is not None:
                 self._unpublish(hold, Phase.RELEASED)
-            self._keeper.owe(ticket)
+            if known:
+                self._keeper.owe(ticket)
             raise
+
+    async def _wait(self, ticket: Ticket, until: float) -> None:
+        self._waiting[ticket.nonce] = ticket
+        try:
+            await self.backend.wait(ticket, until)
         finally:
-            if in_the_way is not None:
-                self._waiting.pop(ticket.nonce, None)
+            self._waiting.pop(ticket.nonce, None)
 
     def _held_by(self, owner: Owner, terms: Terms) -> L | None:
         key = (self._serial, terms.name)
