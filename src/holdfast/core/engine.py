@@ -123,6 +123,7 @@ class Engine(Generic[L]):
                 elif in_the_way is not None:
                     await self._wait(ticket, min(give_up, now + in_the_way.look_again_in))
             if self._closed:
+                await self._withdraw(ticket, give_up)
                 raise UsageError("the client was closed while this waited")
             if outage is not None:
                 raise outage  # busy and down never look alike
@@ -396,11 +397,13 @@ class Engine(Generic[L]):
     def abandon(self, reason: str) -> None:
         """In a forked child: no lease of the parent is ours, no connection of the parent is spoken on.
 
-        No mutex is taken: another thread of the parent may have held it when the child was made.
+        No mutex is taken: another thread of the parent may have held it when the child was made, so there is a new one.
         """
         for hold in list(self._holds):
             if hold._phase is not Phase.RELEASED:
                 hold._phase, hold._reason = Phase.LOST, reason
+        self.mutex = self.runtime.mutex()
+        self._keeper.abandon(self.mutex)
         self.backend.abandon()
 
     def warn_dropped(self, name: str, fence: int, ttl: float) -> None:

@@ -11,6 +11,7 @@ there has been nothing to keep for a while. Taking or releasing a lock does not 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.agenda import Agenda
@@ -76,6 +77,12 @@ class Keeper:
         """End soon, whatever is left: the client is closing."""
         self._stopped = True
         self._bell.set()
+
+    def abandon(self, mutex: AbstractContextManager[Any]) -> None:
+        """In a forked child: there is nothing to keep, and nobody to keep it."""
+        self._mutex = mutex
+        self._stopped = True
+        self._bell = self._runtime.event()
 
     def _be_there(self, when: float) -> None:
         with self._mutex:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -53,10 +54,13 @@ class MemoryPort(Protocol):
 
 
 class _Stores:
-    """The process's stores by URL. A forked child starts without any: its parent's leases are not in this process."""
+    """The process's stores by URL, each for as long as a client uses it.
+
+    A forked child starts without any: its parent's leases are not in this process.
+    """
 
     def __init__(self) -> None:
-        self._stores: dict[str, Store] = {}
+        self._stores: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
         system.on_fork(self)
 
     def get(self, url: str) -> Store:
@@ -69,7 +73,7 @@ class _Stores:
         """Nothing changes."""
 
     def after_fork(self) -> None:
-        self._stores = {}
+        self._stores = weakref.WeakValueDictionary()
 
 
 stores = _Stores()

@@ -41,6 +41,10 @@ GUARANTEES = Guarantees(
 )
 
 
+# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+_LOOKS_OFTEN = 2
+
+
 class MemoryBackend:
     """Locks that live and die with this process."""
 
@@ -121,7 +125,10 @@ class MemoryBackend:
             return mine.number
         mine.expires = now + WAITER_LEASE
         _wake_next(places, now)  # in case something ahead has just lapsed
-        look_again = max(0.0, min(LOOK_AGAIN, obstacle.expires - now)) if _is_next(places, mine) else LOOK_AGAIN_BEHIND
+        position = _position(places, mine)
+        look_again = LOOK_AGAIN if position < _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
+        if position == 0:
+            look_again = max(0.0, min(look_again, obstacle.expires - now))
         return Waiting(look_again, who(obstacle.ticket.info))
 
     def _leave(self, store: Store, ticket: Ticket) -> bool:
@@ -189,8 +196,12 @@ def _agree_on_limit(ticket: Ticket, places: dict[str, Place], now: float) -> Non
             )
 
 
-def _is_next(places: dict[str, Place], mine: Place) -> bool:
-    return next(place for place in places.values() if not place.granted) is mine
+def _position(places: dict[str, Place], mine: Place) -> int:
+    """How many wait before it, up to as many as matter."""
+    waiting = (place for place in places.values() if not place.granted)
+    return next(
+        (number for number, place in zip(range(_LOOKS_OFTEN), waiting, strict=False) if place is mine), _LOOKS_OFTEN
+    )
 
 
 def _wake_next(places: dict[str, Place], now: float) -> None:

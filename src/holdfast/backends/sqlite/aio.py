@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.sqlite.file import LockFile
+from holdfast.backends.sqlite.file import LockFile, patiently
 from holdfast.backends.sqlite.protocol import SqliteBackend
 from holdfast.backends.sqlite.sessions import Session, Watch
 
@@ -40,7 +40,12 @@ class AsyncioPort:
         self._heard: Session | None = None  # whose rings we hear
 
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
-        return await self._worker.run(self._runtime.loop, lambda: self._file.transact(step, deadline))
+        loop = self._runtime.loop
+
+        async def attempt() -> T:
+            return await self._worker.run(loop, lambda: self._file.attempt(step))
+
+        return await patiently(attempt, self._file, self._runtime, deadline)
 
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)
@@ -65,8 +70,10 @@ class AsyncioPort:
             loop.remove_reader(self._heard.fd)
         await self._worker.run(loop, self._file.close)
         self._worker.stop()
+        self._worker.join()
 
     def abandon(self) -> None:
+        self._watch.abandon()
         self._file.abandon()
 
     def _ring_own(self, nonce: str) -> None:
@@ -109,6 +116,11 @@ class _Worker:
 
     def stop(self) -> None:
         self._jobs.put(None)
+
+    def join(self) -> None:
+        """Wait for its end: it was told to stop and has nothing more to do."""
+        if self._thread is not None:
+            self._thread.join()
 
     def __del__(self) -> None:
         self.stop()

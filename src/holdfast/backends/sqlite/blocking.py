@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.sqlite.file import LockFile
+from holdfast.backends.sqlite.file import LockFile, patiently
 from holdfast.backends.sqlite.protocol import SqliteBackend
 from holdfast.backends.sqlite.sessions import Session, Watch
 
@@ -24,7 +24,8 @@ IDLE_MAX = 5.0  # seconds without a waiter before the listening thread ends
 class BlockingPort:
     """One lock file, used by the threads of one client."""
 
-    def __init__(self, path: str, url: str) -> None:
+    def __init__(self, path: str, url: str, runtime: ThreadRuntime) -> None:
+        self._runtime = runtime
         self._file = LockFile(path, url, self._ring_own)
         self._mutex = threading.Lock()  # guards the watch, which callers and the listening thread share
         # Kernels let descriptors come and go while another thread waits on the selector.
@@ -36,7 +37,10 @@ class BlockingPort:
         self._closed = False
 
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
-        return self._file.transact(step, deadline)
+        async def attempt() -> T:
+            return self._file.attempt(step)
+
+        return await patiently(attempt, self._file, self._runtime, deadline)
 
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)
@@ -67,6 +71,8 @@ class BlockingPort:
         self._file.close()
 
     def abandon(self) -> None:
+        self._watch.abandon()
+        self._selector.close()
         self._file.abandon()
 
     def _ring_own(self, nonce: str) -> None:
@@ -101,4 +107,4 @@ class BlockingPort:
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> SqliteBackend:
-    return SqliteBackend(address.redacted, BlockingPort(address.path, address.redacted), runtime)
+    return SqliteBackend(address.redacted, BlockingPort(address.path, address.redacted, runtime), runtime)

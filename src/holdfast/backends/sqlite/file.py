@@ -1,7 +1,8 @@
-"""The lock file itself, on the standard library's sqlite3: opening, transactions, and what can go wrong with a file.
+"""The lock file itself, on the standard library's sqlite3: opening, transactions, forks, and what can go wrong.
 
-For both runtimes: threads call `transact` inline, asyncio calls it on a worker thread. One connection for each client;
-its transactions are some 20 µs long, so callers take turns on it.
+For both runtimes: threads call `attempt` inline, asyncio calls it on a worker thread. One connection for each client;
+its transactions are some 20 µs long, so callers take turns on it. An attempt never waits for other processes: it raises
+Busy, and `patiently` tries again later, without keeping anybody else from their turn.
 
 Nothing here, and nothing else in this process, may ever open the database file by itself: closing such a descriptor
 would drop the POSIX locks that SQLite holds on it. Only stat() is used.
@@ -9,25 +10,33 @@ would drop the POSIX locks that SQLite holds on it. Only stat() is used.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from importlib import resources
 from typing import Any, TypeVar
 
 from holdfast.backends.sqlite import place, sessions
 from holdfast.backends.sqlite.port import Transaction, Value
+from holdfast.core.ports import Runtime
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
 
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
+_TABLES = ["state", "tickets"]
+_REPLACED_MAX = 100  # times that the file may be replaced under one attempt
 _FORK_WAIT_MAX = 1.0  # seconds that a fork waits for our transactions, which take microseconds
 _RETRY_MIN, _RETRY_MAX = 0.00005, 0.005  # seconds between two tries for the write lock; transactions are far shorter
+# A checkpoint costs three fsyncs, one of them inside somebody's transaction. Our pages are few and small, so a long
+# log is cheap: 10 MB of it between two checkpoints, instead of 4.
+_PAGE_SIZE, _CHECKPOINT_PAGES = 1024, 10_000
 
 _PROBLEMS = {
     sqlite3.SQLITE_READONLY: "the file or its folder is read-only; make both writable, or choose another path",
@@ -41,8 +50,31 @@ _PROBLEMS = {
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
+class Busy(Exception):
+    """Another process holds the file's write lock just now."""
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]], file: LockFile, runtime: Runtime, deadline: float) -> T:
+    """Try until nobody else is in the way. SQLite's own way of waiting sleeps up to 100 ms at a time.
+
+    Raises:
+        BackendUnavailable: not until the deadline; says who was in the way.
+    """
+    pause = _RETRY_MIN
+    while True:
+        try:
+            return await attempt()
+        except Busy as busy:
+            if runtime.now() >= deadline:
+                raise file.still_busy() from busy
+        await runtime.sleep(pause * (0.5 + runtime.jitter()))
+        pause = min(2 * pause, _RETRY_MAX)
+
+
 class LockFile:
     """One lock file as one client uses it."""
+
+    _spoilt: set[str] = set()  # noqa: RUF012  (the process's: paths that this child of a fork cannot use)
 
     def __init__(self, path: str, url: str, ring_own: Callable[[str], None]) -> None:
         self._path = path
@@ -52,10 +84,10 @@ class LockFile:
         self._turn = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._store: Hashable = None
+        self._files: Hashable = None
         self._closed = False
-        self._is_quiet = False
+        self._forking: int | None = None  # the thread that forks, while it keeps our turn
         self.session: sessions.Session | None = None
-        self._session_name = ""
         place.check_path(path)
         system.on_fork(self)
 
@@ -63,10 +95,14 @@ class LockFile:
     def sessions_folder(self) -> str:
         return self._folder
 
-    def transact(self, step: Callable[[Transaction], T], deadline: float) -> T:
-        """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was replaced meanwhile."""
+    def attempt(self, step: Callable[[Transaction], T]) -> T:
+        """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was replaced meanwhile.
+
+        Raises:
+            Busy: another process is in the way; nothing was done.
+        """
         with self._turn:
-            result, transaction = self._on_the_right_file(step, deadline)
+            result, transaction = self._on_the_right_file(step)
         for session in transaction.buried:
             sessions.bury(self._folder, session)
         for session, nonce in transaction.rings:
@@ -76,18 +112,32 @@ class LockFile:
                 sessions.ring(self._folder, session, nonce)
         return result
 
+    def still_busy(self) -> BackendUnavailable:
+        """The error for who has tried long enough."""
+        pid = place.write_lock_holder(f"{self._path}-shm")
+        if pid is None:
+            return self._unavailable("other processes kept the file busy all the time")
+        return self._unavailable(
+            f"process {pid} stands in the middle of a transaction on this file; is it stopped? (kill -CONT {pid})"
+        )
+
     def intact(self, store: Hashable) -> bool:
-        return store is not None and place.identity(self._path) == store
+        """What granted leases under this identity is still what stands at the path."""
+        return store is not None and store == self._store and place.identities(self._path) == self._files
 
     def close(self) -> None:
         with self._turn:
             self._closed = True
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            if self.session is not None:
-                self.session.close()
-                self.session = None
+            session, self.session = self.session, None
+            if session is None:
+                return
+            # What could not be given back counts as a dead process's, as long as the closed FIFO is there to tell so.
+            keep = self._has_tickets(session.name)
+            self._disconnect()
+            if keep:
+                session.abandon()
+            else:
+                session.close()
 
     # ── forks ────────────────────────────────────────────────────────────────────────────────────────────────────
     #
@@ -96,11 +146,12 @@ class LockFile:
     # between transactions, so a fork waits for ours to end.
 
     def before_fork(self) -> None:
-        self._is_quiet = self._turn.acquire(timeout=_FORK_WAIT_MAX)
+        if self._turn.acquire(timeout=_FORK_WAIT_MAX):
+            self._forking = threading.get_ident()
 
     def after_fork_in_parent(self) -> None:
-        if self._is_quiet:
-            self._is_quiet = False
+        if self._forking == threading.get_ident():
+            self._forking = None
             self._turn.release()
 
     def after_fork(self) -> None:
@@ -112,41 +163,39 @@ class LockFile:
             self.session.abandon()  # or our life would stand in for the parent's
         if self._connection is None:
             return
-        if self._is_quiet or not self._turn.locked():
+        if self._forking is not None or not self._turn.locked():
             self._connection.close()
         else:
-            # In the middle of a transaction, not even closing is safe: it must stay referenced for ever.
+            # In the middle of a transaction not even closing is safe: the connection must stay referenced for ever,
+            # and beside it SQLite would believe in locks that this process does not have.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            self._spoilt.add(self._path)
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_the_right_file(self, step: Callable[[Transaction], T], deadline: float) -> tuple[T, _Transaction]:
+    def _on_the_right_file(self, step: Callable[[Transaction], T]) -> tuple[T, _Transaction]:
         """What counts is done in the file that stands at the path when it is done, not in one removed before."""
-        while True:
-            connection = self._connection or self._open(deadline)
-            transaction = _Transaction(connection, self._folder, self._session_name, self._store)
+        for _ in range(_REPLACED_MAX):
+            connection = self._connection or self._open()
+            session = self.session
+            if session is None:
+                raise self._unavailable("the client is closed")
+            transaction = _Transaction(connection, self._folder, session.name, self._store)
             try:
-                result = self._attempt(connection, transaction, step, deadline)
+                result = self._run(connection, transaction, step)
             except BackendError:
                 if self.intact(self._store):
                     raise
             else:
                 if self.intact(self._store):
                     return result, transaction
-            self._reopen()
-            if system.now() >= deadline:
-                raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced again and again")
+            self._disconnect()
+        raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced again and again")
 
-    def _attempt(
-        self,
-        connection: sqlite3.Connection,
-        transaction: _Transaction,
-        step: Callable[[Transaction], T],
-        deadline: float,
-    ) -> T:
+    def _run(self, connection: sqlite3.Connection, transaction: _Transaction, step: Callable[[Transaction], T]) -> T:
         committing = False
         try:
-            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
+            connection.execute("BEGIN IMMEDIATE")
             transaction.begin()
             result = step(transaction)
             transaction.end()
@@ -156,7 +205,7 @@ class LockFile:
             self._roll_back(connection, transaction)
             problem = self._translated(error)
             if committing and _primary(error) not in (*_BUSY, sqlite3.SQLITE_FULL):
-                raise OutcomeUnknown(backend=self._url, problem=problem.problem) from error
+                raise OutcomeUnknown(backend=self._url, problem=str(problem)) from error
             raise problem from error
         except BaseException:
             self._roll_back(connection, transaction)
@@ -170,126 +219,149 @@ class LockFile:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
             # The connection is of no use any more. Without it the transaction is rolled back all the same.
-            self._reopen()
-
-    def _patiently(self, statement: Callable[[], T], deadline: float) -> T:
-        """Try until nobody else is in the way. SQLite's own way of waiting sleeps up to 100 ms at a time."""
-        pause = _RETRY_MIN
-        while True:
-            try:
-                return statement()
-            except sqlite3.OperationalError as error:
-                if _primary(error) not in _BUSY:
-                    raise
-                if system.now() >= deadline:
-                    raise BackendUnavailable(backend=self._url, problem=self._who_is_in_the_way()) from error
-            time.sleep(pause * (0.5 + system.jitter()))
-            pause = min(2 * pause, _RETRY_MAX)
-
-    def _who_is_in_the_way(self) -> str:
-        pid = place.write_lock_holder(f"{self._path}-shm")
-        if pid is None:
-            return "other processes kept the file busy all the time"
-        return f"process {pid} stands in the middle of a transaction on this file; is it stopped? (kill -CONT {pid})"
+            self._disconnect()
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, deadline: float) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         if self._closed:
-            raise BackendUnavailable(backend=self._url, problem="the client is closed")
+            raise self._unavailable("the client is closed")
+        if self._path in self._spoilt:
+            raise self._unavailable(
+                "this process was forked in the middle of a transaction of its parent's and cannot use the same file; "
+                "start it with the 'spawn' method, or fork before the parent uses locks"
+            )
+        connection: sqlite3.Connection | None = None
         try:
             place.make_folder(os.path.dirname(self._path))
-            connection = sqlite3.connect(
-                self._path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=64
-            )
-        except sqlite3.Error as error:
-            raise self._translated(error) from error
-        except OSError as error:
-            raise BackendUnavailable(backend=self._url, problem=str(error)) from error
-        try:
-            self._prepare(connection, deadline)
-        except sqlite3.Error as error:
-            connection.close()
-            raise self._translated(error) from error
-        except OSError as error:
-            connection.close()
-            raise BackendUnavailable(backend=self._url, problem=str(error)) from error
-        except BaseException:
-            connection.close()
+            with self._nobody_else_opens():
+                place.clear_for_new(self._path)
+                connection = sqlite3.connect(
+                    self._path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=64
+                )
+                store = self._prepare(connection)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise self._translated(error) from error
+            if isinstance(error, OSError):
+                raise self._unavailable(str(error)) from error
             raise
-        self._connection = connection
-        self._store = place.identity(self._path)
+        self._connection, self._store = connection, store
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection, deadline: float) -> None:
-        mode = self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], deadline)
+    @contextlib.contextmanager
+    def _nobody_else_opens(self) -> Iterator[None]:
+        """Between finding no file and having made one, nobody else may make one too."""
+        folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise Busy from error
+        finally:
+            os.close(folder)
+
+    def _prepare(self, connection: sqlite3.Connection) -> Hashable:
+        """Make it ours, and say which one it is: that must not have changed since the connection was opened."""
+        before = place.identity(self._path)
+        is_new = self._check_owner(connection)  # before anything is changed in it
+        if is_new:
+            connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise BackendUnavailable(
-                backend=self._url,
-                problem=f"the file system does not allow SQLite's WAL mode (got {mode!r}): choose another path",
+            raise self._unavailable(
+                f"the file system does not allow SQLite's WAL mode (got {mode!r}): choose another path"
             )
         # A power cut ends every holder, so a commit that it undoes is missed by nobody; the fence has its time floor.
         connection.execute("PRAGMA synchronous = NORMAL")
-        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"), deadline)
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            self._create_or_check(connection)
-            self._move_in(connection)
+            if self._check_owner(connection):
+                self._create(connection)
+            dead = self._move_in(connection)
+            file_id = connection.execute("SELECT file FROM state").fetchone()[0]
+            connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):  # the first error is the one to report; closing rolls back too
+                connection.execute("ROLLBACK")
             raise
-        connection.execute("COMMIT")
+        for name in dead:
+            sessions.bury(self._folder, name)
+        files = place.identities(self._path)
+        if before is None or files[0] != before:
+            raise Busy  # replaced while we opened it: from the beginning
+        self._files = files
+        return (files, file_id)
 
-    def _create_or_check(self, connection: sqlite3.Connection) -> None:
+    def _check_owner(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file is empty, to be made ours. Raises if it is somebody else's, or another version's."""
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                raise BackendUnavailable(
-                    backend=self._url, problem="this is somebody else's SQLite file: give holdfast a file of its own"
-                )
-            script = resources.files(__package__).joinpath("schema.sql").read_text()
-            for statement in script.split(";\n"):
-                connection.execute(statement)
-            connection.execute("INSERT INTO state VALUES (1, ?, 0)", (place.boot_id(),))
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif version != SCHEMA_VERSION:
-            raise BackendUnavailable(
-                backend=self._url,
-                problem=f"the file has schema version {version}, this holdfast speaks {SCHEMA_VERSION}: "
-                "use one version of holdfast for one file",
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema ORDER BY name")]
+        if version == 0 and not names:
+            return True
+        if names != _TABLES:
+            raise self._unavailable("this is somebody else's SQLite file: give holdfast a file of its own")
+        if version != SCHEMA_VERSION:
+            raise self._unavailable(
+                f"the file has schema version {version}, this holdfast speaks {SCHEMA_VERSION}: "
+                "use one version of holdfast for one file"
             )
+        return False
 
-    def _move_in(self, connection: sqlite3.Connection) -> None:
-        """Sweep out what is over, then put our session beside the file. The write lock is held."""
+    def _create(self, connection: sqlite3.Connection) -> None:
+        script = resources.files(__package__).joinpath("schema.sql").read_text()
+        for statement in script.split(";\n"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO state VALUES (1, ?, ?, 0)", (system.nonce(), place.boot_id()))
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _move_in(self, connection: sqlite3.Connection) -> list[str]:
+        """Sweep out what is over, then put our session beside the file. Returns the dead, to be buried after COMMIT."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         dead = sessions.dead_in(self._folder)
         boot = place.boot_id()
         if connection.execute("SELECT boot FROM state").fetchone()[0] != boot:
             if len(dead) < len(os.listdir(self._folder)):
-                raise BackendUnavailable(
-                    backend=self._url,
-                    problem="it is in use by processes of this machine that see another boot id or clock than this one "
-                    "(other containers?): give each side a file of its own, or use a store that is made for a network",
+                raise self._unavailable(
+                    "it is in use by processes of this machine that see another boot id or clock than this one "
+                    "(other containers?): give each side a file of its own, or use a store that is made for a network"
                 )
             connection.execute("DELETE FROM tickets")
             connection.execute("UPDATE state SET boot = ?", (boot,))
         connection.execute("DELETE FROM tickets WHERE expires <= ?", (system.now(),))
         for name in dead:
             connection.execute("DELETE FROM tickets WHERE session = ?", (name,))
-            sessions.bury(self._folder, name)
         if self.session is None or not self.session.is_in_place():
-            self._session_name = system.nonce()
-            self.session = sessions.Session(self._folder, self._session_name)
+            self.session = sessions.Session(self._folder, system.nonce())
+        return dead
 
-    def _reopen(self) -> None:
-        """The file at the path is another one now, or the connection is broken: begin again with what is there."""
+    def _has_tickets(self, session: str) -> bool:
+        if self._connection is None:
+            return False
+        try:
+            found = self._connection.execute("SELECT 1 FROM tickets WHERE session = ? LIMIT 1", (session,)).fetchone()
+        except sqlite3.Error:
+            return True
+        return found is not None
+
+    def _disconnect(self) -> None:
+        """Begin again, next time, with what stands at the path then."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close()
 
-    def _translated(self, error: sqlite3.Error) -> BackendError:
-        problem = _PROBLEMS.get(_primary(error))
-        detail = f"{problem} ({error})" if problem else str(error)
-        return BackendUnavailable(backend=self._url, problem=detail)
+    def _translated(self, error: sqlite3.Error) -> Exception:
+        primary = _primary(error)
+        if primary in _BUSY:
+            return Busy()
+        problem = _PROBLEMS.get(primary)
+        return self._unavailable(f"{problem} ({error})" if problem else str(error))
+
+    def _unavailable(self, problem: str) -> BackendUnavailable:
+        return BackendUnavailable(backend=self._url, problem=problem)
 
 
 class _Transaction:

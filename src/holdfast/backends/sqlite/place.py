@@ -1,7 +1,8 @@
-"""Where a lock file is, and whether it can do its work there: path, file system, boot. Looks only: stat and /proc."""
+"""Where a lock file is, and whether it can do its work there: path, file system, boot. By stat and /proc."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -83,6 +84,19 @@ def identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def identities(path: str) -> tuple[tuple[int, int] | None, ...]:
+    """Of the file and of the two that SQLite keeps beside it: without them, processes would not see each other."""
+    return identity(path), identity(f"{path}-wal"), identity(f"{path}-shm")
+
+
+def clear_for_new(path: str) -> None:
+    """If there is no file, what SQLite once kept beside it belongs to a deleted one and must not meet the new one."""
+    if not os.path.exists(path):
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + suffix)
 
 
 def boot_id() -> str:

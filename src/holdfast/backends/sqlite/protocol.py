@@ -48,7 +48,7 @@ ATTEND_MAX = 32  # sessions that one waiter attends to; beyond that, its look-ag
 _PLACES = 'SELECT number, nonce, session, granted, exclusive, "limit", expires, info FROM tickets WHERE name = ?'
 _QUEUE = f"{_PLACES} ORDER BY number"
 _AHEAD = f"{_PLACES} AND number < ? AND (exclusive OR ?) ORDER BY number"
-_BEFORE = f"{_PLACES} AND number < ? ORDER BY number DESC LIMIT 1"
+_BEFORE = f"{_PLACES} AND number < ? ORDER BY number DESC"
 _OTHER_LIMIT = f'{_PLACES} AND NOT exclusive AND "limit" IS NOT ?'
 _IN_USE = "SELECT 1 FROM tickets WHERE name = ? LIMIT 1"
 _NUMBER = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
@@ -186,9 +186,16 @@ def _stand_in_line(txn: Transaction, ticket: Ticket, number: int | None, obstacl
     else:
         txn.change(_STAY, expires, ticket.name, number)
     _wake_next(txn, ticket.name)  # in case something ahead of others has just been found over
-    before = next(map(_Place._make, txn.rows(_BEFORE, ticket.name, number)), None)
+    living = (
+        place
+        for place in map(_Place._make, txn.rows(_BEFORE, ticket.name, number))
+        if not _is_over(txn, ticket.name, place)
+    )
+    before, before_that = next(living, None), next(living, None)
     if before is not None and not before.granted:
-        return _InTheWay(Waiting(LOOK_AGAIN_BEHIND, holder), (before.session,))
+        # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+        is_second = before_that is None or before_that.granted
+        return _InTheWay(Waiting(LOOK_AGAIN if is_second else LOOK_AGAIN_BEHIND, holder), (before.session,))
     ahead = {row[2] for row, _ in zip(txn.rows(_AHEAD, ticket.name, number, 1), range(ATTEND_MAX), strict=False)}
     return _InTheWay(Waiting(max(0.0, min(LOOK_AGAIN, obstacle.expires - txn.now)), holder), tuple(ahead))
 

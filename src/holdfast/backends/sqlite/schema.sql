@@ -1,6 +1,7 @@
 -- The lock file. One row of state; one row for every ticket, waiting or granted, and none for a free lock.
 CREATE TABLE state (
     one INTEGER PRIMARY KEY CHECK (one = 1),
+    file TEXT NOT NULL,         -- tells this file from another that gets the same inode when this one is deleted
     boot TEXT NOT NULL,         -- the machine's boot that `expires` counts from; tickets of another boot are over
     last_number INTEGER NOT NULL
 ) STRICT;

@@ -27,7 +27,10 @@ class Session:
     def __init__(self, folder: str, name: str) -> None:
         self.name = name
         self.path = os.path.join(folder, name)
-        os.mkfifo(self.path, 0o600)
+        try:
+            os.mkfifo(self.path, 0o600)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}: no FIFO can be made in {folder}") from error
         try:
             # For reading *and* writing: it never sees an end of file when the last writer goes.
             self.fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -146,6 +149,11 @@ class Watch:
     def close(self) -> None:
         for nonce in list(self._by_nonce):
             self.dismiss(nonce)
+
+    def abandon(self) -> None:
+        """In a forked child: close our copies, and leave the parent's watching as it is."""
+        for fd, _ in self._attended.values():
+            os.close(fd)
 
     def _begin(self, nonce: str, session: str) -> None:
         if session in self._attended:

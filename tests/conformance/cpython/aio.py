@@ -1,0 +1,186 @@
+"""Our locks with the face of asyncio's, and the cases that run on them.
+
+asyncio's locks settle within one or two turns of the loop, and its cases wait for that with `sleep(0)`. Ours ask a
+store. So here `sleep(0)` waits until the store shows that nothing more will happen by itself (`StandIn.settle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import unittest
+import uuid
+import weakref
+from collections import deque
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+import holdfast
+from holdfast.core.engine import Attempt
+from holdfast.core.tickets import WAITER_LEASE, LockInfo, TicketInfo
+from tests.conformance.backends import CASES, Case
+from tests.conformance.cpython.ledger import Ledger
+from tests.conformance.cpython.not_run import why_not_run
+from tests.conformance.lab import until
+
+TTL = 600.0  # seconds: no lease of a case runs out, however slow the machine
+SOON = WAITER_LEASE / 2  # well before a waiter that nobody takes off the store is dropped there by itself
+
+# ── the faces ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Lock(holdfast.AsyncLock):
+    """release() gives back the oldest lease, whichever task took it; what asyncio answers at once is awaited here."""
+
+    def __init__(self, asyncio_: StandIn, lock: holdfast.AsyncLock) -> None:
+        super().__init__(asyncio_.client, lock.terms, None)
+        self._asyncio = asyncio_
+        self._leases: deque[holdfast.AsyncLease] = deque()
+        self.asking: list[str] = []  # the tasks that are in acquire() or at the start of `async with`
+
+    async def acquire(self) -> bool:  # type: ignore[override]  # asyncio's signature instead of ours
+        lease = await super().acquire()
+        assert lease is not None
+        self._leases.append(lease)
+        return True
+
+    async def release(self) -> None:
+        if self._leases:
+            await self._leases.popleft().release()
+        else:
+            await super().release()
+
+    async def look(self) -> LockInfo:
+        return await self._client.inspect(self.name)
+
+    async def _waiters(self) -> tuple[TicketInfo, ...]:
+        await self._asyncio.settle(SOON)
+        return (await self.look()).waiters
+
+    async def _attempt(self, timeout: float | None) -> Attempt[holdfast.AsyncLease]:
+        task = asyncio.current_task()
+        assert task is not None
+        self.asking.append(task.get_name())
+        try:
+            return await super()._attempt(timeout)
+        finally:
+            self.asking.remove(task.get_name())
+
+
+class Semaphore(Lock, holdfast.AsyncSemaphore):
+    async def locked(self) -> bool:
+        """No permit is left; ours would say whether any is taken."""
+        return await self._permits_left() == 0
+
+    async def _value(self) -> int:
+        await self._asyncio.settle()
+        return await self._permits_left()
+
+    async def _permits_left(self) -> int:
+        assert self.terms.limit is not None
+        return self.terms.limit - len((await self.look()).holders)
+
+
+class StandIn:
+    """`asyncio`, as the cases see it: the real one but for what is defined here."""
+
+    def __init__(self, client: holdfast.AsyncClient, ledger: Ledger) -> None:
+        self.client = client
+        self._ledger = ledger
+        self._locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+    def __getattr__(self, name: str) -> Any:
+        ours = {"Lock": self._lock, "Semaphore": self._semaphore, "BoundedSemaphore": self._semaphore}
+        return ours.get(name) or getattr(asyncio, name)
+
+    async def sleep(self, delay: float) -> None:
+        await (self.settle() if delay == 0 else asyncio.sleep(delay))
+
+    async def settle(self, seconds: float = 30.0) -> None:
+        """Wait until only the case itself can change anything.
+
+        That is when the store shows exactly the leases and the waiters that there are here: no attempt is on its way
+        in, no cancelled one on its way out, and nobody waits who could go in.
+        """
+        await asyncio.sleep(0)  # what the case has just created or cancelled begins now
+        await until(self._is_settled, "the store shows what the tasks have done", seconds)
+
+    async def _is_settled(self) -> bool:
+        for lock in list(self._locks):
+            info = await lock.look()
+            if {holder.fence for holder in info.holders} != self._ledger.held[lock.name]:
+                return False
+            if sorted(waiter.agent for waiter in info.waiters) != sorted(lock.asking):
+                return False
+            if info.waiters and len(info.holders) != lock.terms.limit:
+                return False
+        return True
+
+    def _lock(self) -> Lock:
+        lock = Lock(self, self.client.lock(uuid.uuid4().hex))
+        self._locks.add(lock)
+        return lock
+
+    def _semaphore(self, value: int = 1) -> Semaphore:
+        semaphore = Semaphore(self, self.client.semaphore(uuid.uuid4().hex, limit=value))
+        self._locks.add(semaphore)
+        return semaphore
+
+
+# ── the cases ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Suite(NamedTuple):
+    """One class of CPython's cases. They make their lock by asyncio's name for it."""
+
+    case: str
+    way: str
+
+
+SUITES = [Suite("LockTests", "by lease"), Suite("SemaphoreTests", "by lease")]
+
+
+class OnAsyncio(unittest.IsolatedAsyncioTestCase):
+    """Gives a class of CPython's cases a client, and looks at what each case leaves behind."""
+
+    suite: ClassVar[Suite]
+    backend: ClassVar[Case]
+    cases: ClassVar[ModuleType]
+
+    def setUp(self) -> None:
+        reason = why_not_run(
+            f"test_locks.{self.suite.case}.{self._testMethodName}", way=self.suite.way, backend=self.backend.name
+        )
+        if reason is not None:
+            self.skipTest(reason)
+        self._ledger = Ledger()
+        self.enterContext(self._ledger.listening())
+        folder = Path(self.enterContext(TemporaryDirectory()))
+        self._client = holdfast.AsyncClient(self.backend.fresh_url(folder), ttl=TTL)
+        self._client.subscribe(self._ledger.note)
+        vars(self.cases)["asyncio"] = StandIn(self._client, self._ledger)
+
+    async def asyncTearDown(self) -> None:
+        try:
+            await until(self._is_balanced, "the ledger is balanced", seconds=10)
+        except AssertionError:
+            self.fail(str(self._ledger))
+        finally:
+            await self._client.close()
+
+    async def _is_balanced(self) -> bool:
+        return self._ledger.is_balanced()
+
+
+def make_classes(test_locks: ModuleType) -> list[type[unittest.TestCase]]:
+    """CPython's classes, each on every backend."""
+    return [
+        type(
+            f"Test{suite.case}{suite.way.title()}On{backend.name.title()}".replace(" ", ""),
+            (OnAsyncio, getattr(test_locks, suite.case)),
+            {"suite": suite, "backend": backend, "cases": test_locks},
+        )
+        for suite in SUITES
+        for backend in CASES
+    ]

@@ -1,0 +1,61 @@
+"""What a case leaves behind. CPython's cases often end with a lock taken and dropped, which threading does not mind.
+
+We promise one ResourceWarning for each lease that everybody has dropped, and none for any other. Here every case is
+held to that, lease by lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+
+import holdfast
+
+_DROPPED = re.compile(r"\(fence (\d+)\) was dropped without release")
+
+
+class Ledger:
+    """Leases taken and not given back, by lock; and what was said about dropped ones."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, set[int]] = defaultdict(set)
+        self._told: list[warnings.WarningMessage] = []
+
+    def note(self, event: holdfast.Event) -> None:
+        """A subscriber for a client's events."""
+        if event.fence is None:
+            return
+        if event.kind == "acquired":
+            self.held[event.lock].add(event.fence)
+        elif event.kind == "released":
+            self.held[event.lock].remove(event.fence)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Meanwhile ResourceWarnings are written down, whatever thread they come from, instead of being raised."""
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ResourceWarning)
+            self._told = told
+            yield
+
+    def is_balanced(self) -> bool:
+        """Each lease that was not given back, and nothing else, has been warned of, once."""
+        gc.collect()
+        return self._left() == self._warned_of()
+
+    def __str__(self) -> str:
+        return f"leases not given back: {self._left()}; ResourceWarnings: {self._warned_of()}"
+
+    def _left(self) -> list[str]:
+        return sorted(f"fence {fence}" for fences in self.held.values() for fence in fences)
+
+    def _warned_of(self) -> list[str]:
+        messages = [str(warning.message) for warning in self._told]
+        found = [_DROPPED.search(message) for message in messages]
+        return sorted(
+            message if match is None else f"fence {match[1]}" for message, match in zip(messages, found, strict=True)
+        )

@@ -1,0 +1,80 @@
+"""Which of CPython's cases do not run on our locks, and why. Everything that is not named here runs, as it stands.
+
+A key is module.class.test, and behind a blank the only variant that is meant, if not all are:
+    by owner   release() is `lock.release()`, which gives back what this thread took
+    by lease   release() is `lease.release()`, which gives back whoever's lease it is
+    with I/O   the backend's verbs take time (all backends but memory)
+test_structure.py fails for a key that names nothing.
+"""
+
+from __future__ import annotations
+
+_REPR = "our repr shows the name and the ttl; whether the lock is taken only the store knows"
+_ZERO = "a limit is at least 1: no semaphore is born taken"
+_TAKEN_FIRST = f"{_ZERO} (test_cancel_races.py takes it first)"
+_PLAIN_CALL = "it calls release() from a function that is not a coroutine; ours is awaited"
+_OTHERS = "it gives back what other threads took; SemaphoreTests runs it by lease"
+_OWN_WAIT = "waiting for oneself raises WouldDeadlock (test_thread_rules.py)"
+
+NOT_RUN: dict[str, str] = {
+    # ── threading.Lock ───────────────────────────────────────────────────────────────────────────────────────────
+    "lock_tests.LockTests.test_repr": _REPR,
+    "lock_tests.LockTests.test_locked_repr": _REPR,
+    "lock_tests.LockTests.test_reacquire": _OWN_WAIT,
+    "lock_tests.LockTests.test_state_after_timeout": _OWN_WAIT,
+    "lock_tests.LockTests.test_different_thread by owner": "only lease.release() may (test_thread_rules.py)",
+    "lock_tests.LockTests.test_at_fork_reinit": "a private hook of threading; after a fork our client starts anew",
+    # ── threading.RLock ──────────────────────────────────────────────────────────────────────────────────────────
+    "lock_tests.RLockTests.test_repr": _REPR,
+    "lock_tests.RLockTests.test_locked_repr": _REPR,
+    "lock_tests.RLockTests.test_release_save_unacquired": "a private hook for Condition, which we do not have",
+    # ── threading.Semaphore, threading.BoundedSemaphore ──────────────────────────────────────────────────────────
+    "lock_tests.SemaphoreTests.test_repr": _REPR,
+    "lock_tests.SemaphoreTests.test_release_unacquired": "permits never exceed the limit: ours is a BoundedSemaphore",
+    "lock_tests.BoundedSemaphoreTests.test_repr": _REPR,
+    "lock_tests.BoundedSemaphoreTests.test_acquire_contended by owner": _OTHERS,
+    "lock_tests.BoundedSemaphoreTests.test_multirelease by owner": _OTHERS,
+    # ── asyncio.Lock ─────────────────────────────────────────────────────────────────────────────────────────────
+    "test_locks.LockTests.test_repr": _REPR,
+    "test_locks.LockTests.test_lock_doesnt_accept_loop_parameter": "about the constructors of asyncio's own classes; "
+    "ours come from a client",
+    "test_locks.LockTests.test_cancel_race": "it looks into asyncio's futures (test_cancel_races.py has the race)",
+    "test_locks.LockTests.test_cancel_release_race": f"{_PLAIN_CALL} (test_cancel_races.py has the race)",
+    "test_locks.LockTests.test_release_not_acquired": f"{_PLAIN_CALL} (test_cancel_races.py has it awaited)",
+    # ── asyncio.Semaphore ────────────────────────────────────────────────────────────────────────────────────────
+    "test_locks.SemaphoreTests.test_repr": _REPR,
+    "test_locks.SemaphoreTests.test_initial_value_zero": _ZERO,
+    "test_locks.SemaphoreTests.test_acquire_cancel_before_awoken": _TAKEN_FIRST,
+    "test_locks.SemaphoreTests.test_acquire_hang": _TAKEN_FIRST,
+    "test_locks.SemaphoreTests.test_acquire_no_hang with I/O": "our release() may let the waiter in before the case "
+    "cancels it (test_cancel_races.py allows for both)",
+    "test_locks.SemaphoreTests.test_acquire_fifo_order_2": "it gives back two permits of a semaphore that has one",
+    "test_locks.SemaphoreTests.test_acquire_fifo_order_3": _TAKEN_FIRST,
+    "test_locks.SemaphoreTests.test_acquire_fifo_order_4": _ZERO,
+    "test_locks.SemaphoreTests.test_release_not_acquired": f"{_PLAIN_CALL} (test_cancel_races.py has it awaited)",
+}
+
+# Cases that only newer Pythons have: until then their keys name nothing.
+SINCE: dict[str, tuple[int, int]] = {
+    "test_locks.SemaphoreTests.test_acquire_fifo_order_4": (3, 13),
+}
+
+# Whole classes that are not about locks or semaphores.
+LEFT_OUT: dict[str, str] = {
+    "lock_tests.EventTests": "holdfast has no events",
+    "lock_tests.ConditionTests": "holdfast has no conditions",
+    "lock_tests.BarrierTests": "holdfast has no barriers",
+    "test_locks.EventTests": "holdfast has no events",
+    "test_locks.ConditionTests": "holdfast has no conditions",
+    "test_locks.BarrierTests": "holdfast has no barriers",
+}
+
+
+def keys(case: str, *, way: str, backend: str) -> tuple[str, ...]:
+    """Under which keys a reason can be found not to run module.class.test here."""
+    return (case, f"{case} {way}", *([] if backend == "memory" else [f"{case} with I/O"]))
+
+
+def why_not_run(case: str, *, way: str, backend: str) -> str | None:
+    """The reason not to run module.class.test here, if there is one."""
+    return next((NOT_RUN[key] for key in keys(case, way=way, backend=backend) if key in NOT_RUN), None)

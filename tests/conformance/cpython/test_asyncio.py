@@ -1,0 +1,13 @@
+"""CPython's cases for asyncio's Lock and Semaphore, on ours, on every backend.
+
+The hazard: cancellations that come between two steps of an acquire or a release.
+"""
+
+from __future__ import annotations
+
+from tests.conformance.cpython import sources
+from tests.conformance.cpython.aio import make_classes
+
+TEST_LOCKS = sources.load_awaited("test.test_asyncio.test_locks")
+
+globals().update({one.__name__: one for one in make_classes(TEST_LOCKS)})

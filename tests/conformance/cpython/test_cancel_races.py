@@ -1,0 +1,208 @@
+"""The races of CPython's test_locks that cannot run as they stand, waited for by what the store shows.
+
+The hazard: a cancellation that comes while the lock is being handed over. It must neither lose the lock (nobody gets
+it any more) nor double it (two get it at once), however many turns of the loop lie between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import holdfast
+from holdfast.core.tickets import WAITER_LEASE
+from tests.conformance.backends import Case
+from tests.conformance.lab import until
+
+HANG = 30.0  # seconds: more than anything but a hang takes
+SOON = WAITER_LEASE / 2  # well before a waiter that nobody takes off the store is dropped there by itself
+# What lies between the release and the cancellation: turns of the loop, or requests to the store, which answers in
+# order. A hand-over takes about three of either, so these come before, amid and after it.
+MOMENTS = [*(f"{count} turns" for count in range(6)), *(f"{count} requests" for count in range(1, 5))]
+
+T = TypeVar("T")
+
+MakeLock = Callable[[holdfast.AsyncClient], holdfast.AsyncLock]
+
+
+@pytest.fixture(params=["lock", "semaphore"])
+def make(request: pytest.FixtureRequest) -> MakeLock:
+    """A lock, or a semaphore of one permit: the cases ask both the same."""
+    if request.param == "lock":
+        return lambda client: client.lock("a")
+    return lambda client: client.semaphore("a", limit=1)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_waiter_cancelled_while_the_lock_is_released_does_not_keep_it_from_the_next(
+    case: Case, tmp_path: Path, make: MakeLock, moment: str
+) -> None:
+    """For LockTests.test_cancel_race and SemaphoreTests.test_acquire_no_hang."""
+    async with holdfast.AsyncClient(case.fresh_url(tmp_path)) as client:
+        lock = make(client)
+        may_release = asyncio.Event()
+
+        async def hold(until_set: asyncio.Event | None) -> None:
+            await lock.acquire()
+            try:
+                if until_set is not None:
+                    await until_set.wait()
+            finally:
+                await lock.release()
+
+        a = asyncio.create_task(hold(may_release))
+        await _shows(client, holders=1)
+        b = await _start_waiter(client, hold(None), waiters=1)
+        c = await _start_waiter(client, hold(None), waiters=2)
+
+        may_release.set()
+        await _let_pass(client, moment)
+        b.cancel()
+
+        async with asyncio.timeout(HANG):
+            await a
+            await _finished_or_cancelled(b)
+            await c
+            assert await lock.acquire()
+            await lock.release()
+        await _shows(client, holders=0, waiters=0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("first", ["cancel", "release"])
+async def test_a_cancellation_beside_a_release_lets_exactly_one_in(
+    case: Case, tmp_path: Path, make: MakeLock, first: str, moment: str
+) -> None:
+    """For LockTests.test_cancel_release_race."""
+    async with holdfast.AsyncClient(case.fresh_url(tmp_path)) as client:
+        lock = make(client)
+        held = await lock.acquire()
+        assert held is not None
+        waiters = [await _start_waiter(client, lock.acquire(), waiters=count) for count in (1, 2, 3)]
+
+        if first == "cancel":
+            waiters[0].cancel()
+            await _let_pass(client, moment)
+            await held.release()
+        else:
+            releasing = asyncio.create_task(held.release())
+            await _let_pass(client, moment)
+            waiters[0].cancel()
+            await releasing
+
+        leases = [held]
+        if await _finished_or_cancelled(waiters[0]) is None:
+            waiters = waiters[1:]
+        for behind, waiter in zip(reversed(range(len(waiters))), waiters, strict=True):
+            async with asyncio.timeout(HANG):
+                lease = await waiter
+            assert lease is not None
+            await _shows(client, holders=1, waiters=behind)
+            assert [other.done() for other in waiters[len(waiters) - behind :]] == [False] * behind
+            assert lease.fence > leases[-1].fence
+            leases.append(lease)
+            await lease.release()
+        await _shows(client, holders=0, waiters=0)
+
+
+@pytest.mark.parametrize("cancelled", [1, 2])
+async def test_cancelled_waiters_are_passed_over_and_nobody_behind_comes_too_early(
+    case: Case, tmp_path: Path, make: MakeLock, cancelled: int
+) -> None:
+    """For SemaphoreTests.test_acquire_cancel_before_awoken and test_acquire_hang."""
+    async with holdfast.AsyncClient(case.fresh_url(tmp_path)) as client:
+        lock = make(client)
+        held = await lock.acquire()
+        assert held is not None
+        gone = [await _start_waiter(client, lock.acquire(), waiters=1 + count) for count in range(cancelled)]
+        third = await _start_waiter(client, lock.acquire(), waiters=cancelled + 1)
+        fourth = await _start_waiter(client, lock.acquire(), waiters=cancelled + 2)
+
+        for waiter in gone:
+            waiter.cancel()
+        await held.release()
+
+        async with asyncio.timeout(HANG):
+            lease = await third
+        assert lease is not None
+        await _shows(client, holders=1, waiters=1)
+        assert [waiter.cancelled() for waiter in gone] == [True] * cancelled
+        assert not fourth.done()
+        assert await lock.locked()
+        fourth.cancel()
+        await _shows(client, holders=1, waiters=0, within=SOON)
+        await lease.release()
+
+
+async def test_a_cancelled_waiter_loses_its_place_and_the_others_keep_theirs(
+    case: Case, tmp_path: Path, make: MakeLock
+) -> None:
+    """For SemaphoreTests.test_acquire_fifo_order_3."""
+    async with holdfast.AsyncClient(case.fresh_url(tmp_path)) as client:
+        lock = make(client)
+        served: list[int] = []
+
+        async def take(number: int) -> None:
+            async with lock:
+                served.append(number)
+
+        async with lock:
+            waiters = [await _start_waiter(client, take(number), waiters=number) for number in (1, 2, 3)]
+            waiters[0].cancel()
+            await _shows(client, holders=1, waiters=2, within=SOON)
+
+        async with asyncio.timeout(HANG):
+            await asyncio.gather(*waiters, return_exceptions=True)
+        assert served == [2, 3]
+        assert waiters[0].cancelled()
+
+
+async def test_what_was_not_taken_cannot_be_given_back(case: Case, tmp_path: Path, make: MakeLock) -> None:
+    """For LockTests.test_release_not_acquired and SemaphoreTests.test_release_not_acquired."""
+    async with holdfast.AsyncClient(case.fresh_url(tmp_path)) as client:
+        lock = make(client)
+        with pytest.raises(holdfast.NotHeld):
+            await lock.release()
+
+        lease = await lock.acquire()
+        assert lease is not None
+        await lock.release()
+
+        with pytest.raises(holdfast.NotHeld):
+            await lock.release()
+        with pytest.raises(holdfast.NotHeld):
+            await lease.release()
+        assert not await lock.locked()
+
+
+async def _start_waiter(client: holdfast.AsyncClient, work: Coroutine[Any, Any, T], *, waiters: int) -> asyncio.Task[T]:
+    """Begin it; return when it is the last of so many waiters."""
+    task = asyncio.create_task(work)
+    await _shows(client, holders=1, waiters=waiters)
+    return task
+
+
+async def _shows(client: holdfast.AsyncClient, *, holders: int, waiters: int = 0, within: float = HANG) -> None:
+    async def shows() -> bool:
+        info = await client.inspect("a")
+        return (len(info.holders), len(info.waiters)) == (holders, waiters)
+
+    await until(shows, f"{holders} holder(s) and {waiters} waiter(s)", within)
+
+
+async def _let_pass(client: holdfast.AsyncClient, moment: str) -> None:
+    count, of = moment.split()
+    for _ in range(int(count)):
+        if of == "requests":
+            await client.inspect("a")
+        await asyncio.sleep(0)
+
+
+async def _finished_or_cancelled(task: asyncio.Task[T]) -> T | None:
+    """Its result, or None: both are right, depending on which came first."""
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.result()

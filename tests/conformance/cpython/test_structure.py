@@ -1,0 +1,96 @@
+"""That the table of cases which do not run is true, and that every other case runs.
+
+The hazard: a case that nobody runs any more, because it was renamed, shadowed, or left out in silence.
+"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from typing import Any
+
+import pytest
+
+from tests.conformance.backends import CASES
+from tests.conformance.cpython import aio, not_run, sources, test_asyncio, test_threads, threads
+
+
+def test_every_class_of_cases_runs_on_every_backend_or_is_named_as_left_out() -> None:
+    collected = sorted((_cases_of(one), one.suite.way, one.backend.name) for one in _our_classes())
+    wanted = [
+        (f"{module}.{suite.case}", suite.way, backend.name)
+        for module, suites in (("lock_tests", threads.SUITES), ("test_locks", aio.SUITES))
+        for suite in suites
+        for backend in CASES
+    ]
+
+    assert collected == sorted(wanted)
+    assert {case for case, _, _ in wanted} | set(not_run.LEFT_OUT) == set(_cpythons_classes())
+    assert {case for case, _, _ in wanted}.isdisjoint(not_run.LEFT_OUT)
+
+
+def test_no_case_is_lost_or_replaced_on_the_way_from_cpython_to_us() -> None:
+    for ours in _our_classes():
+        original = _cpythons_classes()[_cases_of(ours)]
+        tests = _tests(original)
+
+        assert tests, "CPython's class has no cases: is it still the right one?"
+        assert _tests(ours) == tests
+        for test in tests:
+            # asyncio's are compiled again (sources.load_awaited), from the same lines of the same file.
+            assert _written_at(ours, test) == _written_at(original, test)
+
+
+def test_every_entry_of_the_table_keeps_some_case_from_running() -> None:
+    known = {
+        key
+        for ours in _our_classes()
+        for test in _tests(ours)
+        for key in not_run.keys(f"{_cases_of(ours)}.{test}", way=ours.suite.way, backend=ours.backend.name)
+    }
+    to_come = {case for case, version in not_run.SINCE.items() if sys.version_info < version}
+
+    assert set(not_run.NOT_RUN) - known - to_come == set()
+    assert set(not_run.SINCE) - set(not_run.NOT_RUN) == set()
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_a_python_without_its_tests_skips_ours_but_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setitem(sys.modules, "test.lock_tests", None)  # what `import` takes for "not there"
+    monkeypatch.setenv("CI", ci)
+
+    with pytest.raises(outcome, match="libpython3-testsuite"):
+        sources.load("test.lock_tests")
+
+
+def _our_classes() -> list[type[Any]]:
+    """As pytest finds them."""
+    found = [*vars(test_threads).values(), *vars(test_asyncio).values()]
+    return [one for one in found if isinstance(one, type) and issubclass(one, unittest.TestCase)]
+
+
+def _cases_of(ours: type[Any]) -> str:
+    return f"{'lock_tests' if issubclass(ours, threads.OnThreads) else 'test_locks'}.{ours.suite.case}"
+
+
+def _cpythons_classes() -> dict[str, type[Any]]:
+    """All classes of cases, without those that others are made from."""
+    found = {}
+    for name in ("test.lock_tests", "test.test_asyncio.test_locks"):
+        module = sources.load(name)
+        classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, unittest.TestCase)]
+        bases = {base for one in classes for base in one.__mro__[1:]}
+        found.update({f"{name.rpartition('.')[2]}.{one.__name__}": one for one in classes if one not in bases})
+    return found
+
+
+def _tests(cases: type[Any]) -> list[str]:
+    assert getattr(cases, "__test__", True)
+    return list(unittest.TestLoader().getTestCaseNames(cases))
+
+
+def _written_at(cases: type[Any], test: str) -> tuple[str, int]:
+    code = getattr(cases, test).__code__
+    return code.co_filename, code.co_firstlineno

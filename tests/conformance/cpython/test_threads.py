@@ -1,0 +1,13 @@
+"""CPython's cases for threading's Lock, RLock, Semaphore and BoundedSemaphore, on ours, on every backend.
+
+The hazard: a lock that looks like threading's and behaves differently where nobody has thought of looking.
+"""
+
+from __future__ import annotations
+
+from tests.conformance.cpython import sources
+from tests.conformance.cpython.threads import make_classes
+
+LOCK_TESTS = sources.load("test.lock_tests")
+
+globals().update({one.__name__: one for one in make_classes(LOCK_TESTS)})

@@ -1,0 +1,46 @@
+"""Hazard: two processes or threads are in at the same time, or fences that do not follow the order of the leases.
+
+The workers report intervals from just after each acquire to just before each release, on the clock that they share.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.sqlite.conftest import Store
+from tests.integration.sqlite.intervals import assert_exclusive, gaps, quantile, report, turns_of
+from tests.support.processes import Crew, now
+
+SOON = 0.3  # seconds: enough for all workers to hear when to begin
+
+
+@pytest.mark.slow
+def test_16_processes_that_take_one_lock_500_times_each_are_never_in_together(crew: Crew, store: Store) -> None:
+    workers = crew.start_many(16, store.url)
+
+    start = now() + SOON
+    for worker in workers:
+        worker.tell("turns", lock="one", start=start, times=500)
+    turns = turns_of(worker.hear(within=110)["turns"] for worker in workers)
+
+    assert len(turns) == 16 * 500
+    assert_exclusive(turns)
+    seconds = turns[-1].leaving - turns[0].acquired
+    report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")
+
+
+def test_threads_that_share_a_lock_object_exclude_each_other_and_those_of_other_processes(
+    crew: Crew, store: Store
+) -> None:
+    workers = crew.start_many(4, store.url)
+
+    start = now() + SOON
+    for worker in workers:
+        worker.tell("thread_turns", lock="one", threads=6, start=start, times=100)
+    reports = [thread for worker in workers for thread in worker.hear(within=60)["turns"]]
+
+    assert [len(thread) for thread in reports] == [100] * 24
+    turns = turns_of(reports)
+    assert_exclusive(turns)
+    seconds = turns[-1].leaving - turns[0].acquired
+    report(f"{len(turns)} turns in {seconds:.1f} s; longest wait {max(turn.waited for turn in turns):.3f} s")

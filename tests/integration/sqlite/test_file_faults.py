@@ -1,0 +1,352 @@
+"""Hazard: a file that cannot be used (read-only, full, damaged, not ours, held by a stopped process) looks like a busy
+lock, or shows itself as an error of sqlite3 that nobody can act upon, or is made worse by us.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import sqlite3
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.integration.sqlite.conftest import Observer, Store
+from tests.integration.sqlite.intervals import report
+from tests.support.processes import PATIENCE, Crew, Refused, Worker, now
+
+# ── permissions, as a user to whom modes mean something ──────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def nobodys(tmp_path: Path) -> Iterator[Store]:
+    """A store in a folder that belongs to `nobody`, or to us if we are not root; tmp_path itself may be private."""
+    folder = tempfile.mkdtemp(prefix="holdfast-test-")
+    try:
+        if os.geteuid() == 0:
+            os.chown(folder, 65534, 65534)
+        yield Store(Path(folder) / "locks.db")
+    finally:
+        os.chmod(folder, stat.S_IRWXU)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def nobody(nobodys: Store, crew: Crew) -> Worker:
+    """A worker that is not root, and has made the lock file; ended before its folder is removed."""
+    worker = crew.start(nobodys.url)
+    worker.ask("become_nobody")
+    worker.ask("acquire", lock="one")
+    worker.ask("release", lock="one")
+    worker.ask("open", url=nobodys.url)
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mode"),
+    [("", 0o400), ("", 0o000), ("-sessions", 0o500), ("-sessions", 0o000), ("/..", 0o500), ("/..", 0o000)],
+    ids=["read-only file", "secret file", "read-only sessions", "secret sessions", "read-only folder", "secret folder"],
+)
+def test_what_this_user_may_not_write_is_named(suffix: str, mode: int, nobody: Worker, nobodys: Store) -> None:
+    target = nobodys.path.parent if suffix == "/.." else Path(f"{nobodys.path}{suffix}")
+    os.chmod(target, mode)
+
+    with pytest.raises(Refused) as refused:
+        nobody.ask("open", url=nobodys.url)
+        nobody.ask("acquire", lock="one", timeout=0)
+
+    report(str(refused.value))
+    assert refused.value.kind in {"ConfigurationError", "BackendUnavailable"}
+    assert str(nobodys.path) in refused.value.message
+    assert "unable to open" not in refused.value.message
+
+
+def test_a_folder_made_read_only_under_an_open_store_does_not_break_what_goes_on(
+    nobody: Worker, nobodys: Store
+) -> None:
+    nobody.ask("acquire", lock="one")
+
+    os.chmod(nobodys.path.parent, 0o500)
+
+    nobody.ask("renew", lock="one")
+    nobody.ask("check", lock="one")
+    nobody.ask("release", lock="one")
+
+
+# ── a full disk ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def small_disk(crew: Crew, tmp_path: Path) -> Worker:
+    """A worker with a disk of 1 MB of its own at tmp_path/disk: a mount that nobody else sees and that ends with it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"', str(disk)]
+    probe = subprocess.run([*mount, "true"], check=False, capture_output=True, text=True)
+    if probe.returncode != 0:
+        reason = f"cannot mount a small disk: {probe.stderr.strip()}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return crew.start(f"sqlite://{disk}/locks.db", under=mount)
+
+
+def test_a_full_disk_at_the_first_use_is_named_and_passes_with_its_cause(small_disk: Worker, tmp_path: Path) -> None:
+    small_disk.ask("fill_disk", path=f"{tmp_path}/disk/ballast")
+
+    with pytest.raises(Refused) as refused:
+        small_disk.ask("acquire", lock="one", timeout=0)
+
+    report(str(refused.value))
+    assert refused.value.kind == "BackendUnavailable"
+    assert "full" in refused.value.message.lower() or "no space" in refused.value.message.lower()
+    small_disk.ask("free_disk", path=f"{tmp_path}/disk/ballast")
+    small_disk.ask("acquire", lock="one", timeout=5)
+    small_disk.ask("release", lock="one")
+
+
+def test_a_disk_that_becomes_full_is_named_and_passes_with_its_cause(small_disk: Worker, tmp_path: Path) -> None:
+    small_disk.ask("acquire", lock="held")
+    small_disk.ask("fill_disk", path=f"{tmp_path}/disk/ballast")
+
+    with pytest.raises(Refused) as refused:
+        for number in range(1000):  # the log has some room left
+            small_disk.ask("acquire", lock=f"lock-{number}", timeout=0)
+
+    report(f"after {number} locks: {refused.value}")
+    assert refused.value.kind == "BackendUnavailable"
+    assert "full" in refused.value.message.lower() or "no space" in refused.value.message.lower()
+    small_disk.ask("check", lock="held")
+    small_disk.ask("free_disk", path=f"{tmp_path}/disk/ballast")
+    small_disk.ask("acquire", lock="one", timeout=5)
+    small_disk.ask("renew", lock="held")
+    small_disk.ask("release", lock="held")
+    small_disk.ask("close")
+
+
+# ── a file that is not a lock file, or not any more ──────────────────────────────────────────────────────────────────
+
+
+def _overwrite(store: Store, start: int, end: int) -> None:
+    noise = random.Random(start).randbytes(end - start)  # noqa: S311  the same damage every time
+    with open(store.path, "r+b") as file:
+        file.seek(start)
+        file.write(noise)
+
+
+def _make_lock_file(store: Store) -> None:
+    with holdfast.Client(store.url) as client, client.lock("one"):
+        pass
+    assert store.path.stat().st_size >= 3 * PAGE
+
+
+PAGE = 1024
+
+DAMAGE = {
+    "the magic bytes": (0, 16),
+    "the header": (16, 100),
+    "the schema": (100, PAGE),
+    "the state": (PAGE, 2 * PAGE),
+    "the tickets": (2 * PAGE, 3 * PAGE),
+    "everything": (0, 3 * PAGE),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_an_outage_that_names_the_file(damage: str, store: Store) -> None:
+    _make_lock_file(store)
+    _overwrite(store, *DAMAGE[damage])
+
+    with holdfast.Client(store.url) as client, pytest.raises(holdfast.BackendUnavailable) as refused:
+        client.lock("one").acquire(timeout=0)
+
+    report(str(refused.value))
+    assert str(store.path) in str(refused.value)
+
+
+def test_a_file_cut_in_half_is_an_outage_that_names_the_file(store: Store) -> None:
+    _make_lock_file(store)
+    os.truncate(store.path, PAGE + PAGE // 2)
+
+    with holdfast.Client(store.url) as client, pytest.raises(holdfast.BackendUnavailable) as refused:
+        client.lock("one").acquire(timeout=0)
+
+    report(str(refused.value))
+    assert str(store.path) in str(refused.value)
+
+
+def test_an_empty_file_is_as_good_as_none(store: Store) -> None:
+    store.path.touch()
+
+    with holdfast.Client(store.url) as client, client.lock("one", timeout=0) as lease:
+        assert lease.held
+
+
+def test_a_text_file_is_refused_and_left_alone(store: Store) -> None:
+    store.path.write_text("a shopping list\n" * 1000)
+    before = _digest(store)
+
+    with holdfast.Client(store.url) as client, pytest.raises(holdfast.BackendUnavailable, match="not a lock file"):
+        client.lock("one").acquire(timeout=0)
+
+    assert _digest(store) == before
+
+
+@pytest.mark.parametrize("version", [0, 1, 7])
+def test_somebody_else_s_database_is_refused_and_left_alone(version: int, store: Store) -> None:
+    # 1 is our own version number, and the most common one of others.
+    with closing(sqlite3.connect(store.path)) as theirs:
+        theirs.execute("CREATE TABLE invoices (number)")
+        theirs.execute(f"PRAGMA user_version = {version}")
+    before = _digest(store)
+
+    with holdfast.Client(store.url) as client, pytest.raises(holdfast.BackendUnavailable) as refused:
+        client.lock("one").acquire(timeout=0)
+
+    report(str(refused.value))
+    assert _digest(store) == before
+    assert sorted(path.name for path in store.path.parent.iterdir()) == [store.path.name]
+    if version != 7:  # that could be a version of ours yet to come
+        assert "somebody else" in str(refused.value)
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(store: Store) -> None:
+    _make_lock_file(store)
+    store.query("PRAGMA user_version = 99")
+    before = _digest(store)
+
+    with holdfast.Client(store.url) as client, pytest.raises(holdfast.BackendUnavailable, match="version 99"):
+        client.lock("one").acquire(timeout=0)
+
+    assert _digest(store) == before
+
+
+def _digest(store: Store) -> str:
+    return hashlib.sha256(store.path.read_bytes()).hexdigest()
+
+
+# ── a process stopped in the middle of a transaction ─────────────────────────────────────────────────────────────────
+
+
+def test_a_process_stopped_in_a_transaction_is_named_to_the_others(crew: Crew, store: Store) -> None:
+    stuck, other, late = crew.start_many(3, store.url)
+    other.ask("acquire", lock="held")
+    stuck.ask("begin_raw")
+    stuck.stop()
+
+    for worker, command in ((other, "acquire"), (other, "release"), (late, "acquire")):
+        asked = now()
+        with pytest.raises(Refused) as refused:
+            if command == "acquire":
+                worker.ask("acquire", lock="one", timeout=0)
+            else:
+                worker.ask("release", lock="held")
+        report(f"{command}: after {now() - asked:.1f} s: {refused.value}")
+        assert refused.value.kind == "BackendUnavailable"
+        assert f"process {stuck.pid} " in refused.value.message
+        assert "database is locked" not in refused.value.message
+        assert now() - asked < PATIENCE / 2
+
+    stuck.resume()
+    stuck.ask("commit_raw")
+    assert late.ask("acquire", lock="one", timeout=5)["acquired"] is not None
+    assert late.ask("acquire", lock="held", timeout=5)["acquired"] is not None  # that release was made up for
+
+
+def test_a_waiter_waits_on_while_a_process_is_stopped_in_a_transaction(
+    crew: Crew, store: Store, observer: Observer
+) -> None:
+    holder, waiter, stuck = crew.start_many(3, store.url)
+    holder.ask("acquire", lock="one", ttl=30)
+    waiter.tell("acquire", lock="one", ttl=30)
+    observer.await_queue("one", waiter.pid)
+
+    stuck.ask("begin_raw")
+    stuck.stop()
+    assert waiter.is_silent(2.0)  # it has looked again meanwhile, in vain
+    stuck.resume()
+    stuck.ask("commit_raw")
+    holder.ask("release", lock="one")
+
+    assert waiter.hear()["acquired"] is not None
+
+
+def test_a_lease_that_cannot_be_renewed_because_of_a_stopped_process_is_lost_in_time(crew: Crew, store: Store) -> None:
+    holder, stuck = crew.start_many(2, store.url)
+    holder.ask("acquire", lock="one", ttl=1.5)
+
+    stuck.ask("begin_raw")
+    stuck.stop()
+    begun = now()
+    lost = holder.ask("wait_lost", lock="one", timeout=20)
+
+    assert lost["lost"] is True
+    report(f"told after {lost['at'] - begun:.2f} s; ttl 1.5 s")
+    assert lost["at"] - begun < 4.0
+    with pytest.raises(Refused, match="LockLost"):
+        holder.ask("check", lock="one")
+
+
+def test_the_news_of_a_loss_is_not_held_up_by_another_thread_s_request(crew: Crew, store: Store) -> None:
+    holder, stuck = crew.start_many(2, store.url)
+    holder.ask("acquire_telling", lock="one", ttl=1.5)
+
+    stuck.ask("begin_raw")
+    stuck.stop()
+    begun = now()
+    holder.ask("acquire_in_background", lock="two")
+    told = holder.ask("await_told", lock="one", timeout=20)["told"]
+
+    report(f"told after {told - begun:.2f} s; ttl 1.5 s, a request may take 5 s")
+    assert told - begun < 4.0
+
+
+def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_request(crew: Crew, store: Store) -> None:
+    other, alone, stuck = crew.start_many(3, store.url)
+    for worker in (other, alone):
+        worker.ask("acquire", lock="three", timeout=0)
+    stuck.ask("begin_raw")
+    stuck.stop()
+
+    other.ask("acquire_in_background", lock="two")
+    waited = []
+    for worker in (alone, other):
+        asked = now()
+        with pytest.raises(Refused, match="BackendUnavailable"):
+            worker.ask("acquire", lock="one", timeout=0)
+        waited.append(now() - asked)
+
+    report(f"alone {waited[0]:.2f} s, beside a request that may take 5 s: {waited[1]:.2f} s")
+    assert waited[1] < 2 * waited[0]
+
+
+# ── another boot ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rebooted", [False, True], ids=["same boot", "another boot"])
+def test_tickets_of_another_boot_are_over(
+    rebooted: bool,  # noqa: FBT001  a parameter of the test
+    crew: Crew,
+    store: Store,
+) -> None:
+    holder = crew.start(store.url)
+    holder.ask("acquire", lock="one", ttl=300)
+    holder.kill()
+    shutil.rmtree(store.sessions)  # so that it counts as alive, until its ttl is over
+
+    if rebooted:
+        store.query("UPDATE state SET boot = 'another'")
+    with holdfast.Client(store.url) as client:
+        lease = client.lock("one").acquire(timeout=0)
+
+        assert (lease is not None) == rebooted
+        if lease is not None:
+            lease.release()

@@ -1,0 +1,29 @@
+"""Hazard: a thread for every lease, or a keeper that cannot keep up with thousands of them and lets some run out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.sqlite.conftest import Store
+from tests.integration.sqlite.intervals import report
+from tests.support.processes import PATIENCE, Crew
+
+TTL = 6.0
+
+
+@pytest.mark.slow
+def test_one_keeper_thread_keeps_10_000_leases_of_one_client(crew: Crew, store: Store) -> None:
+    worker = crew.start(store.url)
+
+    taking = worker.ask("hold_many", count=10_000, ttl=TTL)["seconds"]
+    worker.tell("keep_many", seconds=3 * TTL)
+    kept = worker.hear(within=3 * TTL + PATIENCE)
+
+    report(
+        f"10,000 leases taken in {taking:.2f} s; keeping them takes {kept['cpu']:.1%} of a core at a ttl of {TTL:g} s"
+    )
+    assert kept["lost"] == 0
+    assert kept["keepers"] == 1
+    assert store.tickets == 10_000
+    worker.leave()
+    assert store.tickets == 0

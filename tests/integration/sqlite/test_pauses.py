@@ -1,0 +1,100 @@
+"""Hazard: a process that stands still (SIGSTOP, a debugger) believes in its lock when it goes on, or keeps everybody
+else waiting because it was the next in line.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.sqlite.conftest import Observer, Store
+from tests.integration.sqlite.intervals import report
+from tests.support.processes import Crew, Refused, now
+
+WOKEN_LEASE = 1.0  # seconds that a waiter whose turn has come keeps its place without a sign of life
+LOOK_AGAIN = 1.0  # seconds after which at the latest the next one finds that out
+
+
+def test_a_holder_stopped_past_its_ttl_learns_of_its_loss_at_the_first_check(
+    crew: Crew, store: Store, observer: Observer
+) -> None:
+    holder, other = crew.start_many(2, store.url)
+    old = holder.ask("acquire", lock="one", ttl=1)
+    other.tell("acquire", lock="one", ttl=30)
+    observer.await_queue("one", other.pid)
+
+    holder.stop()
+    new = other.hear()
+    holder.resume()
+
+    with pytest.raises(Refused, match="LockLost"):
+        holder.ask("check", lock="one")
+    assert new["fence"] > old["fence"]
+    assert holder.ask("state", lock="one")["held"] is False
+    other.ask("check", lock="one")  # the other's lease is not disturbed by it
+    other.ask("release", lock="one")
+
+
+def test_a_holder_stopped_past_its_ttl_leaves_its_body_with_lock_lost(
+    crew: Crew, store: Store, observer: Observer
+) -> None:
+    holder, other = crew.start_many(2, store.url)
+    old = holder.ask("body", lock="one", ttl=1)
+    other.tell("acquire", lock="one", ttl=30)
+    observer.await_queue("one", other.pid)
+
+    holder.stop()
+    new = other.hear()
+    holder.resume()
+    holder.tell("leave the body")
+
+    with pytest.raises(Refused, match="LockLost"):
+        holder.hear()
+    assert new["fence"] > old["fence"]
+    other.ask("release", lock="one")
+
+
+def test_a_stopped_first_waiter_holds_the_others_up_for_its_woken_lease_and_still_gets_in_later(
+    crew: Crew, store: Store, observer: Observer
+) -> None:
+    holder, stopped, *others = crew.start_many(4, store.url)
+    holder.ask("acquire", lock="one")
+    queue = []
+    for waiter in (stopped, *others):
+        waiter.tell("acquire", lock="one")
+        queue.append(waiter.pid)
+        observer.await_queue("one", *queue)
+    stopped.stop()
+    assert others[0].is_silent(1.7)  # so that it does not look by chance when the woken lease has just run out
+
+    leaving = holder.ask("release", lock="one")["leaving"]
+    entered = [others[0].hear()["acquired"]]
+    others[0].ask("release", lock="one")
+    entered.append(others[1].hear()["acquired"])
+
+    held_up = entered[0] - leaving
+    report(f"the second in line was held up {held_up:.2f} s; the woken lease is {WOKEN_LEASE:g} s")
+    stopped.resume()
+    assert stopped.is_silent(0.1)  # it lost its place, not its wish
+    others[1].ask("release", lock="one")
+    assert stopped.hear()["acquired"] > entered[1]
+    assert held_up < WOKEN_LEASE + LOOK_AGAIN + 0.6
+
+
+def test_a_first_waiter_stopped_for_a_moment_keeps_its_place(crew: Crew, store: Store, observer: Observer) -> None:
+    holder, stopped, other = crew.start_many(3, store.url)
+    holder.ask("acquire", lock="one")
+    stopped.tell("acquire", lock="one")
+    observer.await_queue("one", stopped.pid)
+    other.tell("acquire", lock="one")
+    observer.await_queue("one", stopped.pid, other.pid)
+
+    stopped.stop()
+    leaving = holder.ask("release", lock="one")["leaving"]
+    stopped.resume()
+    if now() - leaving > WOKEN_LEASE / 2:
+        pytest.skip("this machine was too slow to resume it in time")
+
+    assert stopped.hear()["acquired"] > leaving
+    assert other.is_silent(0.1)
+    stopped.ask("release", lock="one")
+    other.hear()

@@ -1,0 +1,250 @@
+"""Worker processes for tests: started here, spoken to in JSON lines, stopped and killed by signal, always reaped.
+
+A worker reads commands from a channel and answers each with one line:
+
+    {"do": "acquire", "lock": "a", "ttl": 30}        ->   {"fence": 7, "acquired": 812.25}
+                                                     or   {"error": "LockLost", "message": "lock 'a' …"}
+
+Nothing outlives a test: `Crew` kills and reaps at its end what it started. A worker itself ends when its channel is
+closed, and asks the kernel to kill it with its parent, so that a killed test run leaves nothing either. For that
+signal the kernel counts the *thread* that started the worker as its parent: start them from the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE = 30.0  # seconds that nothing here takes on the busiest machine: reaching it is a failure
+
+
+def now() -> float:
+    """The clock that all processes of a machine have in common."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def eventually(condition: Callable[[], bool], *, within: float = PATIENCE) -> None:
+    """Look until the condition holds; fail when it does not in time."""
+    end = now() + within
+    while not condition():
+        assert now() < end, f"did not come true within {within:g} s"
+        time.sleep(0.005)
+
+
+class Refused(Exception):
+    """The worker answered with an error; `kind` is the name of its class."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+class Channel:
+    """Two pipes: commands go out, answers come in."""
+
+    def __init__(self, to: int, back: int, died: int) -> None:
+        """`died` becomes readable when the process at the other end has ended: a pidfd."""
+        self._to = to
+        self._back = back
+        self._died = died
+        self._received = b""
+
+    def tell(self, do: str, **arguments: object) -> None:
+        """Send a command without waiting for its answer."""
+        _write_all(self._to, json.dumps({"do": do, **arguments}).encode() + b"\n")
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        """Send a command and return its answer."""
+        self.tell(do, **arguments)
+        return self.hear()
+
+    def hear(self, within: float = PATIENCE) -> dict[str, Any]:
+        """The next answer.
+
+        Raises:
+            Refused: it is an error.
+        """
+        line = self._line(within)
+        assert line is not None, f"no answer within {within:g} s"
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise Refused(answer["error"], answer["message"])
+        return answer
+
+    def is_silent(self, during: float) -> bool:
+        """No answer comes for that long. What comes is kept for `hear`."""
+        line = self._line(during)
+        if line is None:
+            return True
+        self._received = line + b"\n" + self._received
+        return False
+
+    def close(self) -> None:
+        os.close(self._to)
+        os.close(self._back)
+
+    def _line(self, within: float) -> bytes | None:
+        end = now() + within
+        while b"\n" not in self._received:
+            left = end - now()
+            if left <= 0:
+                return None
+            readable, _, _ = select.select([self._back, self._died], [], [], left)
+            if self._back in readable:
+                data = os.read(self._back, 1 << 20)
+                assert data, "the worker has closed its channel"
+                self._received += data
+            elif readable:
+                raise AssertionError("the worker has died")
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+
+class Worker(Channel):
+    """One process of ours. With `forks`, `child` is the channel on which a child that it makes will answer."""
+
+    def __init__(self, command: Sequence[str], *, forks: bool = False) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
+        with contextlib.ExitStack() as theirs:
+            stdin, to = _pipe(theirs, ours=1)
+            back, stdout = _pipe(theirs, ours=0)
+            extra: tuple[int, ...] = ()
+            self._child_ends: tuple[int, int] | None = None
+            if forks:
+                child_in, child_to = _pipe(theirs, ours=1)
+                child_back, child_out = _pipe(theirs, ours=0)
+                extra = (child_in, child_out)
+                self._child_ends = (child_to, child_back)
+            self._process = subprocess.Popen(
+                [*command, *(str(fd) for fd in extra)],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=self._errors,
+                pass_fds=extra,
+            )
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self.child: Channel | None = None
+        self._child_pidfd: int | None = None
+        super().__init__(to, back, self._pidfd)
+
+    def hear(self, within: float = PATIENCE) -> dict[str, Any]:
+        try:
+            return super().hear(within)
+        except AssertionError as error:
+            error.add_note(f"worker {self.pid} wrote:\n{self.errors()}")
+            raise
+
+    def fork(self) -> Channel:
+        """Have the worker fork; what is returned is the child's own channel."""
+        assert self._child_ends is not None
+        assert self.child is None
+        pid = self.ask("fork")["pid"]
+        self._child_pidfd = os.pidfd_open(pid)
+        self.child = Channel(*self._child_ends, self._child_pidfd)
+        self.child.hear()
+        return self.child
+
+    def kill(self) -> None:
+        """Kill -9; returns when it is dead and reaped."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def stop(self) -> None:
+        """SIGSTOP; returns when it stands still."""
+        self._process.send_signal(signal.SIGSTOP)
+        eventually(lambda: _state(self.pid) == "T")
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def leave(self) -> None:
+        """Close its client and let it end; whatever goes wrong there is a failure."""
+        self.ask("close")
+        self.tell("end")
+        assert self._process.wait(PATIENCE) == 0, self.errors()
+
+    def errors(self) -> str:
+        """What it wrote to stderr until now."""
+        return os.pread(self._errors.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def end(self) -> None:
+        """Dead or alive: nothing of it is left."""
+        self._process.kill()
+        self._process.wait()
+        if self._child_pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._child_pidfd, signal.SIGKILL)
+            os.close(self._child_pidfd)
+        if self.child is not None:
+            self.child.close()
+        elif self._child_ends is not None:
+            for fd in self._child_ends:
+                os.close(fd)
+        os.close(self._pidfd)
+        self.close()
+        self._errors.close()
+
+
+class Crew:
+    """All workers of one test, ended with it. A worker that wrote a traceback fails the test."""
+
+    def __init__(self, script: str) -> None:
+        self._script = script
+        self._workers: list[Worker] = []
+
+    def start(self, *arguments: str, forks: bool = False, under: Sequence[str] = ()) -> Worker:
+        """A worker that is ready for commands; `under` is a command that ends by executing the one behind it."""
+        return self.start_many(1, *arguments, forks=forks, under=under)[0]
+
+    def start_many(self, number: int, *arguments: str, forks: bool = False, under: Sequence[str] = ()) -> list[Worker]:
+        command = [*under, sys.executable, self._script, *arguments]
+        workers = []
+        for _ in range(number):
+            worker = Worker(command, forks=forks)
+            self._workers.append(worker)
+            workers.append(worker)
+        for worker in workers:
+            worker.hear()
+        return workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        said = []
+        for worker in self._workers:
+            errors = worker.errors()
+            worker.end()
+            if "Traceback" in errors or "Exception ignored" in errors:
+                said.append(f"worker {worker.pid} wrote:\n{errors}")
+        assert not said, "\n".join(said)
+
+
+def _pipe(theirs: contextlib.ExitStack, *, ours: int) -> tuple[int, int]:
+    """A pipe of which the other end is closed here once the worker has it."""
+    ends = os.pipe()
+    theirs.callback(os.close, ends[1 - ours])
+    return ends
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
