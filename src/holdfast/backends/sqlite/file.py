@@ -256,10 +256,11 @@ class LockFile:
         """Between finding no file and having made one, nobody else may make one too."""
         folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Busy from error
             yield
-        except BlockingIOError as error:
-            raise Busy from error
         finally:
             os.close(folder)
 
