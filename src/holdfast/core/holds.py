@@ -159,7 +159,9 @@ class Hold:
             NotHeld: it was released.
         """
         if self._phase is Phase.HELD and not self._engine.backend.intact(self._store):
-            self._engine.lose(self, "the store it was kept in was removed or replaced")
+            self._engine.lose(
+                self, "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
+            )
         if self.lost:
             raise self._loss()
         if self._phase is not Phase.HELD:

@@ -122,8 +122,11 @@ class LockFile:
         )
 
     def intact(self, store: Hashable) -> bool:
-        """What granted leases under this identity is still what stands at the path."""
-        return store is not None and store == self._store and place.identities(self._path) == self._files
+        """What granted leases under this identity is still what stands at the path, and others still see us alive."""
+        if store is None or store != self._store or place.identities(self._path) != self._files:
+            return False
+        session = self.session
+        return session is not None and session.is_open()
 
     def close(self) -> None:
         with self._turn:
@@ -335,7 +338,7 @@ class LockFile:
         connection.execute("DELETE FROM tickets WHERE expires <= ?", (system.now(),))
         for name in dead:
             connection.execute("DELETE FROM tickets WHERE session = ?", (name,))
-        if self.session is None or not self.session.is_in_place():
+        if self.session is None or not (self.session.is_open() and self.session.is_in_place()):
             self.session = sessions.Session(self._folder, system.nonce())
         return dead
 

@@ -37,6 +37,14 @@ class Session:
         except BaseException:
             os.unlink(self.path)
             raise
+        self._status = os.fstat(self.fd)
+
+    def is_open(self) -> bool:
+        """Our own end is: a program that closes descriptors it does not know would make us look dead to others."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), self._status)
+        except OSError:
+            return False
 
     def rings(self) -> list[str]:
         """The nonces written to us since the last look."""
@@ -54,7 +62,7 @@ class Session:
     def is_in_place(self) -> bool:
         """Others still find it at its path."""
         try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+            return os.path.samestat(os.stat(self.path), self._status)
         except OSError:
             return False
 
@@ -67,9 +75,9 @@ class Session:
 
     def abandon(self) -> None:
         """Let go of it without a trace: it is somebody else's life, or nobody's any more."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self.is_open():  # else the number may be somebody else's by now
+            os.close(self.fd)
+        self.fd = -1
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
