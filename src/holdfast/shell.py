@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
@@ -45,7 +46,7 @@ class BaseRWLock(Generic[LockT]):
         return self._write
 
 
-class BaseClient(Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
+class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
     """Locks on one store. Everything here is local; the shells add what asks the server."""
 
     _runtime_name: ClassVar[str]  # of the module in the backend's folder
@@ -142,8 +143,9 @@ class BaseClient(Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
             self._current = self._start()
         return self._current
 
+    @abstractmethod
     def _start(self) -> Engine[LeaseT]:
-        raise NotImplementedError  # each shell has its own runtime
+        """An engine on this shell's own runtime."""
 
     def _make(
         self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions

@@ -85,24 +85,21 @@ class Keeper:
         self._bell = self._runtime.event()
 
     def _be_there(self, when: float) -> None:
-        with self._mutex:
-            if self._stopped:
-                return
-            if not self._running:
-                self._running = True
-                start = True
-            elif when < self._wakes_at:
-                self._wakes_at = when
-                start = False
-            else:
-                return
-        if not start:
-            self._bell.set()
-            return
+        start = False
         try:
-            self._runtime.spawn(self._run, "keeper")
+            with self._mutex:
+                if self._stopped or (self._running and when >= self._wakes_at):
+                    return
+                self._wakes_at = when
+                if not self._running:
+                    self._running = start = True
+            if start:
+                self._runtime.spawn(self._run, "keeper")
+            else:
+                self._bell.set()
         except BaseException:
-            self._running = False
+            if start:
+                self._running = False  # should it run all the same, a second one does no harm
             raise
 
     async def _run(self) -> None:
