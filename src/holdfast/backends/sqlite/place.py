@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import subprocess
 
@@ -64,7 +65,7 @@ def check_path(path: str) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"url names {path!r}, but this user may not write to the folder {folder!r}")
     kind = file_system_of(folder)
-    if kind in _NETWORK:
+    if is_network(kind):
         raise ConfigurationError(
             f"url names {path!r}, which is on a network file system ({kind}), where other machines could not be kept "
             "out: choose a local path, or a store that is made for a network"
@@ -117,19 +118,28 @@ def boot_id() -> str:
 def file_system_of(folder: str) -> str | None:
     """The type of the file system that this folder is on, where the kernel says so."""
     try:
-        mounts = _read("/proc/self/mountinfo").splitlines()
+        mounts = _read("/proc/self/mountinfo")
     except OSError:
         return None
-    folder = os.path.realpath(folder)
+    return file_system_in(mounts, os.path.realpath(folder))
+
+
+def file_system_in(mounts: str, folder: str) -> str | None:
+    """The same, from the text of a mountinfo: the mount with the longest path, of equal ones the last."""
     best, kind = "", None
-    for line in mounts:
+    for line in mounts.splitlines():
         # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda1 rw: see proc_pid_mountinfo(5)
         before, _, after = line.partition(" - ")
-        point = before.split()[4].encode().decode("unicode_escape")
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
         inside = folder == point or folder.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, after.split()[0]
     return kind
+
+
+def is_network(kind: str | None) -> bool:
+    """Other machines may see the same files there."""
+    return kind in _NETWORK
 
 
 def write_lock_holder(shm: str) -> int | None:
