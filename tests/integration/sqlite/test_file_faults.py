@@ -325,7 +325,7 @@ def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_reques
         waited.append(now() - asked)
 
     report(f"alone {waited[0]:.2f} s, beside a request that may take 5 s: {waited[1]:.2f} s")
-    assert waited[1] < 2 * waited[0]
+    assert waited[1] < 3 * waited[0]
 
 
 # ── another boot ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -77,7 +77,7 @@ def test_a_stopped_first_waiter_holds_the_others_up_for_its_woken_lease_and_stil
     assert stopped.is_silent(0.1)  # it lost its place, not its wish
     others[1].ask("release", lock="one")
     assert stopped.hear()["acquired"] > entered[1]
-    assert held_up < WOKEN_LEASE + LOOK_AGAIN + 0.6
+    assert held_up < WOKEN_LEASE + LOOK_AGAIN + 1.2  # looking as seldom as those behind, it would be up to 3.5
 
 
 def test_a_first_waiter_stopped_for_a_moment_keeps_its_place(crew: Crew, store: Store, observer: Observer) -> None:
