@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,32 @@ def test_closing_ends_the_threads_of_a_client(tmp_path: Path) -> None:
     client.close()
 
     assert set(threading.enumerate()) == before
+
+
+def test_a_wait_that_begins_while_its_client_closes_attends_to_nobody(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/locks.db"
+    with holdfast.Client(url) as other, other.lock("a"):
+        client = holdfast.Client(url)
+        assert client.lock("a").acquire(timeout=0) is None
+        (theirs,) = {*os.listdir(f"{tmp_path}/locks.db-sessions")} - {_session_of(client)}
+        port = _port_of(client)
+        client.close()
+        before = os.listdir("/proc/self/fd")
+
+        port.attend("n", [theirs])
+
+        assert os.listdir("/proc/self/fd") == before
+
+
+def _port_of(client: holdfast.Client) -> Any:
+    assert client._current is not None
+    backend: Any = client._current.backend
+    return backend._port
+
+
+def _session_of(client: holdfast.Client) -> str:
+    name: str = _port_of(client)._file.session.name
+    return name
 
 
 async def test_an_async_client_belongs_to_the_loop_that_first_used_it() -> None:

@@ -124,6 +124,24 @@ def test_an_interrupted_with_leaves_nothing_behind(url: str) -> None:
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
 
 
+def test_an_interrupted_re_entry_is_not_counted(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        lock = client.lock("a", reentrant=True)
+        for delay in SWEEP[:100]:
+            outer = lock.acquire(timeout=20)
+            assert outer is not None
+            inner: list[holdfast.Lease | None] = []
+            interrupted(delay, lambda: inner.append(lock.acquire()))  # noqa: B023  (called at once)
+
+            for lease in [*inner, outer]:
+                assert lease is outer
+                lease.release()
+            assert not outer.held, f"counted after an interrupt at {delay * 1e6:.0f} µs"
+
+        with other.lock("a", timeout=20):
+            assert len(other.inspect("a").holders) == 1
+
+
 def test_an_interrupted_wait_leaves_the_queue(url: str) -> None:
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         held = other.lock("a").acquire()

@@ -158,12 +158,19 @@ class Engine(Generic[L]):
         """The owner has it already: count, if both sides agreed to that and the old lease covers the new claim."""
         terms = lock.terms
         if terms.reentrant and held._terms.reentrant and (held._terms.exclusive or not terms.exclusive):
-            with self.mutex:
-                if held._phase is Phase.HELD:
-                    lock.keep(owner, held)
-                    attempt = Attempt(held)
-                    held._depth += 1  # last: no call follows in which an interrupt could leave it counted
-                    return attempt
+            attempt: Attempt[L] | None = None
+            try:
+                with self.mutex:
+                    if held._phase is Phase.HELD:
+                        lock.keep(owner, held)
+                        attempt = Attempt(held)
+                        held._depth += 1
+            except BaseException:
+                if attempt is not None:  # an interrupt after it was counted: the caller never gets to count it back
+                    held._depth -= 1
+                raise
+            if attempt is not None:
+                return attempt
         if timeout == 0:
             return Attempt(None, holder="this thread or task itself")
         if terms.exclusive and not held._terms.exclusive:

@@ -38,6 +38,7 @@ class AsyncioPort:
             remove_reader=self._remove_reader,
         )
         self._heard: Session | None = None  # whose rings we hear
+        self._closed = False
 
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
         loop = self._runtime.loop
@@ -54,6 +55,8 @@ class AsyncioPort:
         self._wake = wake
 
     def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+        if self._closed:
+            return
         self._watch.attend(nonce, sessions)
         session = self._file.session
         if session is not None and session is not self._heard:
@@ -65,6 +68,7 @@ class AsyncioPort:
 
     async def close(self) -> None:
         loop = self._runtime.loop
+        self._closed = True
         self._watch.close()
         if self._heard is not None:
             loop.remove_reader(self._heard.fd)

@@ -50,8 +50,8 @@ class BlockingPort:
 
     def attend(self, nonce: str, sessions: Iterable[str]) -> None:
         with self._mutex:
-            self._watch.attend(nonce, sessions)
             if not self._closed:
+                self._watch.attend(nonce, sessions)
                 self._listen()
 
     def dismiss(self, nonce: str) -> None:
