@@ -1,0 +1,57 @@
+"""Options that commands share, so that they are spelled, explained and refused alike."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.client import Client
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """--url, for a command that uses `open_client`."""
+    parser.add_argument(
+        "--url",
+        help="the store, such as sqlite:///var/lib/app/locks.db (default: $HOLDFAST_URL, or a file of this user's)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json: the same facts for a program."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def open_client(arguments: argparse.Namespace) -> Client:
+    """A client for the store that `add_url` was told of.
+
+    Raises:
+        ConfigurationError: there is no such store, or one that no other process could see.
+    """
+    from holdfast.client import Client
+    from holdfast.errors import ConfigurationError
+    from holdfast.guarantees import Scope
+
+    client = Client(arguments.url)
+    if client.guarantees.scope is Scope.PROCESS:
+        client.close()
+        raise ConfigurationError(f"url {client.url} is private to one process: name a store that others can see too")
+    return client
+
+
+def seconds(*, least: float = 0.0) -> Callable[[str], float]:
+    """A type for argparse: a finite number of seconds, `least` or more."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be {least:g} or more seconds, not {text}")
+        return value
+
+    return convert
