@@ -110,6 +110,15 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
         return self._started().backend.guarantees
 
     @property
+    def lifelines(self) -> tuple[int, ...]:
+        """Descriptors for a process that works under a lease of ours: `subprocess.Popen(…, pass_fds=client.lifelines)`.
+
+        Where the death of a holder lets the next one in at once, it counts as alive as long as such a process is. The
+        ttl stands: nobody but this client renews the lease. Empty where only the ttl counts, and before the first use.
+        """
+        return self._started().backend.lifelines
+
+    @property
     def url(self) -> str:
         """The store's URL, without its password."""
         return self._address.redacted

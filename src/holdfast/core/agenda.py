@@ -28,10 +28,14 @@ class Agenda(Generic[T]):
         """Note it for its due time, unless it is not due at all."""
         when = self._due(item)
         if when is not None:
-            self._count += 1
-            heapq.heappush(self._heap, (when, self._count, weakref.ref(item)))
-            if len(self._heap) > self._sweep_at:
-                self._sweep()
+            self.put(when, item)
+
+    def put(self, when: float, item: T) -> None:
+        """Note it for a time that the caller knows to be its due time."""
+        self._count += 1
+        heapq.heappush(self._heap, (when, self._count, weakref.ref(item)))
+        if len(self._heap) > self._sweep_at:
+            self._sweep()
 
     def earliest(self) -> float | None:
         """When the next item is due, exactly."""

@@ -102,8 +102,7 @@ class Engine(Generic[L]):
                         if self.events and in_the_way is None:
                             self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
                         in_the_way, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
-                    elif self.runtime.now() < outcome.deadline - terms.stop_margin:
-                        since = self.runtime.now()
+                    elif (since := self.runtime.now()) < outcome.deadline - terms.stop_margin:
                         hold = self._lease_type(self, terms, ticket, outcome, since=since, owner=owner, lock=lock)
                         self._publish(hold, lock, owner)
                         if self.events:
@@ -423,6 +422,8 @@ class Engine(Generic[L]):
 
     def _limit(self, give_up: float = _FOREVER) -> float:
         now = self.runtime.now()
+        if give_up == _FOREVER:
+            return now + self.io_timeout
         return min(now + self.io_timeout, max(give_up, now + IO_TIMEOUT_MIN))
 
     def _unavailable(self, problem: str) -> BackendUnavailable:

@@ -47,11 +47,12 @@ class Keeper:
 
     def add(self, hold: Hold) -> None:
         """Keep this new lease until it is released or lost."""
+        stop_at, renew_at = hold._stop_at, hold._renew_at
         with self._mutex:
-            self._alarms.add(hold)
-            self._renewals.add(hold)
-            due = min(hold._renew_at, hold._stop_at)
-        self._be_there(due)
+            self._alarms.put(stop_at, hold)
+            if hold._terms.renew:
+                self._renewals.put(renew_at, hold)
+        self._be_there(min(renew_at, stop_at))
 
     def owe(self, ticket: Ticket, after: float = 0.0) -> None:
         """Take this ticket off the server, from `after` on, until it answers."""

@@ -88,6 +88,10 @@ class Backend(Protocol):
     url: str
     guarantees: Guarantees
 
+    @property
+    def lifelines(self) -> tuple[int, ...]:
+        """Descriptors by which the store sees that the holder lives, if it does: open in any process, it lives."""
+
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         """Take the lock, or (if `queue`) a place in its queue, or keep the place already taken."""
 

@@ -21,17 +21,23 @@ class Wakeups:
         self._expected: dict[str, Event | None] = {}  # the event while somebody waits
         self._hinted: set[str] = set()
 
-    def expect(self, nonce: str) -> None:
-        """From now on its hints are kept."""
-        self._expected.setdefault(nonce)
+    def expect(self, nonce: str) -> bool:
+        """From now on its hints are kept. Whether they were before."""
+        if nonce in self._expected:
+            return True
+        self._expected[nonce] = None
+        return False
 
-    def forget(self, nonce: str) -> None:
-        """The ticket has gone, or is in. Should somebody still wait for it, the wait is over."""
+    def forget(self, nonce: str) -> bool:
+        """The ticket has gone, or is in: if somebody still waits for it, the wait is over. Whether it was expected."""
+        if nonce not in self._expected:
+            return False
         with self._mutex:
             event = self._expected.pop(nonce, None)
             self._hinted.discard(nonce)
         if event is not None:
             event.set()
+        return True
 
     def wake(self, nonce: str) -> None:
         """Pass a hint on; nothing happens when the ticket has gone."""

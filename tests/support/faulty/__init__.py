@@ -55,6 +55,7 @@ class FaultyBackend:
     def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
         self.url = url
         self.guarantees = inner.guarantees
+        self.lifelines = inner.lifelines
         self._inner = inner
         self._runtime = runtime
         self._faults = Faults.of(url)

@@ -40,6 +40,10 @@ class AsyncioPort:
         self._heard: Session | None = None  # whose rings we hear
         self._closed = False
 
+    @property
+    def lifelines(self) -> tuple[int, ...]:
+        return self._file.lifelines
+
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
         loop = self._runtime.loop
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.sqlite.file import LockFile, patiently
+from holdfast.backends.sqlite.file import Busy, LockFile, patiently
 from holdfast.backends.sqlite.protocol import SqliteBackend
 from holdfast.backends.sqlite.sessions import Session, Watch
 
@@ -36,11 +36,18 @@ class BlockingPort:
         self._heard: Session | None = None  # whose rings we hear
         self._closed = False
 
+    @property
+    def lifelines(self) -> tuple[int, ...]:
+        return self._file.lifelines
+
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
         async def attempt() -> T:
             return self._file.attempt(step)
 
-        return await patiently(attempt, self._file, self._runtime, deadline)
+        try:
+            return self._file.attempt(step)  # nearly always
+        except Busy:
+            return await patiently(attempt, self._file, self._runtime, deadline)
 
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)

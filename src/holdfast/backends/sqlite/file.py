@@ -83,8 +83,9 @@ class LockFile:
         self._folder = f"{path}-sessions"
         self._turn = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
         self._store: Hashable = None
-        self._files: Hashable = None
+        self._standing = place.Standing(path)
         self._closed = False
         self._forking: int | None = None  # the thread that forks, while it keeps our turn
         self.session: sessions.Session | None = None
@@ -95,6 +96,11 @@ class LockFile:
     def sessions_folder(self) -> str:
         return self._folder
 
+    @property
+    def lifelines(self) -> tuple[int, ...]:
+        session = self.session
+        return () if session is None else (session.fd,)
+
     def attempt(self, step: Callable[[Transaction], T]) -> T:
         """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was replaced meanwhile.
 
@@ -103,13 +109,8 @@ class LockFile:
         """
         with self._turn:
             result, transaction = self._on_the_right_file(step)
-        for session in transaction.buried:
-            sessions.bury(self._folder, session)
-        for session, nonce in transaction.rings:
-            if session == transaction.session:
-                self._ring_own(nonce)
-            else:
-                sessions.ring(self._folder, session, nonce)
+        if transaction.afterwards:
+            self._do_afterwards(transaction)
         return result
 
     def still_busy(self) -> BackendUnavailable:
@@ -123,7 +124,7 @@ class LockFile:
 
     def intact(self, store: Hashable) -> bool:
         """What granted leases under this identity is still what stands at the path, and others still see us alive."""
-        if store is None or store != self._store or place.identities(self._path) != self._files:
+        if store is None or store != self._store or not self._standing.is_as_noted():
             return False
         session = self.session
         return session is not None and session.is_open()
@@ -179,13 +180,13 @@ class LockFile:
     def _on_the_right_file(self, step: Callable[[Transaction], T]) -> tuple[T, _Transaction]:
         """What counts is done in the file that stands at the path when it is done, not in one removed before."""
         for _ in range(_REPLACED_MAX):
-            connection = self._connection or self._open()
+            cursor = self._cursor or self._open()
             session = self.session
             if session is None:
                 raise self._unavailable("the client is closed")
-            transaction = _Transaction(connection, self._folder, session.name, self._store)
+            transaction = _Transaction(cursor, self._folder, session.name, self._store)
             try:
-                result = self._run(connection, transaction, step)
+                result = self._run(transaction, step)
             except BackendError:
                 if self.intact(self._store):
                     raise
@@ -195,38 +196,43 @@ class LockFile:
             self._disconnect()
         raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced again and again")
 
-    def _run(self, connection: sqlite3.Connection, transaction: _Transaction, step: Callable[[Transaction], T]) -> T:
+    def _do_afterwards(self, transaction: _Transaction) -> None:
+        for session, nonce in transaction.afterwards:
+            if nonce is None:
+                sessions.bury(self._folder, session)
+            elif session == transaction.session:
+                self._ring_own(nonce)
+            else:
+                sessions.ring(self._folder, session, nonce)
+
+    def _run(self, transaction: _Transaction, step: Callable[[Transaction], T]) -> T:
         committing = False
         try:
-            connection.execute("BEGIN IMMEDIATE")
             transaction.begin()
             result = step(transaction)
-            transaction.end()
             committing = True
-            connection.execute("COMMIT")
+            transaction.commit()
         except sqlite3.Error as error:
-            self._roll_back(connection, transaction)
+            self._roll_back(transaction)
             problem = self._translated(error)
             if committing and _primary(error) not in (*_BUSY, sqlite3.SQLITE_FULL):
                 raise OutcomeUnknown(backend=self._url, problem=str(problem)) from error
             raise problem from error
         except BaseException:
-            self._roll_back(connection, transaction)
+            self._roll_back(transaction)
             raise
         return result
 
-    def _roll_back(self, connection: sqlite3.Connection, transaction: _Transaction) -> None:
-        transaction.end()
+    def _roll_back(self, transaction: _Transaction) -> None:
         try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            transaction.roll_back()
         except sqlite3.Error:
             # The connection is of no use any more. Without it the transaction is rolled back all the same.
             self._disconnect()
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Cursor:
         if self._closed:
             raise self._unavailable("the client is closed")
         if self._path in self._spoilt:
@@ -252,7 +258,8 @@ class LockFile:
                 raise self._unavailable(str(error)) from error
             raise
         self._connection, self._store = connection, store
-        return connection
+        self._cursor = connection.cursor()
+        return self._cursor
 
     @contextlib.contextmanager
     def _nobody_else_opens(self) -> Iterator[None]:
@@ -294,10 +301,9 @@ class LockFile:
             raise
         for name in dead:
             sessions.bury(self._folder, name)
-        files = place.identities(self._path)
-        if before is None or files[0] != before:
+        files = self._standing.note()
+        if before is None or place.identity(self._path) != before:
             raise Busy  # replaced while we opened it: from the beginning
-        self._files = files
         return (files, file_id)
 
     def _check_owner(self, connection: sqlite3.Connection) -> bool:
@@ -354,7 +360,7 @@ class LockFile:
     def _disconnect(self) -> None:
         """Begin again, next time, with what stands at the path then."""
         if self._connection is not None:
-            connection, self._connection = self._connection, None
+            connection, self._connection, self._cursor = self._connection, None, None
             connection.close()
 
     def _translated(self, error: sqlite3.Error) -> Exception:
@@ -371,41 +377,57 @@ class LockFile:
 class _Transaction:
     """What a step sees; open cursors are closed before COMMIT, so that no read outlives its transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, folder: str, session: str, store: Hashable) -> None:
-        self._connection = connection
+    __slots__ = ("_cursor", "_folder", "_reading", "afterwards", "now", "session", "store", "wall")
+
+    def __init__(self, cursor: sqlite3.Cursor, folder: str, session: str, store: Hashable) -> None:
+        self._cursor = cursor  # for all that is read at once
+        self._reading: list[sqlite3.Cursor] = []
         self._folder = folder
-        self._cursors: list[sqlite3.Cursor] = []
         self.session = session
         self.store = store
         self.now = 0.0
         self.wall = 0.0
-        self.rings: list[tuple[str, str]] = []
-        self.buried: list[str] = []
+        self.afterwards: list[tuple[str, str | None]] = []  # sessions to ring, with the nonce; to bury, without
 
     def begin(self) -> None:
+        self._cursor.execute("BEGIN IMMEDIATE")
         self.now, self.wall = system.now(), time.time()
 
-    def end(self) -> None:
-        for cursor in self._cursors:
+    def commit(self) -> None:
+        if self._reading:
+            self._end_reading()
+        self._cursor.execute("COMMIT")
+
+    def roll_back(self) -> None:
+        self._end_reading()
+        if self._cursor.connection.in_transaction:
+            self._cursor.execute("ROLLBACK")
+
+    def _end_reading(self) -> None:
+        for cursor in self._reading:
             cursor.close()
-        self._cursors.clear()
+        self._reading.clear()
+
+    def row(self, sql: str, *values: Value) -> tuple[Any, ...] | None:
+        rows = self._cursor.execute(sql, values).fetchall()
+        return rows[0] if rows else None
 
     def rows(self, sql: str, *values: Value) -> Iterator[tuple[Any, ...]]:
-        cursor = self._connection.execute(sql, values)
-        self._cursors.append(cursor)
+        cursor = self._cursor.connection.execute(sql, values)
+        self._reading.append(cursor)
         return cursor
 
     def change(self, sql: str, *values: Value) -> int:
-        return self._connection.execute(sql, values).rowcount
+        return self._cursor.execute(sql, values).rowcount
 
     def is_dead(self, session: str) -> bool:
         return sessions.is_dead(self._folder, session)
 
     def bury(self, session: str) -> None:
-        self.buried.append(session)
+        self.afterwards.append((session, None))
 
     def ring(self, session: str, nonce: str) -> None:
-        self.rings.append((session, nonce))
+        self.afterwards.append((session, nonce))
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -7,6 +7,8 @@ import os
 import re
 import sqlite3
 import subprocess
+import time
+from collections.abc import Hashable
 
 from holdfast.errors import ConfigurationError
 
@@ -87,9 +89,53 @@ def identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def identities(path: str) -> tuple[tuple[int, int] | None, ...]:
-    """Of the file and of the two that SQLite keeps beside it: without them, processes would not see each other."""
-    return identity(path), identity(f"{path}-wal"), identity(f"{path}-shm")
+class Standing:
+    """Which files stand at the path: the lock file, and the two beside it by which processes see each other.
+
+    Asked after every transaction, so one look at their folder has to do most times. Every file that comes, goes or is
+    renamed there sets the folder's time; a folder that still has the time it had when we looked at each file, and had
+    been left alone for a while before that, has had no such change since. The while is because these times come from a
+    coarse clock: two changes within one of its ticks would leave one time.
+    """
+
+    _SETTLED_NS = 100_000_000  # ticks take 1 ms to 10 ms
+
+    def __init__(self, path: str) -> None:
+        self._paths = (path, f"{path}-wal", f"{path}-shm")
+        self._folder = os.path.dirname(path)
+        self._noted: tuple[tuple[int, int] | None, ...] = ()
+        self._settled: tuple[int, ...] | None = None
+
+    def note(self) -> Hashable:
+        """Take what stands there now for what should; the answer tells it from all others."""
+        self._settled = None
+        self._noted = self._look()
+        return self._noted
+
+    def is_as_noted(self) -> bool:
+        """Nothing was removed or replaced since."""
+        folder = self._look_at_folder()
+        if folder is not None and folder == self._settled:
+            return True
+        if self._look() != self._noted:
+            return False
+        self._settled = folder if self._is_settled(folder) else None
+        return True
+
+    def _look(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(map(identity, self._paths))
+
+    def _look_at_folder(self) -> tuple[int, ...] | None:
+        try:
+            status = os.stat(self._folder)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
+
+    def _is_settled(self, folder: tuple[int, ...] | None) -> bool:
+        if folder is None or os.path.islink(self._paths[0]):  # then the file is in some other folder
+            return False
+        return time.time_ns() - max(folder[0], folder[1]) > self._SETTLED_NS
 
 
 def clear_for_new(path: str) -> None:

@@ -18,6 +18,9 @@ class Transaction(Protocol):
     session: str  # ours
     store: Hashable  # which file this is; another one may stand at the same path tomorrow
 
+    def row(self, sql: str, *values: Value) -> tuple[Any, ...] | None:
+        """The first row of a query, or None."""
+
     def rows(self, sql: str, *values: Value) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, read as they are asked for."""
 
@@ -36,6 +39,10 @@ class Transaction(Protocol):
 
 class SqlitePort(Protocol):
     """One lock file, opened at first use."""
+
+    @property
+    def lifelines(self) -> tuple[int, ...]:
+        """Our session's FIFO, if it is open."""
 
     async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
         """Run `step` in a transaction; it may be run again if the file was replaced, so it must be idempotent."""

@@ -43,22 +43,25 @@ GUARANTEES = Guarantees(
 )
 
 _NO_NUMBER = 2**63 - 1  # behind everybody
+_NO_STATE = (0, True)  # somebody has emptied the table: ask the queue
 ATTEND_MAX = 32  # sessions that one waiter attends to; beyond that, its look-again has to do
 
+# No RETURNING: SQLite builds a table for it, which costs more than the statement (17 µs to 30 µs each, in 3.40).
 _PLACES = 'SELECT number, nonce, session, granted, exclusive, "limit", expires, info FROM tickets WHERE name = ?'
 _QUEUE = f"{_PLACES} ORDER BY number"
 _AHEAD = f"{_PLACES} AND number < ? AND (exclusive OR ?) ORDER BY number"
 _BEFORE = f"{_PLACES} AND number < ? ORDER BY number DESC"
 _OTHER_LIMIT = f'{_PLACES} AND NOT exclusive AND "limit" IS NOT ?'
-_IN_USE = "SELECT 1 FROM tickets WHERE name = ? LIMIT 1"
+_LOOK = "SELECT last_number, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM state"
 _NUMBER = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
-_DRAW = "UPDATE state SET last_number = max(last_number + 1, ?) RETURNING last_number"
+_DRAW = "UPDATE state SET last_number = ?"
 _INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _GRANT = "UPDATE tickets SET granted = 1, expires = ? WHERE name = ? AND number = ?"
 _STAY = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
 _REMOVE = "DELETE FROM tickets WHERE name = ? AND number = ?"
 _REMOVE_SESSION = "DELETE FROM tickets WHERE session = ?"
-_LEAVE = "DELETE FROM tickets WHERE name = ? AND nonce = ? RETURNING granted, expires"
+_LEAVE = "DELETE FROM tickets WHERE name = ? AND nonce = ?"
+_LEAVE_HELD = f"{_LEAVE} AND granted AND expires > ?"
 _RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND granted"
 _BREAK = "DELETE FROM tickets WHERE name = ? AND number = ? AND granted"
 _SOMEBODY_WAITS = "SELECT 1 FROM tickets WHERE name = ? AND NOT granted LIMIT 1"
@@ -98,16 +101,21 @@ class SqliteBackend:
         self._wakeups = Wakeups(runtime)
         port.listen(self._wakeups.wake)
 
+    @property
+    def lifelines(self) -> tuple[int, ...]:
+        return self._port.lifelines
+
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
-        if queue:
-            self._wakeups.expect(ticket.nonce)
+        has_waited = queue and self._wakeups.expect(ticket.nonce)
         outcome = await self._port.transact(lambda txn: _enter(txn, ticket, queue=queue), deadline=deadline)
         if isinstance(outcome, _InTheWay):
             if queue:
                 self._port.attend(ticket.nonce, outcome.attend)
             return outcome.waiting
-        self._forget(ticket)
+        self._wakeups.forget(ticket.nonce)
+        if has_waited:
+            self._port.dismiss(ticket.nonce)
         fence, store = outcome
         return Granted(fence, lease_deadline(sent, ticket.ttl, 0.0), store)
 
@@ -117,7 +125,8 @@ class SqliteBackend:
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
         outcome = await self._port.transact(lambda txn: [_leave(txn, ticket) for ticket in tickets], deadline=deadline)
         for ticket in tickets:
-            self._forget(ticket)
+            if self._wakeups.forget(ticket.nonce):
+                self._port.dismiss(ticket.nonce)
         return outcome
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
@@ -149,10 +158,6 @@ class SqliteBackend:
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _forget(self, ticket: Ticket) -> None:
-        self._wakeups.forget(ticket.nonce)
-        self._port.dismiss(ticket.nonce)
-
 
 # ── the steps, each inside one transaction ───────────────────────────────────────────────────────────────────────────
 
@@ -160,29 +165,32 @@ class SqliteBackend:
 def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _InTheWay:
     name = ticket.name
     number: int | None = None
-    # The usual case is one statement: the lock is free and nobody waits.
-    if next(txn.rows(_IN_USE, name), None) is not None:
-        number = next((row[0] for row in txn.rows(_NUMBER, name, ticket.nonce)), None)
+    last_number, is_in_use = txn.row(_LOOK, name) or _NO_STATE
+    if is_in_use:
+        place = txn.row(_NUMBER, name, ticket.nonce)
+        number = place[0] if place else None
         if not ticket.exclusive:
             _agree_on_limit(txn, ticket)
         obstacle = first_obstacle(ticket.limit, _live_ahead(txn, ticket, number))
         if obstacle is not None:
-            return _stand_in_line(txn, ticket, number, obstacle, queue=queue)
+            return _stand_in_line(txn, ticket, number, obstacle, last_number, queue=queue)
     expires = txn.now + ticket.ttl
     if number is None:
-        number = _insert(txn, ticket, granted=True, expires=expires)
+        number = _insert(txn, ticket, last_number, granted=True, expires=expires)
     else:
         txn.change(_GRANT, expires, name, number)
     return number, txn.store
 
 
-def _stand_in_line(txn: Transaction, ticket: Ticket, number: int | None, obstacle: _Place, *, queue: bool) -> _InTheWay:
+def _stand_in_line(
+    txn: Transaction, ticket: Ticket, number: int | None, obstacle: _Place, last_number: int, *, queue: bool
+) -> _InTheWay:
     holder = who(obstacle.info)
     if not queue:
         return _InTheWay(Waiting(LOOK_AGAIN, holder), ())
     expires = txn.now + WAITER_LEASE
     if number is None:
-        number = _insert(txn, ticket, granted=False, expires=expires)
+        number = _insert(txn, ticket, last_number, granted=False, expires=expires)
     else:
         txn.change(_STAY, expires, ticket.name, number)
     _wake_next(txn, ticket.name)  # in case something ahead of others has just been found over
@@ -201,12 +209,10 @@ def _stand_in_line(txn: Transaction, ticket: Ticket, number: int | None, obstacl
 
 
 def _leave(txn: Transaction, ticket: Ticket) -> bool:
-    left = next(txn.rows(_LEAVE, ticket.name, ticket.nonce), None)
-    if left is None:
-        return False
-    _wake_next(txn, ticket.name)
-    granted, expires = left
-    return bool(granted) and expires > txn.now
+    was_held = txn.change(_LEAVE_HELD, ticket.name, ticket.nonce, txn.now) == 1
+    if was_held or txn.change(_LEAVE, ticket.name, ticket.nonce) == 1:
+        _wake_next(txn, ticket.name)
+    return was_held
 
 
 def _renew(txn: Transaction, ticket: Ticket) -> bool:
@@ -220,9 +226,10 @@ def _break(txn: Transaction, name: str, fence: int) -> bool:
     return broken
 
 
-def _insert(txn: Transaction, ticket: Ticket, *, granted: bool, expires: float) -> int:
+def _insert(txn: Transaction, ticket: Ticket, last_number: int, *, granted: bool, expires: float) -> int:
     # With the wall clock as floor, fences go on growing even if the file was lost with its counter.
-    number: int = next(txn.rows(_DRAW, int(txn.wall * 1e6)))[0]
+    number = max(last_number + 1, int(txn.wall * 1e6))
+    txn.change(_DRAW, number)
     txn.change(
         _INSERT,
         ticket.name,
@@ -271,7 +278,7 @@ def _agree_on_limit(txn: Transaction, ticket: Ticket) -> None:
 
 def _wake_next(txn: Transaction, name: str) -> None:
     """Ring those waiters that the rule lets in now, in order, up to the first that it does not."""
-    if next(txn.rows(_SOMEBODY_WAITS, name), None) is None:
+    if txn.row(_SOMEBODY_WAITS, name) is None:
         return
     ahead: list[_Place] = []
     for place in map(_Place._make, txn.rows(_QUEUE, name)):

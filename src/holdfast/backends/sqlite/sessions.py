@@ -42,9 +42,10 @@ class Session:
     def is_open(self) -> bool:
         """Our own end is: a program that closes descriptors it does not know would make us look dead to others."""
         try:
-            return os.path.samestat(os.fstat(self.fd), self._status)
+            status = os.fstat(self.fd)
         except OSError:
             return False
+        return status.st_ino == self._status.st_ino and status.st_dev == self._status.st_dev
 
     def rings(self) -> list[str]:
         """The nonces written to us since the last look."""

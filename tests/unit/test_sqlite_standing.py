@@ -1,0 +1,83 @@
+"""Not noticing that the lock file is not the one any more, because only its folder was looked at."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.sqlite.place import Standing
+from tests.support.processes import eventually
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for suffix in ("", "-wal", "-shm"):
+        (folder / f"locks.db{suffix}").touch()
+    return folder / "locks.db"
+
+
+def settled(path: Path) -> Standing:
+    """One that looks at nothing but the folder from now on."""
+    standing = Standing(str(path))
+    standing.note()
+    eventually(lambda: standing.is_as_noted() and standing._settled is not None)
+    return standing
+
+
+def replace(path: Path) -> None:
+    path.with_name("other").touch()
+    path.with_name("other").rename(path)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "removed": lambda path: path.unlink(),
+    "replaced": replace,
+    "renamed": lambda path: path.rename(f"{path}.old"),
+    "its log removed": lambda path: Path(f"{path}-wal").unlink(),
+    "its log replaced": lambda path: replace(Path(f"{path}-wal")),
+    "its index removed": lambda path: Path(f"{path}-shm").unlink(),
+    "its folder renamed": lambda path: path.parent.rename(f"{path.parent}.old"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("make", [settled, None], ids=["settled", "fresh"])
+def test_every_change_is_noticed(path: Path, make: Callable[[Path], Standing] | None, change: str) -> None:
+    if make is not None:
+        standing = make(path)
+    else:
+        standing = Standing(str(path))
+        standing.note()
+    assert standing.is_as_noted()
+
+    CHANGES[change](path)
+
+    assert not standing.is_as_noted()
+
+
+def test_files_of_others_that_come_and_go_do_not_matter(path: Path) -> None:
+    standing = settled(path)
+
+    path.with_name("other").touch()
+
+    assert standing.is_as_noted()
+    assert standing._settled is None  # until the folder is at rest again, each file is looked at
+
+
+def test_a_file_behind_a_symbolic_link_is_looked_at_each_time(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    standing = Standing(str(link))
+    standing.note()
+    eventually(lambda: time.time_ns() - os.stat(tmp_path).st_ctime_ns > 2 * Standing._SETTLED_NS)
+    assert standing.is_as_noted()
+
+    replace(path)
+
+    assert not standing.is_as_noted()
