@@ -39,11 +39,18 @@ class Address(NamedTuple):
 
 
 def default_url() -> str:
-    """$HOLDFAST_URL, or a file in the user's state folder that is private to the user."""
+    """$HOLDFAST_URL, or a file in the user's state folder that is private to the user.
+
+    Raises:
+        ConfigurationError: this user has no home folder to keep it in.
+    """
     url = os.environ.get("HOLDFAST_URL")
     if url:
         return url
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    home = os.path.expanduser("~")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+    if state.startswith("~"):  # no $HOME, and no entry in /etc/passwd: it would be a folder called ~ in the current one
+        raise ConfigurationError("this user has no home folder to keep locks in: set HOLDFAST_URL, or HOME")
     return "sqlite://" + os.path.join(os.path.abspath(state), "holdfast", "locks.db")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from typing import Any
@@ -31,6 +32,22 @@ async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab) -> None:
     for actor, task in ((holder, None), (first, one), (second, two)):
         got = lease if task is None else await task
         await actor(lambda _, taken=got: taken.release())
+
+
+async def test_a_holder_is_shown_since_its_grant_not_since_it_asked(lab: Lab) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a").acquire())
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
+    await lab.until_waiting("a", 1)
+    asked = (await lab.state("a")).waiters[0].since
+
+    before = time.time()
+    await asyncio.sleep(0.01)  # so that the two differ by more than the clocks of two processes may
+    await holder(lambda _: lease.release())
+    taken = await waiting
+
+    assert asked < before < (await lab.state("a")).holders[0].since
+    await waiter(lambda _: taken.release())
 
 
 async def test_locks_lists_what_is_in_use_and_nothing_else(lab: Lab) -> None:

@@ -1,8 +1,8 @@
 """The command line. The top of the house: nothing imports it.
 
 A command is a module (or a folder) here with a function `add_parser(commands)`: it adds its own parser, with
-`run=<function>` among its defaults, and imports what it needs when it runs. Then its name goes into `_COMMANDS`.
-`run(arguments)` returns the exit status: 0, 1 if what was asked for did not come out, 128 + n for signal n.
+`run=<function>` among its defaults, and imports what it needs when it runs. Then its module goes into `_COMMANDS`.
+`run(arguments)` returns the exit status, one of `statuses`; what it raises is given one here.
 """
 
 from __future__ import annotations
@@ -15,41 +15,76 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from holdfast import HoldfastError, __version__
+from holdfast import BackendError, ConfigurationError, HoldfastError, __version__
+from holdfast.cli import statuses
+from holdfast.cli.text import escape
 
-_COMMANDS = ("demo",)
+# Modules, in the order of the help. Each knows what its command is called: `break` could not be a module's name.
+_COMMANDS = ("run", "ls", "show", "break_lock", "watch", "backends", "completion", "demo")
+_EPILOG = """\
+`holdfast COMMAND --help` says more, with examples and exit statuses. The store
+is --url, or $HOLDFAST_URL, or a file in this user's state folder.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status of the process."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a lock's name may hold what this terminal cannot show
+    if sys.stdout is None:  # closed by whoever started us: nobody reads, but the status counts
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
-        parser = _parser()
-        arguments = parser.parse_args(argv)
+        parser = make_parser()
+        words, command = _split(sys.argv[1:] if argv is None else argv)
+        arguments = parser.parse_args(words, argparse.Namespace(command=command))
         if arguments.run is None:
             parser.print_help(sys.stderr)
-            return 2
+            return statuses.USAGE
         run: Callable[[argparse.Namespace], int] = arguments.run
         status = run(arguments)
         sys.stdout.flush()
     except HoldfastError as error:
-        print("holdfast:", " ".join(str(error).split()), file=sys.stderr)
-        return 1
+        print("holdfast:", escape(" ".join(str(error).split())), file=sys.stderr)
+        return _status_of(error)
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        return statuses.of_signal(signal.SIGINT)
     except BrokenPipeError:
         # Whoever read our output has gone (`holdfast … | head`). Python flushes once more at exit: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return statuses.of_signal(signal.SIGPIPE)
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="holdfast", description="Locks that many programs share.")
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """What is for us, and what stands behind the first `--` of `holdfast run`: argparse would mix up their options."""
+    words = list(argv)
+    if words[:1] != ["run"] or "--" not in words:
+        return words, None
+    end = words.index("--")
+    return words[:end], words[end + 1 :]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; `completion` reads it too."""
+    parser = argparse.ArgumentParser(
+        prog="holdfast",
+        description="Locks that many programs share.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name in _COMMANDS:
-        importlib.import_module(f"holdfast.cli.{name}").add_parser(commands)
+    for module in _COMMANDS:
+        importlib.import_module(f"holdfast.cli.{module}").add_parser(commands)
     return parser
+
+
+def _status_of(error: HoldfastError) -> int:
+    match error:
+        case ConfigurationError():
+            return statuses.USAGE
+        case BackendError():
+            return statuses.UNAVAILABLE
+        case _:
+            return statuses.NOT_DONE

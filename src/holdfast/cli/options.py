@@ -20,9 +20,21 @@ def add_url(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     """--json: the same facts for a program."""
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """NAME, of one lock. Completion offers the locks that are in use."""
+    parser.add_argument("name", metavar="NAME", help="the lock's name")
+
+
+def add_prefix(parser: argparse.ArgumentParser) -> None:
+    """[PREFIX], for some of the locks. Completion offers those that are in use."""
+    parser.add_argument(
+        "prefix", metavar="PREFIX", nargs="?", default="", help="only locks whose names begin like this"
+    )
 
 
 def open_client(arguments: argparse.Namespace) -> Client:

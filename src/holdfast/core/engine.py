@@ -53,7 +53,7 @@ class Engine(Generic[L]):
         self._lease_type = lease_type
         self._serial = next(_serials)
         self._who = runtime.who()
-        self._holds: weakref.WeakSet[L] = weakref.WeakSet()
+        self._holds: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of their grants
         self._waiting: dict[str, Ticket] = {}
         self._keeper = Keeper(self)
         self._closed = False
@@ -186,13 +186,13 @@ class Engine(Generic[L]):
             owner.holds[self._serial, hold._terms.name] = weakref.ref(hold)
         lock.keep(owner, hold)
         with self.mutex:
-            self._holds.add(hold)
+            self._holds[hold._ticket.nonce] = weakref.ref(hold)
         self._keeper.add(hold)
 
     def _unpublish(self, hold: L, phase: Phase) -> None:
         with self.mutex:
             hold._phase = phase
-            self._holds.discard(hold)
+            self._holds.pop(hold._ticket.nonce, None)
         self._forget(hold)
 
     def _forget(self, hold: Hold) -> None:
@@ -338,6 +338,7 @@ class Engine(Generic[L]):
                 return
             hold._phase = Phase.LOST
             hold._reason = reason
+            self._holds.pop(hold._ticket.nonce, None)
         # Off the server, but not before the deadline: with a stop margin the body still has until then.
         self._keeper.owe(hold._ticket, after=hold._deadline if hold._terms.stop_margin else 0.0)
         self._tell_lost(hold)
@@ -389,7 +390,8 @@ class Engine(Generic[L]):
         """Release what is held, withdraw what waits, pay what is owed, as far as the server answers; then let go."""
         self._closed = True
         with self.mutex:
-            holds = [hold for hold in self._holds if hold._phase is Phase.HELD]
+            there = [ref() for ref in list(self._holds.values())]
+            holds = [hold for hold in there if hold is not None and hold._phase is Phase.HELD]
         for hold in holds:
             self._unpublish(hold, Phase.RELEASED)
             self._keeper.owe(hold._ticket)
@@ -405,20 +407,24 @@ class Engine(Generic[L]):
 
         No mutex is taken: another thread of the parent may have held it when the child was made, so there is a new one.
         """
-        for hold in list(self._holds):
-            if hold._phase is not Phase.RELEASED:
+        for ref in list(self._holds.values()):
+            hold = ref()
+            if hold is not None and hold._phase is not Phase.RELEASED:
                 hold._phase, hold._reason = Phase.LOST, reason
         self.mutex = self.runtime.mutex()
         self._keeper.abandon(self.mutex)
         self.backend.abandon()
 
-    def warn_dropped(self, name: str, fence: int, ttl: float) -> None:
-        warnings.warn(
-            f"the lease of lock {name!r} (fence {fence}) was dropped without release(): it is renewed no more and "
-            f"keeps others out until its ttl of {ttl:g} s is over",
-            ResourceWarning,
-            stacklevel=3,
-        )
+    def dropped(self, hold: Hold) -> None:
+        """Nobody refers to this lease any more, and it was not released; a weak reference to it is dead by now."""
+        self._holds.pop(hold._ticket.nonce, None)
+        if hold._phase is Phase.HELD:
+            warnings.warn(
+                f"the lease of lock {hold.name!r} (fence {hold.fence}) was dropped without release(): it is renewed no "
+                f"more and keeps others out until its ttl of {hold.ttl:g} s is over",
+                ResourceWarning,
+                stacklevel=3,
+            )
 
     def _limit(self, give_up: float = _FOREVER) -> float:
         now = self.runtime.now()

@@ -175,8 +175,8 @@ class Hold:
 
     def __del__(self) -> None:
         # Nothing is released here: whoever dropped the lease may still be working under it. It runs out instead.
-        if getattr(self, "_phase", None) is Phase.HELD:
-            self._engine.warn_dropped(self.name, self._fence, self.ttl)
+        if getattr(self, "_phase", None) in (Phase.HELD, Phase.OWED):
+            self._engine.dropped(self)
 
     @property
     def _stop_at(self) -> float:

@@ -22,7 +22,7 @@ class BlockingPort:
         self._store = store
         self._wake: Callable[[str], None] = lambda _: None
 
-    async def change(self, step: Callable[[Store], T]) -> T:
+    async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
         with self._store.mutex:
             return step(self._store)
 

@@ -43,7 +43,7 @@ class Store:
 class MemoryPort(Protocol):
     """What the protocol needs."""
 
-    async def change(self, step: Callable[[Store], T]) -> T:
+    async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
         """Run `step` on the store, alone."""
 
     def ring(self, nonce: str) -> None:

@@ -62,7 +62,7 @@ class MemoryBackend:
         sent = self._runtime.now()
         if queue:
             self._wakeups.expect(ticket.nonce)
-        outcome = await self._port.change(lambda store: self._enter(store, ticket, queue=queue))
+        outcome = await self._port.change(lambda store: self._enter(store, ticket, queue=queue), deadline=deadline)
         if isinstance(outcome, Waiting):
             return outcome
         self._wakeups.forget(ticket.nonce)
@@ -74,11 +74,15 @@ class MemoryBackend:
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
         for ticket in tickets:
             self._wakeups.forget(ticket.nonce)
-        return await self._port.change(lambda store: [self._leave(store, ticket) for ticket in tickets])
+        return await self._port.change(
+            lambda store: [self._leave(store, ticket) for ticket in tickets], deadline=deadline
+        )
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
         sent = self._runtime.now()
-        alive = await self._port.change(lambda store: [self._renew(store, ticket) for ticket in tickets])
+        alive = await self._port.change(
+            lambda store: [self._renew(store, ticket) for ticket in tickets], deadline=deadline
+        )
         return [
             Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else Gone()
             for ticket, still in zip(tickets, alive, strict=True)
@@ -88,16 +92,17 @@ class MemoryBackend:
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        return await self._port.change(lambda store: self._inspect(store, name))
+        return await self._port.change(lambda store: self._inspect(store, name), deadline=deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         infos = await self._port.change(
-            lambda store: [self._inspect(store, name) for name in sorted(store.queues) if name.startswith(prefix)]
+            lambda store: [self._inspect(store, name) for name in sorted(store.queues) if name.startswith(prefix)],
+            deadline=deadline,
         )
         return [info for info in infos if info.holders or info.waiters]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        return await self._port.change(lambda store: self._break(store, name, fence))
+        return await self._port.change(lambda store: self._break(store, name, fence), deadline=deadline)
 
     async def close(self) -> None:
         self._wakeups.wake_all()  # the store itself belongs to the process
@@ -121,7 +126,8 @@ class MemoryBackend:
             mine = Place(ticket, store.last_number, now, self._port.ring)
             places[ticket.nonce] = mine
         if obstacle is None:
-            mine.granted = True
+            if not mine.granted:
+                mine.granted, mine.since = True, now
             mine.expires = now + ticket.ttl
             return mine.number
         mine.expires = now + WAITER_LEASE

@@ -56,7 +56,7 @@ _LOOK = "SELECT last_number, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM 
 _NUMBER = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
 _DRAW = "UPDATE state SET last_number = ?"
 _INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_GRANT = "UPDATE tickets SET granted = 1, expires = ? WHERE name = ? AND number = ?"
+_GRANT = "UPDATE tickets SET granted = 1, expires = ?, since = ? WHERE name = ? AND number = ?"
 _STAY = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
 _REMOVE = "DELETE FROM tickets WHERE name = ? AND number = ?"
 _REMOVE_SESSION = "DELETE FROM tickets WHERE session = ?"
@@ -178,7 +178,7 @@ def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hasha
     if number is None:
         number = _insert(txn, ticket, last_number, granted=True, expires=expires)
     else:
-        txn.change(_GRANT, expires, name, number)
+        txn.change(_GRANT, expires, txn.wall, name, number)
     return number, txn.store
 
 

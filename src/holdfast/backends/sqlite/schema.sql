@@ -18,7 +18,7 @@ CREATE TABLE tickets (
     exclusive INTEGER NOT NULL,
     "limit" INTEGER,
     expires REAL NOT NULL,      -- seconds of CLOCK_BOOTTIME
-    since REAL NOT NULL,        -- Unix time, for people
+    since REAL NOT NULL,        -- Unix time, for people: when it was queued, then when it was granted
     agent TEXT NOT NULL,
     info TEXT NOT NULL,
     PRIMARY KEY (name, number)

@@ -16,6 +16,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from holdfast.cli import statuses
+from holdfast.cli.help import SIGNALS, STORE, Commands, add_command
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,14 +26,28 @@ SECONDS = 8.0
 WORKERS = 4
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
+_DESCRIPTION = """\
+Several processes take turns on one lock. After a while the one that holds it
+is killed with kill -9, and the next takes over. Ends with a summary.
+"""
+
+
+def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
         "demo",
-        help="show processes that take turns on one lock, one of which is killed",
-        description=(
-            "Several processes take turns on one lock. After a while the one that holds it is killed with kill -9, "
-            "and the next takes over. Ends with a summary; its exit status is 1 if a check failed."
-        ),
+        summary="show processes that take turns on one lock",
+        description=_DESCRIPTION,
+        examples={
+            "holdfast demo": "four processes for eight seconds",
+            "holdfast demo --workers 9 --seconds 60": "more of it",
+        },
+        results={
+            statuses.DONE: "done, and all was as it should be",
+            statuses.NOT_DONE: "a check failed",
+            **STORE,
+            **SIGNALS,
+        },
     )
     parser.add_argument(
         "--workers",

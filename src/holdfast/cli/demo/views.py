@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.cli.demo import words
 from holdfast.cli.demo.record import Record, Turn
-from holdfast.cli.terminal import WIDTH_MAX, Terminal
+from holdfast.cli.terminal import WIDTH_MAX, Picture, Terminal
 
 COLUMNS_MIN = 60
 WINDOW = 8.0  # seconds that the bar looks back
@@ -73,17 +73,14 @@ class Plain:
 
 
 class Live:
-    """Drawn again and again in the same place.
-
-    The cursor stays visible and rests below the picture, so there is nothing to restore however the process ends.
-    """
+    """A table drawn again and again in the same place."""
 
     wants_frames = True
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._told: list[tuple[str, int]] = []  # with their colours
-        self._height = 0
+        self._picture = Picture(sys.stdout)
 
     def begin(self, heading: str, url: str, pids: dict[int, int]) -> None:
         _write([self._paint(heading[: self._width], _BOLD), f"store: {url}"[: self._width]])
@@ -105,14 +102,10 @@ class Live:
             *(self._paint(line[: self._width], color) for line, color in self._told),
             *[""] * (_TOLD - len(self._told)),
         ]
-        up = f"\x1b[{self._height}A" if self._height else ""
-        # Each line clears what is left of the one before it. One write, so that nothing flickers.
-        sys.stdout.write("\r" + up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
-        sys.stdout.flush()
-        self._height = len(lines)
+        self._picture.draw(lines)
 
     def end(self, lines: Sequence[str]) -> None:
-        _write(["\r\x1b[K", *lines])
+        self._picture.end(["", *lines])
 
     @property
     def _width(self) -> int:

@@ -1,0 +1,106 @@
+"""What the parser says: commands, their options and arguments. The one place that looks inside argparse."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NamedTuple
+
+_LOCK_NAMES = ("name", "prefix")  # see cli/options.py: add_name, add_prefix
+_COMMAND_LINES = ("run",)  # what stands behind their `--` is another program's
+
+
+class Option(NamedTuple):
+    """One option, in all its spellings."""
+
+    spellings: tuple[str, ...]
+    takes_value: bool
+    value: str  # what to call it
+    choices: tuple[str, ...]
+    help: str
+
+
+class Argument(NamedTuple):
+    """What stands in one place of the command line."""
+
+    name: str
+    choices: tuple[str, ...]
+    is_lock: bool
+
+
+class Command(NamedTuple):
+    """One command."""
+
+    name: str
+    summary: str
+    options: tuple[Option, ...]
+    arguments: tuple[Argument, ...]
+    runs_another: bool  # takes another program's command line behind `--`
+
+
+class Spec(NamedTuple):
+    """The whole command line."""
+
+    options: tuple[Option, ...]
+    commands: tuple[Command, ...]
+
+    @property
+    def with_value(self) -> list[str]:
+        """Every spelling of an option whose value is the next word."""
+        each = {
+            spelling
+            for options in (self.options, *(command.options for command in self.commands))
+            for option in options
+            if option.takes_value
+            for spelling in option.spellings
+        }
+        return sorted(each)
+
+
+def read(parser: argparse.ArgumentParser) -> Spec:
+    """All that completion needs to know of a parser."""
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse has no public way to read a parser
+    summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}  # noqa: SLF001 - as above
+    return Spec(
+        options=_options(parser),
+        commands=tuple(_command(name, summaries.get(name, ""), each) for name, each in commands.choices.items()),
+    )
+
+
+def fill(script: str, **parts: str) -> str:
+    """A shell's script with the parts that stand between @ signs: % and braces mean something to shells."""
+    for name, part in parts.items():
+        script = script.replace(f"@{name}@", part)
+    return script
+
+
+def _command(name: str, summary: str, parser: argparse.ArgumentParser) -> Command:
+    positional = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001 - as above
+    return Command(
+        name=name,
+        summary=summary,
+        options=_options(parser),
+        arguments=tuple(
+            Argument(str(action.metavar or action.dest), _choices(action), action.dest in _LOCK_NAMES)
+            for action in positional
+        ),
+        runs_another=name in _COMMAND_LINES,
+    )
+
+
+def _options(parser: argparse.ArgumentParser) -> tuple[Option, ...]:
+    formatter = parser._get_formatter()  # noqa: SLF001 - as above
+    return tuple(
+        Option(
+            spellings=tuple(action.option_strings),
+            takes_value=action.nargs != 0,
+            value=str(action.metavar or action.dest.upper()),
+            choices=_choices(action),
+            help=formatter._expand_help(action) if action.help else "",  # noqa: SLF001 - as above
+        )
+        for action in parser._actions  # noqa: SLF001 - as above
+        if action.option_strings and action.help != argparse.SUPPRESS
+    )
+
+
+def _choices(action: argparse.Action) -> tuple[str, ...]:
+    return tuple(choice for choice in action.choices or () if isinstance(choice, str))

@@ -1,0 +1,53 @@
+"""Times and durations as people read them."""
+
+from __future__ import annotations
+
+import time
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+_WHOLE_FROM = 10  # seconds from which tenths do not matter
+
+
+def short(seconds: float) -> str:
+    """In one unit and up to four characters, for a table. Never more than is true.
+
+    >>> short(3.25), short(59.9), short(150), short(90_000)
+    ('3.2s', '59s', '2m', '1d')
+    """
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit[0]}"
+    return f"{_seconds(seconds)}s"
+
+
+def long(seconds: float) -> str:
+    """In two units, where there is room.
+
+    >>> long(3.25), long(150), long(90_000)
+    ('3.2 s', '2 min 30 s', '1 d 1 h')
+    """
+    smaller = (*_UNITS[1:], (1, "s"))
+    for (size, unit), (part, part_unit) in zip(_UNITS, smaller, strict=True):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} {int(seconds % size // part)} {part_unit}"
+    return f"{_seconds(seconds)} s"
+
+
+def age(since: float, now: float) -> float:
+    """Seconds since a moment on another machine's clock, which may be ahead of ours."""
+    return max(0.0, now - since)
+
+
+def moment(at: float) -> str:
+    """A Unix time, to the second, in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def stamp(at: float) -> str:
+    """The same to the millisecond, for the lines of a log."""
+    return f"{moment(at)}.{int(at % 1 * 1000):03d}"
+
+
+def _seconds(seconds: float) -> str:
+    whole = int(seconds)
+    return str(whole) if whole >= _WHOLE_FROM else f"{int(max(0.0, seconds) * 10) / 10:.1f}"

@@ -1,0 +1,53 @@
+"""How a command explains itself: the same parts in the same order for all, readable at 80 columns."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Mapping
+
+from holdfast.cli import statuses
+
+_COLUMNS = 78
+USAGE: dict[int | str, str] = {statuses.USAGE: "bad arguments, or a URL that cannot be used"}
+STORE = {**USAGE, statuses.UNAVAILABLE: "the store could not be asked"}
+SIGNALS: dict[int | str, str] = {"130, 143": "ended by Ctrl-C, by SIGTERM"}
+
+Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse gives what add_subparsers returns no public name
+
+
+def add_command(
+    commands: Commands[argparse.ArgumentParser],
+    name: str,
+    *,
+    summary: str,
+    description: str,
+    examples: Mapping[str, str],
+    results: Mapping[int | str, str],
+) -> argparse.ArgumentParser:
+    """A parser for one command.
+
+    Args:
+        summary: One line, for the list of commands.
+        description: What it does, in lines of at most 78 columns.
+        examples: Command lines, and what each of them does.
+        results: Its exit statuses, and what each of them means.
+    """
+    meanings = {str(status): meaning for status, meaning in results.items()}
+    parts = [_listed("examples:", examples), _listed("exit status:", meanings)]
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog="\n\n".join(parts),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _listed(heading: str, entries: Mapping[str, str]) -> str:
+    column = max(map(len, entries)) + 4
+    lines = [
+        textwrap.fill(meaning, _COLUMNS, initial_indent=f"  {entry}".ljust(column), subsequent_indent=" " * column)
+        for entry, meaning in entries.items()
+    ]
+    return "\n".join([heading, *lines])

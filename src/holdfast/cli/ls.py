@@ -1,0 +1,106 @@
+"""`holdfast ls`: which locks are in use, and by whom."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.cli import options, statuses
+from holdfast.cli.help import STORE, Commands, add_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.cli.terminal import Terminal
+    from holdfast.core.tickets import LockInfo
+
+_DESCRIPTION = """\
+List the locks that somebody holds or waits for. A lock with several holders
+has a line for each of them: how long it is held, and how much of the ttl is
+left, unless it is renewed.
+
+Long names are shortened in the middle, and on a narrow terminal columns are
+left out: `holdfast show` and --json have everything.
+"""
+
+
+def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
+        "ls",
+        summary="list the locks that are in use",
+        description=_DESCRIPTION,
+        examples={
+            "holdfast ls": "all locks in use",
+            "holdfast ls order:": "those whose names begin with order:",
+            "holdfast ls --json | jq '.[].lock'": "their names, for a program",
+        },
+        results={statuses.DONE: "done, also if no lock is in use", **STORE},
+    )
+    options.add_prefix(parser)
+    options.add_url(parser)
+    form = parser.add_mutually_exclusive_group()
+    options.add_json(form)
+    form.add_argument(
+        "--names", action="store_true", help="print names only, one to a line, unprintable ones quoted as for bash"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with options.open_client(arguments) as client:
+        locks = client.locks(arguments.prefix)
+        url = client.url
+    if arguments.json:
+        import json
+
+        from holdfast.cli.facts import lock_as_dict
+
+        print(json.dumps([lock_as_dict(info) for info in locks], indent=2))
+    elif arguments.names:
+        from holdfast.cli.text import shown
+
+        for info in locks:
+            print(shown(info.name))
+    elif locks:
+        from holdfast.cli.terminal import Terminal
+
+        print(*table(locks, Terminal.of(sys.stdout), time.time()), sep="\n")
+    else:
+        from holdfast.cli.text import escape, shown
+
+        those = f" whose name begins with {shown(arguments.prefix)}" if arguments.prefix else ""
+        print(f"no lock{those} is in use ({escape(url)})", file=sys.stderr)
+    return statuses.DONE
+
+
+def table(locks: Sequence[LockInfo], terminal: Terminal, now: float) -> list[str]:
+    """A heading, and a line for each holder."""
+    from holdfast.cli.tables import Column, draw
+
+    columns = (
+        Column("lock", flexible=True),
+        Column("kind", goes=1),
+        Column("holder", flexible=True),
+        Column("fence", right=True, goes=5),
+        Column("held", right=True, goes=4),
+        Column("left", right=True, goes=2),
+        Column("waiters", right=True, goes=3),
+    )
+    return draw(columns, [row for info in locks for row in _rows(info, now)], terminal)
+
+
+def _rows(info: LockInfo, now: float) -> Sequence[Sequence[str]]:
+    from holdfast.cli.durations import age, short
+    from holdfast.cli.facts import kind_words, who
+    from holdfast.cli.text import shown
+
+    name, kind, waiters = shown(info.name), kind_words(info), str(len(info.waiters))
+    rows = []
+    for holder in info.holders:
+        held = short(age(holder.since, now))
+        rows.append((name, kind, who(holder), str(holder.fence), held, short(holder.remaining), waiters))
+        name = kind = waiters = ""  # said once
+    return rows or [(name, kind, "(nobody)", "", "", "", waiters)]

@@ -1,0 +1,111 @@
+"""The command line on a store of the test's own, and programs that use locks there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import holdfast
+from tests.support.processes import PATIENCE, Crew, Worker, eventually
+from tests.support.terminals import OnTerminal
+
+HOLDFAST = [sys.executable, "-m", "holdfast"]
+HOLDER = str(Path(__file__).with_name("holder.py"))
+
+
+class Result(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    errors: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+class Place:
+    """A store, the environment that names it, and a look at it that does not go through the command line."""
+
+    def __init__(self, folder: Path, client: holdfast.Client) -> None:
+        self.path = folder / "locks.db"
+        self.url = f"sqlite://{self.path}"
+        self.client = client
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")},
+            "HOLDFAST_URL": self.url,
+            "PYTHONIOENCODING": "utf-8",
+            "PYTHONUTF8": "1",
+            "TERM": "xterm",
+            "TZ": "UTC",
+        }
+
+    def run(self, *arguments: str, **more: str) -> Result:
+        """A command, without a terminal; `more` goes into its environment."""
+        process = self.start(*arguments, **more)
+        out, errors = process.communicate(timeout=PATIENCE)
+        return Result(process.returncode, out, errors)
+
+    def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*HOLDFAST, *arguments],
+            env={**self.environment, **more},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def fences(self, lock: str) -> list[int]:
+        return [holder.fence for holder in self.client.inspect(lock).holders if holder.fence is not None]
+
+    def await_waiters(self, lock: str, number: int) -> None:
+        eventually(lambda: len(self.client.inspect(lock).waiters) == number)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with holdfast.Client(f"sqlite://{tmp_path}/locks.db") as client:
+        yield Place(tmp_path, client)
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    with Crew(HOLDER) as crew:
+        yield crew
+
+
+@pytest.fixture
+def holder(crew: Crew, place: Place) -> Worker:
+    return crew.start(place.url)
+
+
+Screens = Callable[..., OnTerminal]
+
+
+@pytest.fixture
+def screen(place: Place) -> Iterator[Screens]:
+    """Starts a command on a terminal: `screen("watch", columns=40)`."""
+    started: list[OnTerminal] = []
+
+    def start(*arguments: str, columns: int = 80, lines: int = 24, **more: str) -> OnTerminal:
+        environment = {**place.environment, **more}
+        started.append(OnTerminal([*HOLDFAST, *arguments], environment, columns=columns, lines=lines))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

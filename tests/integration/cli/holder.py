@@ -1,0 +1,92 @@
+"""A program that takes locks, for tests: started by `Crew`, told what to do in JSON lines. It may pose as any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+import holdfast
+
+
+class Holder:
+    """The commands are its public methods."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client: holdfast.Client | None = None
+        self._leases: dict[str, list[holdfast.Lease]] = {}
+
+    def run(self) -> None:
+        self._answer({"ready": True})
+        for line in sys.stdin:
+            arguments = json.loads(line)
+            do = arguments.pop("do")
+            try:
+                answer = getattr(self, do)(**arguments) or {}
+            except Exception as error:
+                answer = {"error": type(error).__name__, "message": str(error)}
+            self._answer(answer)
+
+    def pose(self, host: str | None = None, program: str | None = None, thread: str | None = None) -> None:
+        """Be another machine, program or thread, as far as others can see. Before anything else."""
+        if host is not None:
+            real = os.uname()
+            posed = os.uname_result((real.sysname, host, real.release, real.version, real.machine))
+            os.uname = lambda: posed
+        sys.argv[0] = program or sys.argv[0]
+        threading.current_thread().name = thread or threading.current_thread().name
+
+    def hold(self, lock: str, **options: Any) -> dict[str, Any]:
+        """Take a lock: `shared` as a reader, with `limit` as a permit of a semaphore."""
+        lease = self._lock(lock, **options).acquire(timeout=0)
+        assert lease is not None, f"{lock!r} is busy"
+        self._leases.setdefault(lock, []).append(lease)
+        return {"fence": lease.fence}
+
+    def hold_many(self, locks: list[str]) -> None:
+        for name in locks:
+            self.hold(lock=name)
+
+    def wait(self, lock: str, **options: Any) -> None:
+        """Stand in line, on a thread of its own."""
+
+        def take() -> None:
+            lease = self._lock(lock, **options).acquire()
+            assert lease is not None
+            self._leases.setdefault(lock, []).append(lease)
+
+        threading.Thread(target=take, name="waiting", daemon=True).start()
+
+    def release(self, lock: str) -> None:
+        """All that it holds of it."""
+        for lease in self._leases.pop(lock):
+            lease.release()
+
+    def lost(self, lock: str) -> dict[str, Any]:
+        """Which fences it has lost, found out by renewing."""
+        lost = []
+        for lease in self._leases[lock]:
+            try:
+                lease.renew()
+            except holdfast.LockLost:
+                lost.append(lease.fence)
+        return {"lost": lost}
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+    def _lock(self, name: str, *, shared: bool = False, limit: int | None = None, **options: Any) -> holdfast.Lock:
+        self._client = self._client or holdfast.Client(self._url)
+        if limit is not None:
+            return self._client.semaphore(name, limit, **options)
+        if shared:
+            return self._client.rwlock(name, **options).read()
+        return self._client.lock(name, **options)
+
+
+if __name__ == "__main__":
+    Holder(sys.argv[1]).run()

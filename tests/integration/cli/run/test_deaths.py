@@ -1,0 +1,202 @@
+"""`holdfast run` dies, or is stopped, and its command works on while somebody else holds the lock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.client import Client
+from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, children, is_running, state_of
+from tests.support.processes import PATIENCE, eventually, now
+
+NEXT = "import time; print(time.clock_gettime(time.CLOCK_BOOTTIME))"  # when the next holder's command began
+
+
+def wait_until_somebody_waits(client: Client) -> None:
+    eventually(lambda: bool(client.inspect("a").waiters))
+
+
+def next_start(process: subprocess.Popen[str]) -> float:
+    out, complaints = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, complaints
+    return float(out)
+
+
+@pytest.mark.parametrize("time", range(20))
+def test_killed_with_9_its_command_is_gone_before_the_next_one_starts(
+    runs: Runs, stamps: Stamps, client: Client, time: int
+) -> None:
+    holder = runs.start("a", "--", *STAMPER, str(stamps.path), "--children", str(time % 3))
+    stamps.wait_for(processes=1 + time % 3)
+    waiter = runs.start("a", "--", sys.executable, "-c", NEXT)
+    wait_until_somebody_waits(client)
+
+    holder.kill()
+
+    started = next_start(waiter)
+    assert stamps.last() < started
+    assert not [pid for pid in stamps.pids() if is_running(pid)]
+
+
+@pytest.mark.parametrize("time", range(5))
+def test_killed_together_with_its_guard_its_command_is_gone_before_the_next_one_starts(
+    runs: Runs, stamps: Stamps, client: Client, time: int
+) -> None:
+    holder = runs.start("a", "--", *STAMPER, str(stamps.path))
+    stamps.wait_for()
+    waiter = runs.start("a", "--", sys.executable, "-c", NEXT)
+    wait_until_somebody_waits(client)
+    (guard,) = children(holder.pid)
+
+    for pid in (holder.pid, guard) if time % 2 else (guard, holder.pid):
+        os.kill(pid, signal.SIGKILL)
+
+    assert stamps.last() < next_start(waiter)
+
+
+def test_a_killed_guard_takes_the_whole_command_with_it_and_the_lock_is_given_back(runs: Runs, stamps: Stamps) -> None:
+    holder = runs.start("a", "--", *STAMPER, str(stamps.path), "--children", "2")
+    stamps.wait_for(processes=3)
+    (guard,) = children(holder.pid)
+
+    os.kill(guard, signal.SIGKILL)
+
+    _, complaints = holder.communicate(timeout=PATIENCE)
+    assert holder.returncode == 128 + signal.SIGKILL
+    assert "guard process was killed" in complaints
+    assert not [pid for pid in stamps.pids() if is_running(pid)]
+    assert runs.run("a", "-n", "--", "true")[0] == 0
+
+
+def test_stopped_past_its_ttl_its_command_is_killed_at_the_deadline(runs: Runs, stamps: Stamps) -> None:
+    holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path), "--children", "1", "--ignore-term")
+    stamps.wait_for(processes=2)
+
+    stopped = now()
+    os.kill(holder.pid, signal.SIGSTOP)
+    eventually(lambda: not any(map(is_running, stamps.pids())))
+
+    assert state_of(holder.pid) == "T"  # it is the guard that did it
+    assert stamps.last() <= stopped + 3  # the ttl
+    os.kill(holder.pid, signal.SIGCONT)
+    holder.communicate(timeout=PATIENCE)
+    assert holder.returncode == 123
+
+
+def test_a_stopped_guard_does_not_let_the_command_outlive_the_lock(runs: Runs, stamps: Stamps, client: Client) -> None:
+    holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path))
+    stamps.wait_for()
+    (guard,) = children(holder.pid)
+
+    os.kill(guard, signal.SIGSTOP)
+    (lease,) = client.inspect("a").holders
+    assert lease.fence is not None
+    client.break_lock("a", lease.fence)
+
+    eventually(lambda: not any(map(is_running, stamps.pids())))
+    os.kill(guard, signal.SIGCONT)
+    holder.communicate(timeout=PATIENCE)
+    assert holder.returncode == 123
+
+
+def test_stopped_as_a_whole_its_command_dies_on_resume(runs: Runs, stamps: Stamps) -> None:
+    holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path))
+    stamps.wait_for()
+    (guard,) = children(holder.pid)
+    (command,) = stamps.pids()
+
+    for pid in (command, guard, holder.pid):
+        os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: runs.run("a", "-n", "--", "true")[0] == 0)  # the lease has run out
+    for pid in (guard, command, holder.pid):
+        with contextlib.suppress(ProcessLookupError):  # the guard, once it runs, is quick
+            os.kill(pid, signal.SIGCONT)
+
+    holder.communicate(timeout=PATIENCE)
+    assert holder.returncode == 123
+    assert not is_running(command)
+
+
+# ── the lease ends while all are well ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_when_the_lock_file_is_deleted_the_command_is_killed(runs: Runs, stamps: Stamps) -> None:
+    holder = runs.start("a", "--", *STAMPER, str(stamps.path), "--ignore-term")
+    stamps.wait_for()
+
+    deleted = now()
+    for suffix in ("", "-wal", "-shm"):
+        os.unlink(f"{runs.file}{suffix}")
+
+    _, complaints = holder.communicate(timeout=PATIENCE)
+    assert holder.returncode == 123
+    assert "was lost" in complaints
+    assert stamps.last() <= deleted + 30  # the ttl: its deadline
+
+
+def test_when_the_lease_is_broken_the_command_is_killed(runs: Runs, stamps: Stamps, client: Client) -> None:
+    holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path), "--ignore-term")
+    stamps.wait_for()
+    (lease,) = client.inspect("a").holders
+    assert lease.fence is not None
+
+    assert client.break_lock("a", lease.fence)
+
+    _, complaints = holder.communicate(timeout=PATIENCE)
+    assert holder.returncode == 123
+    assert "ran out or was broken" in complaints
+    assert not any(map(is_running, stamps.pids()))
+
+
+_BLOCKER = (
+    "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN IMMEDIATE'); print(1, flush=True); input()"
+)
+
+
+def blocked(runs: Runs) -> subprocess.Popen[str]:
+    """Another process keeps the lock file's write lock, so that no renewal succeeds."""
+    command = [sys.executable, "-c", _BLOCKER, str(runs.file)]
+    blocker = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert blocker.stdout is not None
+    blocker.stdout.readline()
+    return blocker
+
+
+def test_when_it_cannot_be_renewed_the_command_gets_sigterm_in_time_to_end_by_itself(runs: Runs) -> None:
+    script = "trap 'echo tidying up; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    holder = runs.start("a", "--ttl", "3", "--grace", "1.4", "--", "sh", "-c", script)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+
+    with blocked(runs) as blocker:
+        out, complaints = holder.communicate(timeout=PATIENCE)
+        blocker.kill()
+
+    assert out == "tidying up\n"
+    assert holder.returncode == 123
+    assert "no renewal succeeded" in complaints
+
+
+def test_a_command_that_ignores_sigterm_is_killed_at_the_deadline(runs: Runs, stamps: Stamps) -> None:
+    holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path), "--ignore-term", "--children", "1")
+    stamps.wait_for(processes=2)
+
+    with blocked(runs) as blocker:
+        since = now()
+        holder.communicate(timeout=PATIENCE)
+        blocker.kill()
+
+    assert holder.returncode == 123
+    assert stamps.last() <= since + 3  # the ttl
+
+
+def test_max_hold_ends_a_command_that_takes_too_long(runs: Runs, stamps: Stamps) -> None:
+    status, _, complaints = runs.run("a", "--ttl", "3", "--max-hold", "0.8", "--", *STAMPER, str(stamps.path))
+
+    assert status == 123
+    assert "max_hold of 0.8 s is reached" in complaints

@@ -1,0 +1,251 @@
+"""What a script sees of `holdfast run`: statuses that mean two things, signals that go astray, locks left taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from holdfast.client import Client
+from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
+from tests.support.processes import PATIENCE, eventually
+
+
+def test_the_command_finds_lock_and_fence_in_its_environment(runs: Runs) -> None:
+    code = "import json, os; print(json.dumps([os.environ['HOLDFAST_LOCK'], os.environ['HOLDFAST_FENCE']]))"
+
+    first, second = (json.loads(runs.run("näme with space", "--", sys.executable, "-c", code)[1]) for _ in range(2))
+
+    assert first[0] == second[0] == "näme with space"
+    assert int(first[1]) < int(second[1])
+
+
+def test_options_of_the_command_are_its_own(runs: Runs) -> None:
+    status, out, _ = runs.run("a", "--ttl", "9", "--", "echo", "--ttl", "--", "-n")
+
+    assert (status, out) == (0, "--ttl -- -n\n")
+
+
+@pytest.mark.parametrize("status", [0, 1, 77, 255])
+def test_the_status_is_the_commands_own(runs: Runs, status: int) -> None:
+    assert runs.run("a", "--", "sh", "-c", f"exit {status}")[0] == status
+
+
+def test_a_command_ended_by_a_signal_gives_128_and_its_number(runs: Runs) -> None:
+    assert runs.run("a", "--", "sh", "-c", "kill -9 $$")[0] == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/", 126)])
+def test_a_command_that_cannot_be_started_is_named_and_the_lock_given_back(
+    runs: Runs, command: str, status: int
+) -> None:
+    found, _, complaints = runs.run("a", "--", command)
+
+    assert found == status
+    assert repr(command) in complaints
+    assert runs.run("a", "-n", "--", "true")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["a"], "holdfast run NAME -- COMMAND"),
+        (["a", "--"], "holdfast run NAME -- COMMAND"),
+        (["--", "true"], "NAME"),
+        (["", "--", "true"], "name must not be empty"),
+        (["a", "--ttl", "0", "--", "true"], "ttl must be between"),
+        (["a", "--ttl", "nan", "--", "true"], "argument --ttl"),
+        (["a", "--grace", "20", "--", "true"], "--grace"),
+        (["a", "--semaphore", "0", "--", "true"], "limit must be"),
+        (["a", "--semaphore", "2", "--shared", "--", "true"], "not allowed with"),
+        (["a", "-n", "-w", "3", "--", "true"], "not allowed with"),
+        (["a", "--meta", "owner", "--", "true"], "KEY=VALUE"),
+        (["a", "-E", "256", "--", "true"], "--busy-status"),
+        (["a", "--url", "memory://", "--", "true"], "private to one process"),
+        (["a", "--url", "nothing", "--", "true"], "url must look like"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(runs: Runs, arguments: list[str], complaint: str) -> None:
+    status, _, complaints = runs.run(*arguments)
+
+    assert status == 2
+    assert complaint in complaints
+
+
+def test_a_store_that_cannot_be_asked_has_a_status_of_its_own(runs: Runs) -> None:
+    runs.file.parent.mkdir()
+    runs.file.write_text("not a database, but a long enough text to be taken for a damaged one")
+
+    status, _, complaints = runs.run("a", "--", "true")
+
+    assert status == 125
+    assert "not a lock file" in complaints
+
+
+# ── busy ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("wait", [["-n"], ["--no-wait"], ["-w", "0.2"], ["--timeout", "0"]])
+def test_a_busy_lock_has_a_status_of_its_own(runs: Runs, client: Client, wait: list[str]) -> None:
+    with client.lock("a"):
+        status, _, complaints = runs.run("a", *wait, "--", "true")
+
+    assert status == 124
+    assert f"/{os.getpid()}" in complaints  # who is in the way
+    assert not client.inspect("a").waiters
+
+
+def test_the_status_for_busy_can_be_chosen(runs: Runs, client: Client) -> None:
+    with client.lock("a"):
+        assert runs.run("a", "-n", "-E", "0", "--", "true")[0] == 0
+
+
+def test_it_waits_its_turn(runs: Runs, client: Client) -> None:
+    with client.lock("a"):
+        waiter = runs.start("a", "-v", "--", "echo", "done")
+        eventually(lambda: bool(client.inspect("a").waiters))
+
+    out, complaints = waiter.communicate(timeout=PATIENCE)
+    assert (waiter.returncode, out) == (0, "done\n")
+    assert "waiting for lock 'a', held by" in complaints
+    assert "got lock 'a'" in complaints
+
+
+# ── shared ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_shared_commands_run_together_and_keep_others_out(runs: Runs, client: Client, stamps: Stamps) -> None:
+    for _ in range(2):
+        runs.start("a", "--shared", "--", *STAMPER, str(stamps.path))
+
+    stamps.wait_for(processes=2)
+
+    assert len(client.inspect("a").holders) == 2
+    assert runs.run("a", "-n", "--", "true")[0] == 124
+
+
+def test_a_semaphore_lets_in_as_many_as_it_says(runs: Runs, stamps: Stamps) -> None:
+    for _ in range(2):
+        runs.start("a", "--semaphore", "2", "--", *STAMPER, str(stamps.path))
+
+    stamps.wait_for(processes=2)
+
+    assert runs.run("a", "-n", "--semaphore", "2", "--", "true")[0] == 124
+    status, _, complaints = runs.run("a", "-n", "--semaphore", "3", "--", "true")
+    assert (status, "limit=2" in complaints) == (2, True)
+
+
+def test_the_holder_is_shown_with_its_command_and_meta(runs: Runs, client: Client, stamps: Stamps) -> None:
+    runs.start("a", "--meta", "ticket=OPS-7", "--", *STAMPER, str(stamps.path))
+
+    stamps.wait_for()
+
+    (holder,) = client.inspect("a").holders
+    assert holder.meta == {"command": os.path.basename(sys.executable), "ticket": "OPS-7"}
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"])
+def test_signals_are_passed_on(runs: Runs, name: str) -> None:
+    script = f"trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
+    process = runs.start("a", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(getattr(signal, f"SIG{name}"))
+
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (5, f"got {name}\n")
+
+
+def test_a_signal_ends_what_the_command_has_started_too(runs: Runs, stamps: Stamps) -> None:
+    process = runs.start("a", "--", *STAMPER, str(stamps.path), "--children", "2")
+    stamps.wait_for(processes=3)
+
+    process.terminate()
+
+    assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert not any(map(is_running, stamps.pids()))
+
+
+def test_ignored_signals_stay_ignored(runs: Runs) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        process = runs.start("a", "--", "sh", "-c", "echo ready; read line; grep SigIgn /proc/self/status")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    process.send_signal(signal.SIGHUP)
+
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert int(out.split()[1], 16) == 1 << (signal.SIGHUP - 1)  # and nothing else: no SIGPIPE of Python's
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_wait_and_leaves_no_place_in_line(runs: Runs, client: Client, number: signal.Signals) -> None:
+    with client.lock("a"):
+        waiter = runs.start("a", "--", "true")
+        eventually(lambda: bool(client.inspect("a").waiters))
+
+        waiter.send_signal(number)
+
+        _, complaints = waiter.communicate(timeout=PATIENCE)
+        assert waiter.returncode == 128 + number
+        assert not complaints
+        assert not client.inspect("a").waiters
+
+
+# ── what is left behind ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_lock_is_kept_until_what_the_command_left_behind_has_ended(runs: Runs, stamps: Stamps) -> None:
+    script = f"{' '.join(STAMPER)} {stamps.path} & echo $!"
+    process = runs.start("a", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    left = int(process.stdout.readline())
+    assert process.stderr is not None
+    assert "the lock is kept" in process.stderr.readline()
+
+    assert runs.run("a", "-n", "--", "true")[0] == 124
+    os.kill(left, signal.SIGTERM)
+
+    assert process.wait(PATIENCE) == 0
+    assert runs.run("a", "-n", "--", "true")[0] == 0
+
+
+def test_a_daemon_that_has_left_the_session_is_on_its_own(runs: Runs) -> None:
+    code = "from subprocess import *; print(Popen(['sleep', '300'], start_new_session=True, stdout=DEVNULL).pid)"
+    process = runs.start("a", "--", sys.executable, "-W", "ignore", "-c", code)
+    assert process.stdout is not None
+    daemon = int(process.stdout.readline())
+    try:
+        assert process.wait(PATIENCE) == 0
+        assert is_running(daemon)
+        assert runs.run("a", "-n", "--", "true")[0] == 0
+    finally:
+        os.kill(daemon, signal.SIGKILL)
+
+
+def test_a_reader_of_its_output_sees_the_end_when_the_command_closes_it(runs: Runs) -> None:
+    script = "trap 'exit 3' TERM; echo first; exec 1>&-; while :; do sleep 0.05; done"
+    process = runs.start("a", "--", "sh", "-c", script)
+    assert process.stdout is not None
+
+    assert process.stdout.read() == "first\n"
+    process.terminate()
+
+    assert process.wait(PATIENCE) == 3
+
+
+def test_nothing_is_left_beside_the_lock_file(runs: Runs) -> None:
+    assert runs.run("a", "--", "true")[0] == 0
+
+    assert not os.listdir(f"{runs.file}-sessions")

@@ -1,0 +1,159 @@
+r"""Completion: a word that the parser does not know, a lock's name that the shell runs, an error in mid-typing.
+
+Each shell is asked as a person asks it: on a terminal, with the Tab key. What it made of the line is then seen by
+putting `printf` in front of it, so a name counts as completed only if the shell reads it back as that name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import make_parser
+from holdfast.cli.completion import SHELLS, spec
+from tests.integration.cli.conftest import Place
+from tests.support.processes import Worker
+from tests.support.terminals import ESCAPE_CODES, OnTerminal
+
+START = {
+    "bash": ["--norc", "--noprofile", "-i"],
+    "zsh": ["-f", "-i"],
+    "fish": ["--no-config", "--private", "-i"],
+}
+LOAD = {
+    "bash": "bind 'set enable-bracketed-paste off'; source <(holdfast completion bash)",
+    "zsh": "unset zle_bracketed_paste; autoload -U compinit; compinit -u -D; source <(holdfast completion zsh)",
+    "fish": "holdfast completion fish | source",
+}
+
+Session = Callable[[str], list[str]]
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed on this machine, so nobody could say what it makes of the script")
+    return name
+
+
+@pytest.fixture
+def session(shell: str, place: Place, tmp_path: Path) -> Iterator[Session]:
+    """An interactive shell with completion. Given keys, it answers with the words of the line that they made."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
+    (folder / "holdfast").chmod(0o755)
+    environment = {
+        **place.environment,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "PS1": "> ",
+        "LC_ALL": "C.UTF-8",
+    }
+    program = shutil.which(shell)
+    assert program is not None
+    terminal = OnTerminal([program, *START[shell]], environment, columns=400)
+    terminal.type(f"cd {tmp_path}; {LOAD[shell]}; echo load''ed\n")
+    terminal.read_until("loaded")
+
+    def words(keys: str) -> list[str]:
+        terminal.output = ""
+        # The first key goes to the beginning of the line, the others there.
+        terminal.type(f"{keys}\x01printf '<%s>' \n")
+        terminal.type("echo an''swered\n")
+        terminal.read_until("answered")
+        found = re.search(r"(<holdfast>.*>)", ESCAPE_CODES.sub("", terminal.output))
+        assert found is not None, terminal.output
+        return re.findall(r"<(.*?)>", found[0])
+
+    yield words
+    terminal.close()
+
+
+# ── with the Tab key ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_commands_and_options_are_completed(session: Session) -> None:
+    assert session("holdfast sho\t") == ["holdfast", "show"]
+    assert session("holdfast back\t --js\t") == ["holdfast", "backends", "--json"]
+    assert session("holdfast break a --fe\t") == ["holdfast", "break", "a", "--fence"]
+    assert session("holdfast completion fi\t") == ["holdfast", "completion", "fish"]
+
+
+def test_names_of_locks_in_use_are_completed(session: Session, holder: Worker) -> None:
+    holder.ask("hold_many", locks=["order:eu:42", "nightly report", "pool=3", "größe"])
+
+    assert session("holdfast show order\t") == ["holdfast", "show", "order:eu:42"]
+    assert session("holdfast show order:eu:\t") == ["holdfast", "show", "order:eu:42"]
+    assert session("holdfast break --yes nigh\t") == ["holdfast", "break", "--yes", "nightly report"]
+    assert session("holdfast run pool=\t") == ["holdfast", "run", "pool=3"]
+    assert session("holdfast ls gr\t") == ["holdfast", "ls", "größe"]
+
+
+def test_a_quote_that_is_open_is_closed(shell: str, session: Session, holder: Worker) -> None:
+    holder.ask("hold", lock="nightly report: eu")
+
+    assert session("holdfast show 'nightly rep\t") == ["holdfast", "show", "nightly report: eu"]
+    assert session('holdfast show "nightly rep\t') == ["holdfast", "show", "nightly report: eu"]
+
+
+@pytest.mark.parametrize("name", ["x$(touch ran)", "x`touch ran`", "x'; touch ran; '", "x\\$(touch ran)", "x{a,b}*"])
+def test_a_name_is_never_run_by_the_shell(session: Session, holder: Worker, tmp_path: Path, name: str) -> None:
+    holder.ask("hold", lock=name)
+
+    assert session("holdfast show x\t") == ["holdfast", "show", name]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_names_come_from_the_store_on_the_line(session: Session, holder: Worker, place: Place, tmp_path: Path) -> None:
+    holder.ask("hold", lock="here")
+
+    other = f"sqlite://{tmp_path}/other.db"
+    assert session(f"holdfast show --url {other} he\t") == ["holdfast", "show", "--url", other, "he"]
+    assert session(f"holdfast show --url {place.url} he\t") == ["holdfast", "show", "--url", place.url, "here"]
+
+
+def test_a_store_that_cannot_be_asked_is_silence(session: Session) -> None:
+    assert session("holdfast show --url nonsense x\t") == ["holdfast", "show", "--url", "nonsense", "x"]
+
+
+def test_behind_the_dashes_of_run_files_are_completed(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "script.sh").touch()
+
+    assert session("holdfast run a -- cat scri\t") == ["holdfast", "run", "a", "--", "cat", "script.sh"]
+
+
+# ── what is in the scripts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_script_names_every_command_and_every_option_of_the_parser(place: Place, name: str) -> None:
+    result = place.run("completion", name)
+
+    known = spec.read(make_parser())
+    assert (result.status, result.errors) == (0, "")
+    assert {"run", "ls", "show", "break", "watch", "backends", "completion", "demo"} <= {
+        command.name for command in known.commands
+    }
+    for command in known.commands:
+        assert re.search(rf"\b{command.name}\b", result.out)
+        for option in command.options:
+            for spelling in option.spellings:
+                assert re.search(rf"(?<![\w-])(-l |-s |-{{0,2}}){spelling.lstrip('-')}(?![\w-])", result.out), spelling
+
+
+def test_the_shell_finds_no_fault_with_its_script(shell: str, place: Place) -> None:
+    check = ["--no-execute"] if shell == "fish" else ["-n"]
+
+    script = place.run("completion", shell).out
+    done = subprocess.run([shell, *check], input=script, text=True, capture_output=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,183 @@
+"""docs/cli.md: a command that is not described, and output that no longer looks like that.
+
+Every ```console block is run, in order, in one private store: as one bash script, with stdout and stderr together.
+What each `$ command` printed is compared with the lines below it. In the document
+
+    …                       stands for any text within a line; how many blanks there are does not matter
+    $ command &             runs in the background; the next command starts when somebody has come to hold or to wait
+    > more                  is the rest of a command whose line ends with a backslash
+    <!-- meanwhile: … -->   starts a program like holder.py, invisible to the reader: what to tell it, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.cli import make_parser
+from holdfast.cli.completion import spec
+from tests.integration.cli.conftest import Place
+from tests.support.processes import Crew
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
+PART = re.compile(r"<!-- meanwhile: (?P<program>.*?) -->|```console\n(?P<block>.*?)```", re.DOTALL)
+BLOCK_MAX = 60.0  # seconds; a block that takes longer hangs
+
+# What runs in the background is ended with its block. `changed` waits until there are not $1 holders and waiters.
+PRELUDE = """
+tickets() { holdfast ls --json | grep -c '"pid"'; }
+changed() { for _ in $(seq 600); do [ "$(tickets)" != "$1" ] && return; sleep 0.05; done; echo "nothing happened"; }
+status() { return "$1"; }
+trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
+"""
+
+
+class Command(NamedTuple):
+    line: int  # in the document
+    text: str
+    expected: str
+
+
+class Part(NamedTuple):
+    """A block of commands, or a program to start before the next one."""
+
+    commands: list[Command]
+    program: dict[str, Any] | None
+
+
+def parts() -> Iterator[Part]:
+    text = DOCUMENT.read_text()
+    for found in PART.finditer(text):
+        if found["program"]:
+            yield Part([], json.loads(found["program"]))
+        else:
+            first = text.count("\n", 0, found.start("block")) + 1
+            yield Part(list(commands(found["block"].splitlines(), first)), None)
+
+
+def commands(lines: list[str], first: int) -> Iterator[Command]:
+    starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+    assert starts[:1] == [0], f"line {first}: a console block begins with a command"
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        text, *rest = lines[start:end]
+        while text.endswith("\\"):
+            text += "\n" + rest.pop(0).removeprefix("> ")
+        yield Command(first + start, text.removeprefix("$ "), "\n".join(rest))
+
+
+def script(block: list[Command]) -> str:
+    """Each command between marks. `$?` is still that of the command before."""
+    lines = [PRELUDE]
+    for number, command in enumerate(block):
+        lines.append(f"last=$?; echo @@{number}@@")
+        if command.text.endswith("&"):
+            lines += ["before=$(tickets)", command.text, 'changed "$before"']
+        else:
+            lines += ["status $last", command.text]
+    return "\n".join([*lines, ""])
+
+
+def is_as_written(command: Command, printed: str) -> bool:
+    """`…` for anything, blanks for blanks. Python's own layout of help differs from version to version."""
+    expected = command.expected
+    if "--help" in command.text:
+        expected, printed = (" ".join(_spelled(text).split()) for text in (expected, printed))
+    expected_lines, lines = ([" ".join(line.split()) for line in text.splitlines()] for text in (expected, printed))
+    pattern = "\n".join(".*".join(map(re.escape, re.split(r" ?… ?", line))) for line in expected_lines)
+    return re.fullmatch(pattern, "\n".join(lines)) is not None
+
+
+def _spelled(text: str) -> str:
+    """Since Python 3.13, `-w S, --timeout S` is `-w, --timeout S`."""
+    return re.sub(r"(-\w) [A-Z=]+, (--)", r"\1, \2", text)
+
+
+@pytest.fixture
+def environment(place: Place, tmp_path: Path) -> dict[str, str]:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
+    (folder / "holdfast").chmod(0o755)
+    (tmp_path / "work").mkdir()
+    return {
+        **place.environment,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "COLUMNS": "80",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def test_every_block_does_what_it_says(place: Place, crew: Crew, environment: dict[str, str], tmp_path: Path) -> None:
+    wrong = []
+    for part in parts():
+        if part.program is not None:
+            start(part.program, place, crew)
+        else:
+            for command, printed in run(part.commands, environment, tmp_path):
+                if not is_as_written(command, printed):
+                    wrong.append(f"line {command.line}: $ {command.text}\n{printed}")
+
+    assert not wrong, "docs/cli.md says otherwise:\n\n" + "\n".join(wrong)
+
+
+def test_every_command_has_its_help_in_the_document() -> None:
+    documented = {command.text for part in parts() for command in part.commands}
+
+    for command in spec.read(make_parser()).commands:
+        assert f"holdfast {command.name} --help" in documented
+    assert "holdfast --help" in documented
+
+
+def test_every_help_is_readable_at_80_columns_and_says_how_it_ends(place: Place) -> None:
+    for command in spec.read(make_parser()).commands:
+        shown = place.run(command.name, "--help", COLUMNS="80")
+        assert (shown.status, shown.errors) == (0, "")
+        assert all(len(line) <= 80 for line in shown.lines), command.name
+        assert "\nexit status:\n" in shown.out, command.name
+        assert "\nexamples:\n" in shown.out, command.name
+
+
+def test_a_document_that_is_wrong_is_noticed(environment: dict[str, str], tmp_path: Path) -> None:
+    block = ["$ echo one two", "one … two", "$ false", "$ echo $?; echo three", "1", "three", "$ echo \\", "> 4", "5"]
+
+    results = run(list(commands(block, 1)), environment, tmp_path)
+
+    assert [is_as_written(command, printed) for command, printed in results] == [True, True, True, False]
+
+
+def start(program: dict[str, Any], place: Place, crew: Crew) -> None:
+    worker = crew.start(place.url)
+    for verb, arguments in program.items():
+        waiting = len(place.client.inspect(arguments["lock"]).waiters) if verb == "wait" else 0
+        worker.ask(verb, **arguments)
+        if verb == "wait":
+            place.await_waiters(arguments["lock"], waiting + 1)
+
+
+def run(block: list[Command], environment: dict[str, str], folder: Path) -> list[tuple[Command, str]]:
+    """What each command printed. Into a file: what is left in the background could keep a pipe open."""
+    path = folder / "output"
+    with path.open("wb") as output:
+        subprocess.run(
+            ["bash", "-c", script(block)],
+            cwd=folder / "work",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=BLOCK_MAX,
+            check=False,
+        )
+    printed = re.split(r"@@\d+@@\n", path.read_text())[1:]
+    assert len(printed) == len(block), f"line {block[0].line}: the script ended early:\n{path.read_text()}"
+    return list(zip(block, printed, strict=True))

@@ -1,0 +1,200 @@
+r"""Text that others wrote reaching the operator's terminal as codes, and surroundings that are not as they should be.
+
+A lock's name, host, program, thread and meta are chosen by whoever takes it. "\x1b]0;…" would set the window's title,
+"\x9b" begins a code in one character, "\u202e" turns the reading direction round.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.text import escape, shorten, shown, width
+from tests.integration.cli.conftest import HOLDFAST, Place, Screens
+from tests.support.processes import PATIENCE, Worker
+
+EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m\r\n\u202egnp.exe\u2028\x7f\xad"
+BAD = set(EVIL) - set("[2J]0;title31mgnp.exe ")
+
+
+# A user that is not in /etc/passwd, in a user namespace of its own; its files stay what they were.
+BECOME_UNKNOWN = """
+import ctypes, os, sys
+uid = os.geteuid()
+if ctypes.CDLL(None).unshare(0x10000000):
+    sys.exit(77)
+with open("/proc/self/uid_map", "w") as map:
+    map.write(f"54321 {uid} 1")
+""".strip()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("ls",), ("ls", "--names"), ("show", EVIL), ("break", EVIL, "--yes"), ("show", EVIL, "--json")]
+)
+def test_nothing_that_others_wrote_reaches_the_terminal_as_a_code(
+    place: Place, holder: Worker, arguments: tuple[str, ...]
+) -> None:
+    take_everything_evil(holder)
+
+    result = place.run(*arguments)
+
+    assert result.status == 0
+    printed = set(result.out + result.errors) - {"\n"}
+    assert printed & BAD <= ({"\x7f"} if "--json" in arguments else set())  # JSON leaves DEL, which does nothing
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_nor_does_it_while_watching(holder: Worker, screen: Screens, term: str) -> None:
+    take_everything_evil(holder)
+    terminal = screen("watch", TERM=term, NO_COLOR="1")
+    terminal.read_until("holds")
+    terminal.type("\x03")
+    terminal.finish()
+
+    assert set(terminal.text.replace("\r\n", "\n").replace("\r", "")) & BAD <= {"\n"}
+    assert "$'" in terminal.text  # it was shown
+
+
+def test_an_error_message_is_escaped_as_well(place: Place) -> None:
+    result = place.run("ls", "--url", f"sqlite:///proc/{EVIL}/locks.db")
+
+    assert result.status in (2, 125)
+    assert set(result.errors.removesuffix("\n")) & BAD == set()
+
+
+def test_a_name_that_cannot_be_printed_can_be_pasted_into_bash(place: Place, holder: Worker) -> None:
+    names = ["two\nlines", "tab\there", "$'quoted'", " blank ", "it's\x1b\\", "$(touch ran)`touch ran`\n"]
+    holder.ask("hold_many", locks=names)
+
+    listed = place.run("ls", "--names").out.splitlines()
+    pasted = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {' '.join(listed)}"],
+        capture_output=True,
+        check=True,
+        text=True,
+        cwd=place.path.parent,
+        env={**place.environment, "LC_ALL": "C.UTF-8"},
+    ).stdout
+
+    assert sorted(pasted.split("\0")[:-1]) == sorted(names)
+    assert not (place.path.parent / "ran").exists()
+
+
+def test_a_terminal_without_unicode_gets_none(holder: Worker, screen: Screens) -> None:
+    holder.ask("hold", lock="錠前" * 50)
+    terminal = screen("ls", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+
+    assert terminal.finish() == 0
+    assert terminal.output.isascii()
+    assert all(len(line) <= 80 for line in terminal.text.splitlines())
+
+
+# ── surroundings ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("command", ["ls", "ls --names", "ls --json", "backends", "completion bash"])
+def test_a_reader_that_has_seen_enough_is_no_error(place: Place, holder: Worker, command: str) -> None:
+    holder.ask("hold_many", locks=[f"{number:04}{'x' * 500}" for number in range(200)])  # more than a pipe holds
+
+    shell = f'{" ".join(HOLDFAST)} {command} | head -1; echo "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=place.environment, check=True)
+
+    assert done.stdout.splitlines()[-1] in ("141", "0")  # 0: head took all of it before it went
+    assert done.stderr == ""
+
+
+def test_a_closed_output_leaves_the_status(place: Place, holder: Worker) -> None:
+    holder.ask("hold", lock="a")
+
+    for command, status in (("show a", 0), ("show b", 1)):
+        shell = f"{' '.join(HOLDFAST)} {command} >&- 2>&- <&-"
+        closed = subprocess.run(["bash", "-c", shell], env=place.environment, check=False)
+        assert closed.returncode == status
+
+
+def test_a_store_that_cannot_be_asked_is_status_125(place: Place) -> None:
+    place.path.write_text("this is no lock file, whatever it is called\n" * 100)
+
+    for arguments in (("ls",), ("show", "a"), ("break", "a", "--yes"), ("watch",)):
+        result = place.run(*arguments)
+        assert (result.status, result.out) == (125, "")
+        assert result.errors.startswith("holdfast: ")
+        assert result.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ls", "--url", "nonsense"),
+        ("ls", "--url", "memory://"),
+        ("show", ""),
+        ("show", "x" * 513),
+        ("show",),
+        ("break", "a", "--fence", "first"),
+        ("watch", "--interval", "0"),
+        ("watch", "--interval", "nan"),
+        ("ls", "--json", "--names"),
+        ("completion", "tcsh"),
+        ("backends", "--url", "nonsense"),
+        ("nonsense",),
+        (),
+    ],
+)
+def test_bad_arguments_are_status_2(place: Place, arguments: tuple[str, ...]) -> None:
+    result = place.run(*arguments)
+
+    assert (result.status, result.out) == (2, "")
+    assert result.errors != ""
+    assert "Traceback" not in result.errors
+
+
+def test_a_name_that_is_not_text_is_refused(place: Place) -> None:
+    done = subprocess.run([*HOLDFAST, "show", b"\xff\xfe"], env=place.environment, capture_output=True, check=False)
+
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+
+
+def test_without_a_home_folder_it_says_so_and_makes_no_file(tmp_path: Path) -> None:
+    code = f"{BECOME_UNKNOWN}\nfrom holdfast.cli import main; sys.exit(main(['ls']))"
+    bare = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_STATE_HOME", "HOLDFAST_URL")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=bare,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    if done.returncode == 77:
+        pytest.skip("this kernel lets nobody make a user namespace, in which to be a user without a home folder")
+    assert done.returncode == 2
+    assert "HOLDFAST_URL" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# ── fitting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_shortened_text_is_never_wider_than_its_room() -> None:
+    for text in ("a" * 50, "錠" * 50, "e\u0301" * 50, "a錠" * 20, ""):
+        for room in range(45):
+            assert width(shorten(text, room)) <= room
+
+
+def test_escaping_twice_changes_nothing_more() -> None:
+    assert escape(escape(EVIL)) == escape(EVIL)
+    assert escape(EVIL).isprintable()
+    assert shown(EVIL).isprintable()
+    assert shown("order:42 größe") == "order:42 größe"
+
+
+def take_everything_evil(holder: Worker) -> None:
+    holder.ask("pose", host=EVIL, program=EVIL, thread=EVIL)
+    holder.ask("hold", lock=EVIL, meta={EVIL: EVIL})

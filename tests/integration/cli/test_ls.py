@@ -1,0 +1,126 @@
+"""`holdfast ls`: a lock that is in use and not listed, a table nobody can read, a program fed with half a name."""
+
+from __future__ import annotations
+
+import time
+
+from tests.integration.cli.conftest import Place, Screens
+from tests.support.processes import Crew, Worker
+
+LONG = "invoices:" + "x" * 400 + ":2031-04-17"
+
+
+def test_a_lock_in_use_is_listed_with_its_holder_and_its_waiters(place: Place, crew: Crew, holder: Worker) -> None:
+    fence = holder.ask("hold", lock="nightly-report")["fence"]
+    for _ in range(2):
+        crew.start(place.url).ask("wait", lock="nightly-report")
+    place.await_waiters("nightly-report", 2)
+
+    result = place.run("ls")
+
+    heading, row = result.lines
+    assert heading.split() == ["lock", "kind", "holder", "fence", "held", "left", "waiters"]
+    name, kind, who, shown, *_, waiters = row.split()
+    assert (name, kind, int(shown), int(waiters)) == ("nightly-report", "lock", fence, 2)
+    assert who.endswith(f"/{holder.pid}")
+    assert (result.status, result.errors) == (0, "")
+
+
+def test_every_holder_of_a_semaphore_has_a_line(place: Place, crew: Crew) -> None:
+    fences = [crew.start(place.url).ask("hold", lock="pool", limit=3)["fence"] for _ in range(2)]
+
+    _, first, second = place.run("ls").lines
+
+    assert first.startswith("pool")
+    assert "semaphore 3" in first
+    assert str(fences[0]) in first
+    assert second.startswith("   ")
+    assert str(fences[1]) in second
+
+
+def test_a_lock_that_is_read_is_called_read_write(place: Place, holder: Worker) -> None:
+    holder.ask("hold", lock="catalogue", shared=True)
+
+    assert "read-write" in place.run("ls").lines[1]
+    assert place.run("ls", "--json").json[0]["kind"] == "read-write"
+
+
+def test_a_prefix_is_taken_literally(place: Place, holder: Worker) -> None:
+    holder.ask("hold_many", locks=["a%", "a_b", "ab", "A%"])
+
+    assert place.run("ls", "--names", "a%").out == "a%\n"
+    assert place.run("ls", "--names", "a").out == "a%\na_b\nab\n"
+    assert place.run("ls", "--names", "--", "-x").out == ""
+
+
+def test_nothing_in_use_is_said_and_is_no_failure(place: Place, holder: Worker) -> None:
+    holder.ask("hold", lock="other")
+
+    result = place.run("ls", "order:")
+
+    assert result == (0, "", f"no lock whose name begins with order: is in use ({place.url})\n")
+    assert place.run("ls", "order:", "--json").json == []
+
+
+def test_json_has_every_fact_in_the_words_of_the_house(place: Place, crew: Crew, holder: Worker) -> None:
+    holder.ask("pose", host="web-3", program="report.py", thread="main")
+    fence = holder.ask("hold", lock=LONG, limit=2, meta={"day": "2031-04-17"})["fence"]
+    waiter = crew.start(place.url)
+    waiter.ask("wait", lock=LONG)
+    place.await_waiters(LONG, 1)
+
+    (lock,) = place.run("ls", "--json").json
+
+    assert (lock["lock"], lock["kind"], lock["limit"]) == (LONG, "semaphore", 2)
+    (held,) = lock["holders"]
+    assert 0 < held.pop("ttl_left") <= 30
+    assert abs(held.pop("since") - time.time()) < 3600
+    assert held == {
+        "fence": fence,
+        "host": "web-3",
+        "pid": holder.pid,
+        "agent": "main",
+        "program": "report.py",
+        "exclusive": False,
+        "meta": {"day": "2031-04-17"},
+    }
+    (waits,) = lock["waiters"]
+    assert (waits["pid"], waits["fence"], waits["exclusive"]) == (waiter.pid, None, True)
+
+
+def test_long_and_wide_names_are_shortened_in_the_middle_and_every_line_fits(place: Place, holder: Worker) -> None:
+    holder.ask("pose", host="a-machine-with-a-very-long-name.in-some.datacentre.example")
+    holder.ask("hold_many", locks=[LONG, "錠前" * 100, "short"])
+
+    lines = place.run("ls").lines
+
+    assert all(columns(line) <= 80 for line in lines)
+    assert lines[1].startswith("invo")
+    assert "-17 " in lines[1]
+    assert len({columns(line) for line in lines}) == 1  # all columns end at the same place
+    assert LONG in place.run("ls", "--names").out.splitlines()
+    assert LONG in place.run("ls", COLUMNS="600").out
+
+
+def test_a_narrow_terminal_gets_fewer_columns_not_broken_lines(place: Place, holder: Worker, screen: Screens) -> None:
+    holder.ask("hold", lock=LONG)
+
+    terminal = screen("ls", columns=40)
+
+    assert terminal.finish() == 0
+    heading, row = terminal.text.splitlines()
+    assert heading.split()[:2] == ["lock", "holder"]
+    assert "fence" in heading
+    assert len(row) <= 40
+
+
+def test_a_hundred_locks_are_listed_in_order(place: Place, holder: Worker) -> None:
+    names = [f"job-{number:03}" for number in range(100)]
+    holder.ask("hold_many", locks=names[::-1])
+
+    assert [line.split()[0] for line in place.run("ls").lines[1:]] == names
+
+
+def columns(line: str) -> int:
+    """Counted without the code under test: the wide characters here are all from one block."""
+    return sum(2 if 0x4E00 <= ord(character) <= 0x9FFF else 1 for character in line)

@@ -1,0 +1,72 @@
+"""`holdfast show`: the wrong holder blamed, a queue in the wrong order, "free" said of a lock that is not."""
+
+from __future__ import annotations
+
+import re
+
+from tests.integration.cli.conftest import Place
+from tests.support.processes import Crew, Worker
+
+
+def test_a_holder_is_shown_with_all_that_is_known_of_it(place: Place, holder: Worker) -> None:
+    holder.ask("pose", host="web-3", program="report.py", thread="main loop")
+    fence = holder.ask("hold", lock="nightly report", meta={"day": "2031-04-17", "größe": [1, 2]})["fence"]
+
+    result = place.run("show", "nightly report")
+
+    assert (result.status, result.errors) == (0, "")
+    assert result.lines[0] == "nightly report (lock)"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(.+ ago\)", fact("since", result.out))
+    assert re.fullmatch(r"\d+ s|\d\.\d s", fact("ttl left", result.out))
+    assert fact("holder", result.out) == f"web-3/{holder.pid}"
+    assert fact("program", result.out) == "report.py"
+    assert fact("thread or task", result.out) == "main loop"
+    assert fact("fence", result.out) == str(fence)
+    assert fact("meta", result.out) == '{"day": "2031-04-17", "größe": [1, 2]}'
+
+
+def test_waiters_are_shown_in_the_order_of_the_queue(place: Place, crew: Crew, holder: Worker) -> None:
+    holder.ask("hold", lock="a")
+    waiters = [crew.start(place.url) for _ in range(3)]
+    for number, waiter in enumerate(waiters, start=1):
+        waiter.ask("wait", lock="a")
+        place.await_waiters("a", number)
+
+    shown = place.run("show", "a")
+    as_json = place.run("show", "a", "--json").json
+
+    places = re.findall(r"^(\d)  \S+/(\d+)", shown.out, re.MULTILINE)
+    assert places == [(str(number), str(waiter.pid)) for number, waiter in enumerate(waiters, start=1)]
+    assert [waiter["pid"] for waiter in as_json["waiters"]] == [waiter.pid for waiter in waiters]
+
+
+def test_readers_and_a_waiting_writer_are_told_apart(place: Place, crew: Crew) -> None:
+    readers = [crew.start(place.url) for _ in range(2)]
+    for reader in readers:
+        reader.ask("hold", lock="catalogue", shared=True)
+    writer = crew.start(place.url)
+    writer.ask("wait", lock="catalogue")
+    place.await_waiters("catalogue", 1)
+
+    shown = place.run("show", "catalogue").out
+
+    assert [int(pid) for pid in re.findall(r"^reader +\S+/(\d+)", shown, re.MULTILINE)] == [one.pid for one in readers]
+    assert re.search(rf"^1  \S+/{writer.pid} .* writer$", shown, re.MULTILINE)
+
+
+def test_a_free_lock_is_said_to_be_free_with_status_1(place: Place) -> None:
+    assert place.run("show", "a b") == (1, "a b is free\n", "")
+
+    as_json = place.run("show", "a b", "--json")
+    assert (as_json.status, as_json.json["lock"], as_json.json["holders"], as_json.json["waiters"]) == (
+        1,
+        "a b",
+        [],
+        [],
+    )
+
+
+def fact(name: str, text: str) -> str:
+    found = re.search(rf"^{name} +(.*)$", text, re.MULTILINE)
+    assert found is not None, f"no {name} in:\n{text}"
+    return found[1]
