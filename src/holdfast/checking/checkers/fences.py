@@ -1,0 +1,77 @@
+"""Do fences grow? The resource that refuses old ones relies on nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from holdfast.checking.history import Forgot, Granted
+from holdfast.checking.promises import Promises
+from holdfast.guarantees import FenceOrder
+
+from .base import Checker
+from .forgetting import OnTheirWay
+
+
+class GrowingFences(Checker):
+    """Every exclusive lease has a greater fence than all leases of its lock before it, and no two have the same.
+
+    Shared leases may learn of their fences in any order, but theirs too are greater than that of any exclusive lease
+    before them. What the server forgot starts anew where its guarantees say that fences depend on it.
+    """
+
+    name = "growing fences"
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
+        self._lost_data = self._clock_went_back = False
+        self._on_their_way = OnTheirWay(promises)
+        self.on = {**self._on_their_way.on, Granted: self._granted, Forgot: self._forgot}
+
+    def _granted(self, event: Granted) -> None:
+        if self._on_their_way.arrived(event.ticket):
+            return
+        lock = self._locks[event.lock]
+        fence = event.fence
+        last = lock.greatest if event.exclusive else lock.exclusive
+        if last is not None and fence <= last.fence:
+            self._shrank(event, last)
+        elif not event.exclusive and fence in lock.shared:
+            self._shrank(event, lock.shared[fence])
+        if event.exclusive:
+            lock.exclusive = event
+            lock.shared.clear()  # what is not greater than this one is reported anyway
+        else:
+            lock.shared[fence] = event
+        if lock.greatest is None or fence > lock.greatest.fence:
+            lock.greatest = event
+
+    def _shrank(self, event: Granted, before: Granted) -> None:
+        relation = "the same fence as" if event.fence == before.fence else "a smaller fence than"
+        what = f"{event.client} got fence {event.fence} of {event.lock!r}, {relation} {before.client}'s {before.fence}"
+        self.violated(event.at, event.lock, what, before, event)
+
+    def _forgot(self, event: Forgot) -> None:
+        self._lost_data |= event.what == "data" and event.majority
+        self._clock_went_back |= event.what == "clock"
+        depends_on = {
+            FenceOrder.UNCONDITIONAL: False,
+            FenceOrder.DURABLE_STORAGE: self._lost_data,
+            FenceOrder.CLOCK_BOUNDED: self._lost_data and self._clock_went_back,
+            FenceOrder.BEST_EFFORT: self._lost_data or self._clock_went_back,
+        }
+        if depends_on[self.promises.fence] and event.what != "lease":
+            self._on_their_way.forgot(event)
+            for name in [*self._locks] if event.lock is None else [event.lock]:
+                self._locks.pop(name, None)
+
+
+class _Lock:
+    """The leases of one lock that the next one is compared with."""
+
+    __slots__ = ("exclusive", "greatest", "shared")
+
+    def __init__(self) -> None:
+        self.greatest: Granted | None = None
+        self.exclusive: Granted | None = None  # the last one
+        self.shared: dict[int, Granted] = {}  # since then, by fence

@@ -1,0 +1,45 @@
+"""Which grants fall under what a server forgot: those that were on their way when it did count as given before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.checking.history import Admitted, Asked, Forgot, GaveUp
+from holdfast.checking.promises import Promises
+
+
+class OnTheirWay:
+    """Tickets that the server may have let in while their clients do not know yet.
+
+    With the server's own events they are few and certain. Without, everybody who had asked before counts.
+    """
+
+    def __init__(self, promises: Promises) -> None:
+        self._begun: dict[int, Admitted | Asked] = {}
+        self._excused: set[int] = set()
+        began = Admitted if promises.server_seen else Asked
+        self.on: dict[type, Callable[[Any], None]] = {began: self._began, GaveUp: self._gave_up}
+
+    def arrived(self, ticket: int) -> bool:
+        """The grant reached its client; True if the server had forgotten about it by then."""
+        self._begun.pop(ticket, None)
+        if ticket in self._excused:
+            self._excused.discard(ticket)
+            return True
+        return False
+
+    def forgot(self, event: Forgot) -> None:
+        """Moves each ticket at most once, so this is paid for by the tickets."""
+        hit = [ticket for ticket, begun in self._begun.items() if event.lock in (None, begun.lock)]
+        for ticket in hit:
+            del self._begun[ticket]
+        self._excused.update(hit)
+
+    def _began(self, event: Admitted | Asked) -> None:
+        self._begun[event.ticket] = event
+        if self._excused:
+            self._excused.discard(event.ticket)  # let in again, by a server that knows what it does
+
+    def _gave_up(self, event: GaveUp) -> None:
+        self._begun.pop(event.ticket, None)

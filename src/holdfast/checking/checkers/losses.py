@@ -1,0 +1,262 @@
+"""Is a holder told that it lost the lock, in time, once, and for good?
+
+What may happen to a lease, and what it becomes; anything else breaks the promise:
+
+    HELD       Renewed, before the deadline; Checked held, before the deadline
+               Lost -> LOST        Released -> RELEASING
+    RELEASING  ReleaseEnded released or owed -> OVER        Lost, Told or ReleaseEnded lost -> LOST: that was the answer
+    LOST       Told once; Released and ReleaseEnded lost: the call that raises LockLost
+    OVER       nothing; a crash of the client leads here from everywhere
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from holdfast.checking.history import (
+    Checked,
+    Crashed,
+    Event,
+    Forgot,
+    Granted,
+    Lost,
+    Paused,
+    Released,
+    ReleaseEnded,
+    Renewed,
+    Resumed,
+    Told,
+)
+from holdfast.checking.promises import Promises
+from holdfast.guarantees import Exclusion
+
+from .base import NEVER, Checker
+
+HELD, RELEASING, LOST, OVER = "held", "being released", "lost", "over"
+
+
+class LossTold(Checker):
+    """A lost lease is told once, before the next conflicting grant, and nothing says held after its deadline or loss.
+
+    A process that stands still can neither notice nor tell: it has `tell_max` from when it runs again.
+    """
+
+    name = "loss told"
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self._leases: dict[int, _Lease] = {}
+        self._locks: defaultdict[str, _Open] = defaultdict(_Open)
+        # What each was granted since it last crashed.
+        self._of_client: defaultdict[str, list[_Lease]] = defaultdict(list)
+        self._paused: set[str] = set()
+        self._resumed: dict[str, float] = {}
+        self._slack = promises.clock_error
+        self.on = {
+            Granted: self._granted,
+            Renewed: self._renewed,
+            Checked: self._checked,
+            Released: self._released,
+            ReleaseEnded: self._release_ended,
+            Lost: self._lost,
+            Told: self._told,
+            Paused: self._was_paused,
+            Resumed: self._was_resumed,
+            Crashed: self._crashed,
+            Forgot: self._forgot,
+        }
+
+    # ── what happens to a lease ──────────────────────────────────────────────────────────────────────────────────
+
+    def _granted(self, event: Granted) -> None:
+        lock = self._locks[event.lock]
+        if lock.alone:
+            self._expect_told(lock.alone, event)
+        shared = lock.shared
+        if shared and (event.exclusive or (event.limit is not None and len(shared) >= event.limit)):
+            self._expect_told(shared, event)
+        lease = _Lease(event)
+        (lock.alone if event.exclusive else shared)[event.ticket] = lease
+        self._leases[event.ticket] = lease
+        self._of_client[event.client].append(lease)
+
+    def _renewed(self, event: Renewed) -> None:
+        lease = self._leases.get(event.ticket)
+        if lease is None:
+            return
+        if lease.phase is LOST or lease.phase is OVER:
+            self._wrong(event, lease, f"was renewed after it was {_past(lease)}")
+        elif lease.phase is HELD:
+            if lease.is_past(event.at - self._slack):
+                self._wrong(event, lease, "was revived by a renewal after its deadline")
+            lease.deadline = event.deadline
+
+    def _checked(self, event: Checked) -> None:
+        lease = self._leases.get(event.ticket)
+        if lease is None or not event.held:
+            return
+        if lease.phase is not HELD:
+            self._wrong(event, lease, f"was said to be held after it was {_past(lease)}")
+        elif lease.is_past(event.at - self._slack):
+            self._wrong(event, lease, f"was said to be held after its deadline, {lease.deadline:g} s")
+
+    def _released(self, event: Released) -> None:
+        lease = self._leases.get(event.ticket)
+        if lease is not None and lease.phase is HELD:
+            lease.phase, lease.ended = RELEASING, event
+            self._close(lease)
+
+    def _release_ended(self, event: ReleaseEnded) -> None:
+        lease = self._leases.get(event.ticket)
+        if lease is None:
+            return
+        if event.how == "lost":
+            if lease.phase is OVER:
+                self._wrong(event, lease, f"was lost after it was {_past(lease)}")
+            elif lease.phase is not LOST:
+                lease.phase, lease.ended = LOST, event
+        elif event.how == "released" and lease.phase is LOST:
+            self._wrong(event, lease, "was released as if it had not been lost")
+        elif lease.phase is RELEASING:
+            if event.how == "released" and lease.ended is not None and lease.is_past(lease.ended.at - self._slack):
+                self._wrong(event, lease, f"was released as if held, after its deadline, {lease.deadline:g} s")
+            lease.phase = OVER
+
+    def _lost(self, event: Lost) -> None:
+        lease = self._leases.get(event.ticket)
+        if lease is None:
+            return
+        if lease.phase is LOST or lease.phase is OVER:
+            self._wrong(event, lease, f"was lost after it was {_past(lease)}")
+            return
+        if lease.phase is HELD and lease.deadline is not None:
+            late = event.at - max(lease.deadline, self._resumed.get(event.client, NEVER))
+            if late > self.promises.tell_max:
+                self._wrong(event, lease, f"was noticed to be over {late:.3g} s late")
+        lease.phase, lease.ended = LOST, event
+
+    def _told(self, event: Told) -> None:
+        lease = self._leases.get(event.ticket)
+        if lease is None:
+            return
+        if lease.told is not None:
+            self._wrong(event, lease, "was told to be lost a second time")
+        elif lease.phase is HELD or lease.phase is OVER:
+            self._wrong(event, lease, f"was told to be lost although it was {_past(lease)}")
+        elif lease.phase is LOST:
+            self._judge_delay(event.at, lease, event)
+        else:
+            lease.phase, lease.ended = LOST, event
+        lease.told = event
+        self._close(lease)
+
+    # ── what happens around it ───────────────────────────────────────────────────────────────────────────────────
+
+    def _was_paused(self, event: Paused) -> None:
+        self._paused.add(event.client)
+
+    def _was_resumed(self, event: Resumed) -> None:
+        self._paused.discard(event.client)
+        self._resumed[event.client] = event.at
+
+    def _crashed(self, event: Crashed) -> None:
+        self._paused.discard(event.client)
+        for lease in self._of_client.pop(event.client, ()):
+            lease.phase = OVER
+            lease.ended = event
+            self._close(lease)
+
+    def _forgot(self, event: Forgot) -> None:
+        """Whoever held it cannot know before the next renewal; the next grant need not wait for that."""
+        if event.what == "clock":
+            return
+        if event.what == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
+            return
+        for name in self._locks if event.lock is None else [event.lock]:
+            if name in self._locks:
+                self._locks[name].alone.clear()
+                self._locks[name].shared.clear()
+
+    def finish(self, at: float) -> None:
+        tell_max = self.promises.tell_max
+        for lease in self._leases.values():
+            client = lease.granted.client
+            if client in self._paused or at - self._resumed.get(client, NEVER) <= tell_max:
+                continue
+            if lease.phase is HELD and lease.is_past(at - tell_max):
+                what = f"was never noticed to be over, though its deadline was {lease.deadline:g} s"
+                self._report(at, lease, what)
+            elif lease.phase is LOST and lease.told is None:
+                self._judge_delay(at, lease, None)
+
+    # ── judging ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _expect_told(self, open_leases: dict[int, _Lease], grant: Granted) -> None:
+        """A conflicting grant: what is over must have been told by now. Each is asked for once, so closed here."""
+        now, slack = grant.at, self._slack
+        for ticket, lease in list(open_leases.items()):
+            if lease.phase is HELD and not lease.is_past(now):
+                continue  # an overlap, if anything: that is for the exclusion checker
+            del open_leases[ticket]
+            client = lease.granted.client
+            if client in self._paused or now - self._resumed.get(client, NEVER) <= self.promises.tell_max:
+                continue
+            if lease.phase is HELD and lease.is_past(now - slack):
+                what = f"was over by its own clock, but nobody was told before {grant.client} was granted it"
+                self._report(now, lease, what, grant)
+            elif lease.ended is not None and lease.ended.at + slack < now and self.promises.tells:
+                self._report(now, lease, f"was lost, but not told before {grant.client} was granted it", grant)
+
+    def _judge_delay(self, at: float, lease: _Lease, told: Told | None) -> None:
+        if lease.ended is None or not self.promises.tells:
+            return
+        delay = at - max(lease.ended.at, self._resumed.get(lease.granted.client, NEVER))
+        if delay > self.promises.tell_max:
+            what = f"was told to be lost {delay:.3g} s late" if told else "was lost and never told to be"
+            self._report(at, lease, what, told)
+
+    def _wrong(self, event: Event, lease: _Lease, what: str) -> None:
+        self._report(event.at, lease, what, event)
+
+    def _report(self, at: float, lease: _Lease, what: str, event: Event | None = None) -> None:
+        granted = lease.granted
+        sentence = f"{granted.client}'s lease of {granted.lock!r} (fence {granted.fence}) {what}"
+        self.violated(at, granted.lock, sentence, granted, lease.ended, event)
+
+    def _close(self, lease: _Lease) -> None:
+        granted = lease.granted
+        lock = self._locks[granted.lock]
+        (lock.alone if granted.exclusive else lock.shared).pop(granted.ticket, None)
+
+
+class _Open:
+    """The leases of one lock that are held, or lost and not told."""
+
+    __slots__ = ("alone", "shared")
+
+    def __init__(self) -> None:
+        self.alone: dict[int, _Lease] = {}
+        self.shared: dict[int, _Lease] = {}
+
+
+class _Lease:
+    """One lease, in one of the phases above."""
+
+    __slots__ = ("deadline", "ended", "granted", "phase", "told")
+
+    def __init__(self, granted: Granted) -> None:
+        self.granted = granted
+        self.deadline = granted.deadline
+        self.phase = HELD
+        self.ended: Event | None = None
+        self.told: Told | None = None
+
+    def is_past(self, at: float) -> bool:
+        return self.deadline is not None and self.deadline < at
+
+
+def _past(lease: _Lease) -> str:
+    """In words, for after "after it was"."""
+    if lease.phase is OVER:
+        return "gone with its process" if isinstance(lease.ended, Crashed) else "released"
+    return lease.phase

@@ -1,0 +1,193 @@
+"""Is everybody served in turn, by the places that the server gave?"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+
+from holdfast.checking.history import (
+    Admitted,
+    Crashed,
+    FaultBegan,
+    FaultEnded,
+    Forgot,
+    GaveUp,
+    Granted,
+    Left,
+    Lost,
+    Paused,
+    Queued,
+    Released,
+)
+from holdfast.checking.promises import Promises
+from holdfast.guarantees import Order
+
+from .base import Checker
+
+
+class FairOrder(Checker):
+    """Nobody who stayed in line is passed by a ticket that came later.
+
+    The rule of core/tickets.py: an exclusive ticket has nobody waiting before it; a shared one no exclusive waiter, nor
+    a waiter if as many are ahead as its limit. Whoever gave up, died or lost the place is out of the line. Without the
+    server's own events, places are compared as far as tickets have them, and whoever was in line during a fault or was
+    paused is exempt, because the server may have let go of its place.
+    """
+
+    name = "fair order"
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self._lines: defaultdict[str, _Line] = defaultdict(_Line)
+        self._spots: dict[int, _Spot] = {}
+        # Who got in line since the client last crashed or, without the server's events, was paused.
+        self._of_client: defaultdict[str, list[int]] = defaultdict(list)
+        self._faults = 0
+        if promises.order is Order.FIFO:
+            self.on = {
+                Queued: self._queued,
+                Left: self._out,
+                GaveUp: self._out,
+                Released: self._out,
+                Lost: self._out,
+                Crashed: self._all_out,
+                Forgot: self._forgot,
+            }
+            if promises.server_seen:
+                self.on[Admitted] = self._admitted
+            else:
+                self.on |= {
+                    Granted: self._granted,
+                    Paused: self._all_out,
+                    FaultBegan: self._fault_began,
+                    FaultEnded: self._fault_ended,
+                }
+
+    def _queued(self, event: Queued) -> None:
+        if self._faults or (event.place is None and not self.promises.server_seen):
+            return
+        if event.ticket in self._spots:
+            self._out(event)
+        self._stand(self._lines[event.lock], event)
+
+    def _admitted(self, event: Admitted) -> None:
+        line = self._lines[event.lock]
+        spot = self._spots.get(event.ticket)
+        if spot is None or not spot.is_waiting:
+            if spot is not None:
+                self._out(event)
+            spot = self._stand(line, event)
+        self._let_in(line, spot, event)
+
+    def _granted(self, event: Granted) -> None:
+        spot = self._spots.get(event.ticket)
+        if spot is not None:
+            self._let_in(self._lines[event.lock], spot, event)
+
+    def _let_in(self, line: _Line, spot: _Spot, event: Admitted | Granted) -> None:
+        passed = line.passed_by(spot)
+        if passed is not None:
+            queued = line.events[passed]
+            what = f"{event.client} was let into {event.lock!r} before {queued.client}, which was ahead in the line"
+            self.violated(event.at, event.lock, what, queued, event)
+        line.stop_waiting(spot)
+
+    def _stand(self, line: _Line, event: Queued | Admitted) -> _Spot:
+        place = line.last + 1 if event.place is None else event.place
+        spot = self._spots[event.ticket] = _Spot(line, place, event)
+        line.add(spot, event)
+        self._of_client[event.client].append(event.ticket)
+        return spot
+
+    def _out(self, event: Queued | Admitted | Left | GaveUp | Released | Lost) -> None:
+        spot = self._spots.pop(event.ticket, None)
+        if spot is not None:
+            spot.line.remove(spot)
+
+    def _all_out(self, event: Crashed | Paused) -> None:
+        for ticket in self._of_client.pop(event.client, ()):
+            spot = self._spots.pop(ticket, None)
+            if spot is not None:
+                spot.line.remove(spot)
+
+    def _forgot(self, event: Forgot) -> None:
+        """The line is gone; whoever still wants the lock gets in line again."""
+        if event.what != "clock":
+            for lock in [*self._lines] if event.lock is None else [event.lock]:
+                for stood in self._lines[lock].events.values():
+                    self._spots.pop(stood.ticket, None)
+                self._lines[lock] = _Line()
+
+    def _fault_began(self, _: FaultBegan) -> None:
+        self._faults += 1
+        self._spots.clear()
+        self._lines.clear()
+        self._of_client.clear()
+
+    def _fault_ended(self, _: FaultEnded) -> None:
+        self._faults -= 1
+
+
+class _Spot:
+    """A ticket's place in a line."""
+
+    __slots__ = ("exclusive", "is_waiting", "limit", "line", "place")
+
+    def __init__(self, line: _Line, place: int, event: Queued | Admitted) -> None:
+        self.line = line
+        self.place = place
+        self.limit = event.limit
+        self.exclusive = event.exclusive
+        self.is_waiting = True
+
+
+class _Line:
+    """The places of one lock, each list sorted. Almost always a place is added at the end and removed at the front."""
+
+    __slots__ = ("events", "exclusive", "last", "shared", "waiting")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.events: dict[int, Queued | Admitted] = {}
+        self.waiting: list[int] = []
+        self.exclusive: list[int] = []  # that wait
+        self.shared: list[int] = []  # that wait or are in
+
+    def passed_by(self, spot: _Spot) -> int | None:
+        """The place of a waiter before whom this one must not be let in."""
+        place = spot.place
+        if not self.waiting or self.waiting[0] >= place:
+            return None
+        if spot.exclusive:
+            return self.waiting[0]
+        if self.exclusive and self.exclusive[0] < place:
+            return self.exclusive[0]
+        if spot.limit is not None and bisect_left(self.shared, place) >= spot.limit:
+            return self.waiting[0]
+        return None
+
+    def add(self, spot: _Spot, event: Queued | Admitted) -> None:
+        place = spot.place
+        self.last = max(self.last, place)
+        self.events[place] = event
+        insort(self.waiting, place)
+        insort(self.exclusive if spot.exclusive else self.shared, place)
+
+    def stop_waiting(self, spot: _Spot) -> None:
+        if spot.is_waiting:
+            spot.is_waiting = False
+            _discard(self.waiting, spot.place)
+            if spot.exclusive:
+                _discard(self.exclusive, spot.place)
+
+    def remove(self, spot: _Spot) -> None:
+        self.stop_waiting(spot)
+        if not spot.exclusive:
+            _discard(self.shared, spot.place)
+        self.events.pop(spot.place, None)
+
+
+def _discard(places: list[int], place: int) -> None:
+    index = bisect_left(places, place)
+    if index < len(places) and places[index] == place:
+        del places[index]

@@ -1,0 +1,50 @@
+"""What a history is held against: the guarantees of its backend, what its recorder could see, and the tolerances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """Which promises the checkers hold a history to, and how exactly. Times are seconds.
+
+    The defaults are strict: the strongest backend, seen from inside by a simulator whose clock is exact.
+    """
+
+    # What the backend promises.
+    exclusion: Exclusion = Exclusion.DURABLE_AUTHORITY
+    fence: FenceOrder = FenceOrder.UNCONDITIONAL
+    order: Order = Order.FIFO
+
+    # What the recorder could see.
+    server_seen: bool = True  # Queued, Admitted and Left are in the history, all of them, at their true moments
+    tells: bool = True  # Told is in the history, for every loss of a process that runs
+
+    # How exact its times are.
+    clock_error: float = 1e-6  # by how much a deadline on the true clock may be wrong; a stalled machine needs more
+    drift: float = 0.0  # a client's clock may run this share too fast: its timeouts end early by as much
+
+    # How soon things have to happen.
+    tell_max: float = 1.0  # from a deadline to Lost, from Lost to Told, in a process that runs
+    late_max: float = 3.0  # from the end of a timeout to the return of the call: the last request and the withdrawal
+    answer_max: float = 2.0  # a client that waits hears from its server at least this often, or knows that it does not
+    settle_max: float = 2.0  # from the end of all faults until every client has found its server again
+    wait_max: float = 60.0  # in a healed world, from Asked to the outcome; depends on how long the workload holds
+    idle_max: float = 40.0  # in a healed world, how long somebody may wait for a lock that nobody holds
+    leftover_max: float = 40.0  # from the end of the last claim until nothing of it is left on the server
+
+    # How often a call may be passed by calls that came later; None is not judged. Needs nothing from the server.
+    overtaken_max: int | None = None
+
+    @classmethod
+    def of(cls, guarantees: Guarantees, *, ttl: float = 30.0, **others: Any) -> Promises:
+        """What follows from a backend's guarantees and the ttl of the workload; `others` by their names.
+
+        A holder that dies keeps its place for one ttl, a waiter for less; the rest is slack for asking again.
+        """
+        bounds = {"idle_max": ttl + 10.0, "leftover_max": ttl + 10.0}
+        return cls(exclusion=guarantees.exclusion, fence=guarantees.fence, order=guarantees.order, **(bounds | others))

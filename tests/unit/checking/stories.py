@@ -1,0 +1,107 @@
+"""Short ways to write histories down and to ask one checker about them."""
+
+from __future__ import annotations
+
+from holdfast.checking import Checker, Promises, Violation
+from holdfast.checking import history as h
+
+LOCK = "report"
+
+
+def asked(at: float, client: str, ticket: int, timeout: float | None = None) -> h.Asked:
+    return h.Asked(at, client, ticket, LOCK, timeout)
+
+
+def granted(at: float, client: str, ticket: int, fence: int | None = None, deadline: float | None = None) -> h.Granted:
+    return h.Granted(at, client, ticket, LOCK, ticket if fence is None else fence, deadline)
+
+
+def shared(at: float, client: str, ticket: int, limit: int | None = None, fence: int | None = None) -> h.Granted:
+    """A reader, or with a limit a permit of a semaphore."""
+    return granted(at, client, ticket, fence)._replace(limit=limit, exclusive=False)
+
+
+def released(at: float, client: str, ticket: int) -> h.Released:
+    return h.Released(at, client, ticket, LOCK)
+
+
+def lost(at: float, client: str, ticket: int) -> h.Lost:
+    return h.Lost(at, client, ticket, LOCK)
+
+
+def told(at: float, client: str, ticket: int) -> h.Told:
+    return h.Told(at, client, ticket, LOCK)
+
+
+def gave_up(at: float, client: str, ticket: int, how: h.WhyGaveUp = "timed out") -> h.GaveUp:
+    return h.GaveUp(at, client, ticket, LOCK, how)
+
+
+def queued(at: float, client: str, ticket: int, place: int | None = None) -> h.Queued:
+    return h.Queued(at, client, ticket, LOCK, place)
+
+
+def admitted(at: float, client: str, ticket: int, place: int | None = None) -> h.Admitted:
+    return h.Admitted(at, client, ticket, LOCK, ticket, place)
+
+
+def left(at: float, client: str, ticket: int) -> h.Left:
+    return h.Left(at, client, ticket, LOCK)
+
+
+def wrote(
+    at: float, client: str, fence: int, value: h.Plain, before: h.Plain = None, *, accepted: bool = True
+) -> h.Wrote:
+    return h.Wrote(at, client, fence, LOCK, fence, value, accepted, before)
+
+
+def check(kind: type[Checker], history: h.History, promises: Promises | None = None) -> Checker:
+    """The checker, after it has seen all of the history."""
+    assert history == sorted(history, key=lambda event: event.at), "the story is not in the order of time"
+    checker = kind(promises or Promises())
+    for event in history:
+        checker.feed(event)
+    checker.finish(history[-1].at)
+    return checker
+
+
+def found(kind: type[Checker], history: h.History, promises: Promises | None = None) -> list[Violation]:
+    """The violations that this checker finds in the history."""
+    return check(kind, history, promises).violations
+
+
+def what(kind: type[Checker], history: h.History, promises: Promises | None = None) -> str:
+    """The one violation that this checker finds, in words."""
+    [violation] = found(kind, history, promises)
+    return violation.what
+
+
+ONE_OF_EACH: h.History = [
+    h.Asked(0, "a", 1, "x", 5, None, exclusive=False),
+    h.Queued(0.1, "a", 1, "x", 4, 2, exclusive=False),
+    h.Admitted(0.2, "a", 1, "x", 9, 4, 2, exclusive=False),
+    h.Granted(1 / 3, "a", 1, "x", 9, 30, None, exclusive=False),
+    h.Renewed(1, "a", 1, "x", 40),
+    h.Checked(1, "a", 1, "x", held=True),
+    h.Read(1, "a", 1, "x", 9, None),
+    h.Wrote(1, "a", 1, "x", 9, "ü\n", before=3, fenced=False),
+    h.Reentered(2, "a", 2, "x", 9),
+    h.GaveUp(2, "b", 3, "x", "error", "WouldDeadlock"),
+    h.Released(3, "a", 1, "x"),
+    h.ReleaseEnded(3, "a", 1, "x", "owed"),
+    h.Left(3, "a", 1, "x", "released"),
+    h.Lost(4, "b", 4, "x", "gone"),
+    h.Told(4, "b", 4, "x"),
+    h.Paused(5, "a"),
+    h.Resumed(6, "a"),
+    h.Crashed(7, "a", "kill -9"),
+    h.Restarted(8, "a"),
+    h.CutOff(8),
+    h.Rejoined(8),
+    h.FaultBegan(8, "restart", "node 2"),
+    h.FaultEnded(9, "restart", "node 2"),
+    h.Forgot(9, "data", "x", majority=False, detail="failover"),
+    h.HealedForGood(10),
+    h.Remained(11, "x", "a", granted=True, ticket=1),
+    h.End(11),
+]

@@ -1,0 +1,253 @@
+"""Two clients in the same critical section, and nobody sees it: the checker misses an overlap, or cries wolf."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from holdfast.checking import Promises
+from holdfast.checking import history as h
+from holdfast.checking.checkers import MutualExclusion
+from holdfast.core.tickets import first_obstacle
+from holdfast.guarantees import Exclusion
+from tests.unit.checking.stories import LOCK, admitted, asked, found, gave_up, granted, lost, released, shared, what
+
+
+def test_two_exclusive_beliefs_overlap() -> None:
+    history: h.History = [granted(0, "a", 1), granted(1, "b", 2), released(2, "a", 1)]
+
+    [violation] = found(MutualExclusion, history)
+
+    assert violation.what == "b was granted 'report' while a believed to hold it"
+    assert violation.events == (history[0], history[1])
+    assert violation.at == 1
+    assert violation.promise.startswith("At no time do more clients believe")
+
+
+@pytest.mark.parametrize("end", [released(1, "a", 1), lost(1, "a", 1), h.Crashed(1, "a")])
+def test_a_belief_may_begin_at_the_moment_when_another_ended(end: h.Event) -> None:
+    assert not found(MutualExclusion, [granted(0, "a", 1), end, granted(1, "b", 2)])
+    assert found(MutualExclusion, [granted(0, "a", 1), granted(1, "b", 2), end])
+
+
+def test_a_belief_ends_at_its_deadline_and_not_before() -> None:
+    assert not found(MutualExclusion, [granted(0, "a", 1, deadline=5), granted(5, "b", 2)])
+    assert found(MutualExclusion, [granted(0, "a", 1, deadline=5), granted(4.9, "b", 2)])
+
+
+def test_a_paused_process_believes_until_its_deadline() -> None:
+    history: h.History = [granted(0, "a", 1, deadline=5), h.Paused(1, "a")]
+
+    assert found(MutualExclusion, [*history, granted(4, "b", 2)])
+    assert not found(MutualExclusion, [*history, granted(5, "b", 2)])
+
+
+def test_a_renewal_moves_the_deadline_but_revives_nothing() -> None:
+    start = granted(0, "a", 1, deadline=5)
+
+    assert found(MutualExclusion, [start, h.Renewed(4, "a", 1, LOCK, 9), granted(8, "b", 2)])
+    assert not found(MutualExclusion, [start, h.Renewed(6, "a", 1, LOCK, 9), granted(8, "b", 2)])
+
+
+def test_other_locks_are_none_of_its_business() -> None:
+    assert not found(MutualExclusion, [granted(0, "a", 1), granted(1, "b", 2)._replace(lock="other")])
+
+
+def test_a_crash_ends_the_beliefs_of_its_client_only() -> None:
+    assert found(MutualExclusion, [granted(0, "a", 1), h.Crashed(1, "b"), granted(2, "b", 2)])
+
+
+def test_a_restarted_client_is_protected_like_any_other() -> None:
+    history: h.History = [granted(0, "a", 1), h.Crashed(1, "a"), h.Restarted(1, "a"), granted(1, "a", 2)]
+
+    assert found(MutualExclusion, [*history, granted(2, "b", 3)])
+
+
+def test_readers_go_together_but_never_with_a_writer() -> None:
+    readers: h.History = [shared(0, "a", 1), shared(0, "b", 2), shared(0, "c", 3)]
+
+    assert not found(MutualExclusion, readers)
+    assert found(MutualExclusion, [*readers, granted(1, "d", 4)])
+    assert found(MutualExclusion, [granted(0, "d", 4), shared(1, "a", 1)])
+
+    ended: h.History = [released(1, "a", 1), released(1, "b", 2), released(1, "c", 3)]
+    assert not found(MutualExclusion, [*readers, *ended, granted(1, "d", 4)])
+    assert found(MutualExclusion, [*readers, *ended[1:], granted(1, "d", 4)])
+
+
+def test_a_semaphore_has_as_many_holders_as_its_limit() -> None:
+    history: h.History = [shared(0, "a", 1, limit=2), shared(0, "b", 2, limit=2)]
+
+    assert not found(MutualExclusion, history)
+    assert what(MutualExclusion, [*history, shared(1, "c", 3, limit=2)]).endswith("as number 3, where the limit is 2")
+    assert not found(MutualExclusion, [*history, released(1, "a", 1), shared(1, "c", 3, limit=2)])
+
+
+def test_kinds_mixed_on_one_name_follow_the_one_rule() -> None:
+    permit_and_reader: h.History = [shared(0, "a", 1, limit=1), shared(0, "b", 2)]
+
+    assert not found(MutualExclusion, permit_and_reader), "the permit may have come first"
+    assert found(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=1)])
+    assert not found(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=2)])
+
+
+def test_a_ticket_that_was_granted_twice_counts_once() -> None:
+    twice: h.History = [shared(0, "a", 1, limit=2), shared(1, "a", 1, limit=2), shared(2, "b", 2, limit=2)]
+
+    assert not found(MutualExclusion, [*twice, released(3, "a", 1), shared(4, "c", 3, limit=2)])
+    assert not found(MutualExclusion, [granted(0, "a", 1), granted(1, "a", 1)]), "that is for another checker"
+
+
+def test_it_says_who_was_in_the_way_of_whom() -> None:
+    assert what(MutualExclusion, [granted(0, "w", 1), shared(1, "r", 2)]) == (
+        "r was granted 'report' while w believed to hold it"
+    )
+
+
+def test_what_the_server_forgot_is_excused_but_not_what_it_granted_since() -> None:
+    history: h.History = [granted(0, "a", 1), h.Forgot(1), granted(2, "b", 2)]
+
+    assert not found(MutualExclusion, history)
+    assert what(MutualExclusion, [*history, granted(3, "c", 3)]).endswith("while b believed to hold it")
+
+
+def test_a_grant_that_was_on_its_way_when_the_server_forgot_is_excused() -> None:
+    history: h.History = [admitted(0, "a", 1), h.Forgot(1), admitted(2, "b", 2), granted(3, "b", 2), granted(4, "a", 1)]
+
+    assert not found(MutualExclusion, history)
+    assert found(MutualExclusion, [event for event in history if not isinstance(event, h.Forgot)])
+
+
+def test_only_what_was_on_its_way_when_the_server_forgot_is_excused() -> None:
+    arrived: h.History = [admitted(0, "a", 1), granted(0, "a", 1), released(1, "a", 1), h.Forgot(2)]
+    let_in_again: h.History = [admitted(0, "a", 1), h.Forgot(1), admitted(2, "a", 1), granted(2, "a", 1)]
+    gave_it_up: h.History = [admitted(0, "a", 1), gave_up(1, "a", 1), h.Forgot(2), granted(3, "a", 1)]
+
+    assert found(MutualExclusion, [*arrived, granted(3, "a", 1), granted(4, "b", 2)])
+    assert found(MutualExclusion, [*let_in_again, granted(3, "b", 2)])
+    assert found(MutualExclusion, [*gave_it_up, granted(4, "b", 2)])
+
+
+def test_without_the_servers_events_whoever_had_asked_before_it_forgot_is_excused() -> None:
+    unseen = Promises(server_seen=False)
+    history: h.History = [asked(0, "a", 1), h.Forgot(1), asked(2, "b", 2), granted(3, "b", 2)]
+
+    assert not found(MutualExclusion, [*history, granted(4, "a", 1)], unseen)
+    assert found(MutualExclusion, [*history, asked(4, "c", 3), granted(4, "c", 3)], unseen)
+
+
+def test_deadlines_have_the_tolerance_of_the_clock() -> None:
+    history: h.History = [granted(0, "a", 1, deadline=5), granted(4.5, "b", 2)]
+
+    assert not found(MutualExclusion, history, Promises(clock_error=0.5))
+    assert found(MutualExclusion, history, Promises(clock_error=0.4))
+
+
+@pytest.mark.parametrize(
+    ("exclusion", "forgot", "is_excused"),
+    [
+        (Exclusion.CONSENSUS, h.Forgot(1, majority=False), False),
+        (Exclusion.CONSENSUS, h.Forgot(1), True),
+        (Exclusion.BEST_EFFORT, h.Forgot(1, majority=False), True),
+        (Exclusion.CACHE, h.Forgot(1, "lease", LOCK), True),
+        (Exclusion.CACHE, h.Forgot(1, "lease", "other"), False),
+        (Exclusion.CACHE, h.Forgot(1, "clock"), False),
+    ],
+)
+def test_guarantees_say_what_forgetting_excuses(exclusion: Exclusion, forgot: h.Forgot, *, is_excused: bool) -> None:
+    violations = found(MutualExclusion, [granted(0, "a", 1), forgot, granted(2, "b", 2)], Promises(exclusion=exclusion))
+
+    assert bool(violations) != is_excused
+
+
+# ── against an oracle that takes its time ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("first", range(0, 1000, 100))
+def test_it_agrees_with_brute_force_on_random_histories(first: int) -> None:
+    for seed in range(first, first + 100):
+        history = random_history(seed)
+
+        guilty = [violation.events[-1] for violation in found(MutualExclusion, history, Promises(clock_error=0.0))]
+
+        assert guilty == overlapping_grants(history), f"seed {seed}"
+
+
+def test_the_random_histories_have_many_grants_of_either_sort() -> None:
+    histories = [random_history(seed) for seed in range(100)]
+    grants = sum(isinstance(event, h.Granted) for history in histories for event in history)
+    guilty = sum(len(overlapping_grants(history)) for history in histories)
+
+    assert 0.2 < guilty / grants < 0.8
+
+
+KINDS: list[list[tuple[int | None, bool]]] = [
+    [(1, True)],
+    [(None, False), (1, True)],
+    [(2, False)],
+    [(1, True), (1, False), (2, False), (None, False)],
+]
+
+
+def random_history(seed: int) -> h.History:
+    rng = random.Random(seed)  # noqa: S311  (to be had again is the point)
+    history: h.History = []
+    now = 0.0
+    kinds = rng.choice(KINDS)
+    held: list[h.Granted] = []
+    for ticket in range(1, 13):
+        now += rng.choice([0, 0, 1, 2])
+        for lease in rng.sample(held, rng.randint(0, len(held))):
+            client, number = lease.client, lease.ticket
+            end = rng.choice(["release", "lose", "renew", "crash", "nothing"])
+            if end == "release":
+                history.append(released(now, client, number))
+            elif end == "lose":
+                history.append(lost(now, client, number))
+            elif end == "renew":
+                history.append(h.Renewed(now, client, number, LOCK, now + rng.randint(0, 3)))
+            elif end == "crash":
+                history.append(h.Crashed(now, client))
+            now += rng.choice([0, 0, 0, 1])
+        limit, exclusive = rng.choice(kinds)
+        deadline = rng.choice([None, now + 1, now + 3])
+        lease = h.Granted(now, rng.choice("abc"), ticket, LOCK, ticket, deadline, limit, exclusive)
+        history.append(lease)
+        held = [*held[-3:], lease]
+    return history
+
+
+def overlapping_grants(history: h.History) -> list[h.Event]:
+    """Every grant at whose moment those who believe cannot all be let in, in whatever order."""
+    guilty: list[h.Event] = []
+    for index, event in enumerate(history):
+        if isinstance(event, h.Granted):
+            believers = [
+                other
+                for number, other in enumerate(history[:index])
+                if isinstance(other, h.Granted) and believes(history, number, other, until=index)
+            ]
+            if not could_be_in_together([*believers, event]):
+                guilty.append(event)
+    return guilty
+
+
+def believes(history: h.History, index: int, lease: h.Granted, *, until: int) -> bool:
+    deadline = lease.deadline
+    for event in history[index + 1 : until]:
+        if isinstance(event, h.Released | h.Lost) and event.ticket == lease.ticket:
+            return False
+        if isinstance(event, h.Crashed) and event.client == lease.client:
+            return False
+        if isinstance(event, h.Renewed) and event.ticket == lease.ticket and (deadline is None or event.at < deadline):
+            deadline = event.deadline
+    return deadline is None or history[until].at < deadline
+
+
+def could_be_in_together(leases: list[h.Granted]) -> bool:
+    return any(
+        all(first_obstacle(lease.limit, order[:place]) is None for place, lease in enumerate(order))
+        for order in itertools.permutations(leases)
+    )

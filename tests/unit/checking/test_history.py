@@ -1,0 +1,59 @@
+"""A stored history that is not the one that was recorded, or not the same bytes for the same run."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.checking import history as h
+from holdfast.checking.words import in_words, who
+from tests.unit.checking.stories import ONE_OF_EACH
+
+
+def test_there_is_one_of_each() -> None:
+    assert [type(event) for event in ONE_OF_EACH if type(event) not in h.EVENT_TYPES] == []
+    assert len({type(event) for event in ONE_OF_EACH}) == len(h.EVENT_TYPES) == len(ONE_OF_EACH)
+
+
+def test_a_stored_history_is_the_same_when_read() -> None:
+    lines = list(h.to_lines(ONE_OF_EACH))
+
+    copy = h.from_lines(line + "\n" for line in lines)
+
+    assert copy == ONE_OF_EACH
+    assert [type(event) for event in copy] == [type(event) for event in ONE_OF_EACH]
+    assert list(h.to_lines(copy)) == lines
+
+
+def test_equal_histories_are_equal_to_the_byte() -> None:
+    assert list(h.to_lines([h.Asked(1, "a", 1, "x", timeout=0)])) == list(h.to_lines([h.Asked(1.0, "a", 1, "x", 0.0)]))
+    assert list(h.to_lines([h.Paused(1, "a")])) != list(h.to_lines([h.Resumed(1, "a")]))
+
+
+def test_a_line_has_the_fields_in_order_and_no_defaults() -> None:
+    assert list(h.to_lines([h.Crashed(7.25, "a"), h.Crashed(8, "a", "kill")])) == [
+        '{"event":"Crashed","at":7.25,"client":"a"}',
+        '{"event":"Crashed","at":8.0,"client":"a","reason":"kill"}',
+    ]
+
+
+def test_times_that_json_cannot_carry_are_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        list(h.to_lines([h.End(float("inf"))]))
+
+
+@pytest.mark.parametrize(
+    "line", ["no json", "[]", "{}", '{"event":"Nonsense","at":1}', '{"event":"End"}', '{"event":"End","at":1,"x":2}']
+)
+def test_a_line_that_is_no_event_is_named(line: str) -> None:
+    with pytest.raises(ValueError, match="line 2 of the history"):
+        h.from_lines(['{"event":"End","at":1}', line])
+
+
+def test_blank_lines_are_skipped() -> None:
+    assert h.from_lines(["", "\n", '{"event":"End","at":1}\n']) == [h.End(1)]
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
+def test_every_event_has_words(event: h.Event) -> None:
+    assert in_words(event)
+    assert who(event)

@@ -1,0 +1,90 @@
+"""A checker that looks back makes long histories unjudgeable; the simulator writes 100,000 events a second.
+
+Counted in lines of Python that are run, so that a busy machine cannot change the result.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from holdfast.checking import CHECKERS, Checker, Promises
+from holdfast.checking import history as h
+from tests.unit.checking.stories import LOCK
+
+
+def crowd(rounds: int) -> h.History:
+    """Many wait at once and are served in turn, some twice at a time; some are paused past their deadlines, crash,
+    give up; and all of it goes wrong now and then.
+    """
+    history: h.History = []
+    line: list[tuple[str, int]] = []
+    for ticket in range(1, rounds + 1):
+        now = ticket / 10
+        client = f"c{ticket % 50}"
+        history += [h.Asked(now, client, ticket, LOCK, 9.0), h.Queued(now, client, ticket, LOCK)]
+        line.append((client, ticket))
+        if len(line) > 40:
+            head, number = line.pop(0)
+            history += [
+                h.Admitted(now, head, number, LOCK, number),
+                h.Granted(now, head, number, LOCK, number, now + 5),
+                h.Wrote(now, head, number, LOCK, number, number),
+            ]
+            if number % 7 == 0:
+                history += [h.Paused(now, head), h.Resumed(now, head)]
+            elif number % 11 == 0:
+                history += [h.Crashed(now, head), h.Left(now, head, number, LOCK)]
+            elif number % 13 == 0:
+                history += [h.Lost(now, head, number, LOCK), h.Told(now, head, number, LOCK)]
+            elif number % 97 == 0:
+                history += [h.Forgot(now)]
+            else:
+                history += [
+                    h.Renewed(now, head, number, LOCK, now + 6),
+                    h.Released(now, head, number, LOCK),
+                    h.ReleaseEnded(now, head, number, LOCK),
+                    h.Left(now, head, number, LOCK),
+                ]
+        if ticket % 17 == 0:
+            other, number = line.pop()
+            history += [h.GaveUp(now, other, number, LOCK, "cancelled"), h.Left(now, other, number, LOCK)]
+    return [
+        h.HealedForGood(0.0),
+        *history,
+        *(h.Remained(rounds / 10, LOCK, client, granted=False) for client, _ in line),
+    ]
+
+
+@pytest.mark.parametrize("kind", CHECKERS, ids=lambda kind: kind.name)
+def test_ten_times_the_events_are_ten_times_the_work(kind: type[Checker]) -> None:
+    short, long = crowd(300), crowd(3000)
+
+    per_event = lines_run(kind, short) / len(short)
+    per_event_of_many = lines_run(kind, long) / len(long)
+
+    assert per_event_of_many < per_event * 1.3
+    assert per_event_of_many < 40
+
+
+def lines_run(kind: type[Checker], history: h.History) -> int:
+    checker = kind(Promises(overtaken_max=3))
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for event in history:
+            checker.feed(event)
+        checker.finish(history[-1].at)
+    finally:
+        sys.settrace(before)
+    return count
