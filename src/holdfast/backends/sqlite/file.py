@@ -29,7 +29,7 @@ from holdfast.runtimes import system
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _TABLES = ["state", "tickets"]
 _REPLACED_MAX = 100  # times that the file may be replaced under one attempt
 _FORK_WAIT_MAX = 1.0  # seconds that a fork waits for our transactions, which take microseconds

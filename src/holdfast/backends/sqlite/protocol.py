@@ -47,25 +47,27 @@ _NO_STATE = (0, True)  # somebody has emptied the table: ask the queue
 ATTEND_MAX = 32  # sessions that one waiter attends to; beyond that, its look-again has to do
 
 # No RETURNING: SQLite builds a table for it, which costs more than the statement (17 µs to 30 µs each, in 3.40).
-_PLACES = 'SELECT number, nonce, session, granted, exclusive, "limit", expires, info FROM tickets WHERE name = ?'
+_PLACES = (
+    'SELECT number, nonce, session, fence IS NOT NULL, exclusive, "limit", expires, info FROM tickets WHERE name = ?'
+)
 _QUEUE = f"{_PLACES} ORDER BY number"
 _AHEAD = f"{_PLACES} AND number < ? AND (exclusive OR ?) ORDER BY number"
 _BEFORE = f"{_PLACES} AND number < ? ORDER BY number DESC"
 _OTHER_LIMIT = f'{_PLACES} AND NOT exclusive AND "limit" IS NOT ?'
 _LOOK = "SELECT last_number, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM state"
-_NUMBER = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
+_MINE = "SELECT number, fence FROM tickets WHERE name = ? AND nonce = ?"
 _DRAW = "UPDATE state SET last_number = ?"
 _INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_GRANT = "UPDATE tickets SET granted = 1, expires = ?, since = ? WHERE name = ? AND number = ?"
+_GRANT = "UPDATE tickets SET fence = ?, expires = ?, since = ? WHERE name = ? AND number = ?"
 _STAY = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
 _REMOVE = "DELETE FROM tickets WHERE name = ? AND number = ?"
 _REMOVE_SESSION = "DELETE FROM tickets WHERE session = ?"
 _LEAVE = "DELETE FROM tickets WHERE name = ? AND nonce = ?"
-_LEAVE_HELD = f"{_LEAVE} AND granted AND expires > ?"
-_RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND granted"
-_BREAK = "DELETE FROM tickets WHERE name = ? AND number = ? AND granted"
-_SOMEBODY_WAITS = "SELECT 1 FROM tickets WHERE name = ? AND NOT granted LIMIT 1"
-_INSPECT = """SELECT name, number, session, granted, exclusive, "limit", expires, since, agent, info FROM tickets
+_LEAVE_HELD = f"{_LEAVE} AND fence IS NOT NULL AND expires > ?"
+_RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND fence IS NOT NULL"
+_BREAK = "DELETE FROM tickets WHERE name = ? AND fence = ?"
+_SOMEBODY_WAITS = "SELECT 1 FROM tickets WHERE name = ? AND fence IS NULL LIMIT 1"
+_INSPECT = """SELECT name, fence, session, exclusive, "limit", expires, since, agent, info FROM tickets
               WHERE ? IS NULL OR name = ? ORDER BY name, number"""
 
 
@@ -164,22 +166,25 @@ class SqliteBackend:
 
 def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _InTheWay:
     name = ticket.name
-    number: int | None = None
+    number = fence = None
     last_number, is_in_use = txn.row(_LOOK, name) or _NO_STATE
     if is_in_use:
-        place = txn.row(_NUMBER, name, ticket.nonce)
-        number = place[0] if place else None
+        number, fence = txn.row(_MINE, name, ticket.nonce) or (None, None)
         if not ticket.exclusive:
             _agree_on_limit(txn, ticket)
         obstacle = first_obstacle(ticket.limit, _live_ahead(txn, ticket, number))
         if obstacle is not None:
             return _stand_in_line(txn, ticket, number, obstacle, last_number, queue=queue)
     expires = txn.now + ticket.ttl
+    if fence is not None:
+        txn.change(_STAY, expires, name, number)
+        return fence, txn.store
+    fence = _draw(txn, last_number)
     if number is None:
-        number = _insert(txn, ticket, last_number, granted=True, expires=expires)
+        _insert(txn, ticket, fence, fence=fence, expires=expires)
     else:
-        txn.change(_GRANT, expires, txn.wall, name, number)
-    return number, txn.store
+        txn.change(_GRANT, fence, expires, txn.wall, name, number)
+    return fence, txn.store
 
 
 def _stand_in_line(
@@ -190,7 +195,8 @@ def _stand_in_line(
         return _InTheWay(Waiting(LOOK_AGAIN, holder), ())
     expires = txn.now + WAITER_LEASE
     if number is None:
-        number = _insert(txn, ticket, last_number, granted=False, expires=expires)
+        number = _draw(txn, last_number)
+        _insert(txn, ticket, number, fence=None, expires=expires)
     else:
         txn.change(_STAY, expires, ticket.name, number)
     _wake_next(txn, ticket.name)  # in case something ahead of others has just been found over
@@ -226,17 +232,25 @@ def _break(txn: Transaction, name: str, fence: int) -> bool:
     return broken
 
 
-def _insert(txn: Transaction, ticket: Ticket, last_number: int, *, granted: bool, expires: float) -> int:
-    # With the wall clock as floor, fences go on growing even if the file was lost with its counter.
+def _draw(txn: Transaction, last_number: int) -> int:
+    """The next number, greater than all before. It is drawn for a place in line, and once more for a fence.
+
+    With the wall clock as floor, fences go on growing even if the file was lost, or an old copy of it is back: with
+    the counter of then, and with waiters of then.
+    """
     number = max(last_number + 1, int(txn.wall * 1e6))
     txn.change(_DRAW, number)
+    return number
+
+
+def _insert(txn: Transaction, ticket: Ticket, number: int, *, fence: int | None, expires: float) -> None:
     txn.change(
         _INSERT,
         ticket.name,
         number,
         ticket.nonce,
         txn.session,
-        granted,
+        fence,
         ticket.exclusive,
         ticket.limit,
         expires,
@@ -244,7 +258,6 @@ def _insert(txn: Transaction, ticket: Ticket, last_number: int, *, granted: bool
         ticket.agent,
         ticket.info,
     )
-    return number
 
 
 def _live_ahead(txn: Transaction, ticket: Ticket, number: int | None) -> Iterator[_Place]:
@@ -295,17 +308,17 @@ def _wake_next(txn: Transaction, name: str) -> None:
 def _inspect(txn: Transaction, name: str | None) -> list[LockInfo]:
     found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
     for row in txn.rows(_INSPECT, name, name):
-        lock, number, session, granted, exclusive, limit, expires, since, agent, info = row
+        lock, fence, session, exclusive, limit, expires, since, agent, info = row
         if expires <= txn.now or (session != txn.session and txn.is_dead(session)):
             continue
         described = TicketInfo.of(
             info=info,
-            fence=number if granted else None,
+            fence=fence,
             agent=agent,
             since=since,
             remaining=expires - txn.now,
             exclusive=bool(exclusive),
             limit=limit,
         )
-        found.setdefault(lock, ([], []))[0 if granted else 1].append(described)
+        found.setdefault(lock, ([], []))[fence is None].append(described)
     return [LockInfo(lock, tuple(holders), tuple(waiters)) for lock, (holders, waiters) in found.items()]

@@ -6,15 +6,14 @@ CREATE TABLE state (
     last_number INTEGER NOT NULL
 ) STRICT;
 
--- Ordered by number within a name: the queue. The number is drawn when the ticket is queued, from one counter for all
--- names with the wall clock (in microseconds) as its floor, and is the fence once the ticket is granted: nothing
--- overtakes, so grants come in the order of the numbers.
+-- Ordered by number within a name: the queue. Numbers and fences are drawn from one counter for all names, with the
+-- wall clock (in microseconds) as its floor.
 CREATE TABLE tickets (
     name TEXT NOT NULL,
     number INTEGER NOT NULL,
     nonce TEXT NOT NULL,
     session TEXT NOT NULL,      -- whose it is: a FIFO that the kernel closes when that process dies
-    granted INTEGER NOT NULL,
+    fence INTEGER,              -- drawn when the ticket is granted; NULL while it waits
     exclusive INTEGER NOT NULL,
     "limit" INTEGER,
     expires REAL NOT NULL,      -- seconds of CLOCK_BOOTTIME

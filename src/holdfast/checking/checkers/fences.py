@@ -60,8 +60,9 @@ class GrowingFences(Checker):
             FenceOrder.CLOCK_BOUNDED: self._lost_data and self._clock_went_back,
             FenceOrder.BEST_EFFORT: self._lost_data or self._clock_went_back,
         }
+        if event.what != "clock":
+            self._on_their_way.forgot(event)  # these may reach their clients after younger ones
         if depends_on[self.promises.fence] and event.what != "lease":
-            self._on_their_way.forgot(event)
             for name in [*self._locks] if event.lock is None else [event.lock]:
                 self._locks.pop(name, None)
 

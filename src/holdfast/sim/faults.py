@@ -1,0 +1,92 @@
+"""All that can go wrong in a simulated world, and how badly. Every run draws its own: which kinds, and how often.
+
+Two dice, as in FoundationDB's simulator: a kind of fault is enabled for a run with the probability `enable`, and then
+happens with its own. So runs differ in kind: some only lose replies, some only pause processes, a few do it all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.sim.choices import Choices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Probabilities are per message or, where it says so, per second of the run before it heals. Times are seconds."""
+
+    # Messages. A request or reply takes between `delay_min` and `delay_max`, unless it is slow.
+    delay_min: float = 0.0001
+    delay_max: float = 0.005
+    slow: float = 0.0  # takes up to `slow_max` instead: long enough to come after every deadline
+    slow_max: float = 15.0
+    lose_request: float = 0.0  # it never arrives
+    lose_reply: float = 0.0  # it was done, and nobody hears of it
+    duplicate: float = 0.0  # it arrives once more, any time within `slow_max`
+    refuse: float = 0.0  # the connection is refused: nothing was sent
+    lose_ring: float = 0.0  # a wake-up that never comes
+
+    # Processes, each per second.
+    pause: float = 0.0  # stands still for up to `pause_max`
+    pause_max: float = 20.0
+    crash: float = 0.0  # is gone, and comes back empty within `restart_max`
+    restart_max: float = 5.0
+    cancel: float = 0.0  # what it waits for is cancelled
+    drift: float = 0.0  # its clock runs up to this share fast or slow
+
+    # Between process and server, per second.
+    cut: float = 0.0  # requests, replies or both do not get through, for up to `cut_max`
+    cut_max: float = 20.0
+
+    # The server, per second.
+    stall: float = 0.0  # answers nothing for up to `stall_max`, then all at once
+    stall_max: float = 10.0
+    lose_data: float = 0.0  # comes back with no data
+    old_data: float = 0.0  # comes back with the data of some time ago
+    step_clock: float = 0.0  # its wall clock goes back, by up to an hour
+    break_lock: float = 0.0  # an operator breaks a lease
+
+
+CALM = Faults()
+
+# Everything at once, each of it often enough to matter in a run of half a minute.
+ALL = Faults(
+    slow=0.05,
+    lose_request=0.05,
+    lose_reply=0.1,
+    duplicate=0.05,
+    refuse=0.03,
+    lose_ring=0.2,
+    pause=0.1,
+    crash=0.05,
+    cancel=0.2,
+    drift=0.009,
+    cut=0.05,
+    stall=0.05,
+    lose_data=0.02,
+    old_data=0.02,
+    step_clock=0.03,
+    break_lock=0.03,
+)
+
+KINDS = tuple(
+    field.name for field in fields(Faults) if not field.name.endswith(("_min", "_max"))
+)  # what can be enabled, by name
+
+
+def only(faults: Faults, kinds: frozenset[str]) -> Faults:
+    """The same without all other kinds."""
+    return replace(faults, **{kind: 0.0 for kind in KINDS if kind not in kinds})
+
+
+def draw(faults: Faults, choices: Choices, enable: float = 0.35) -> Faults:
+    """Those of one run: each kind is either off, or as probable as it says."""
+    chosen = frozenset(kind for kind in KINDS if getattr(faults, kind) and choices.chance(enable))
+    return only(faults, chosen)
+
+
+def enabled(faults: Faults) -> list[str]:
+    """The kinds that can happen."""
+    return [kind for kind in KINDS if getattr(faults, kind)]

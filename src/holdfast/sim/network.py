@@ -1,0 +1,88 @@
+"""What is between a process and its server: delay, loss, duplication, reordering, one-way cuts.
+
+A request that gets no answer ends at its deadline with OutcomeUnknown, as a driver's read timeout would; one that is
+refused ends at once with BackendUnavailable. Nothing here retries: that is for the code under test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.sim.world import Task, Trap
+
+if TYPE_CHECKING:
+    from holdfast.sim.faults import Faults
+    from holdfast.sim.process import Process
+    from holdfast.sim.servers.base import Server
+
+T = TypeVar("T")
+
+
+class Link:
+    """From one process to the server and back. The world's nemesis cuts it."""
+
+    def __init__(self, process: Process, server: Server, faults: Faults) -> None:
+        self.process = process
+        self.server = server
+        self.faults = faults
+        self.cut_there = False
+        self.cut_back = False
+
+    async def request(self, step: Callable[[], T], deadline: float) -> T:
+        """Have the server do it, all at once, between two moments of its own."""
+        answer: T = await _Request(self, step, self.process.true_time(deadline))
+        return answer
+
+    def ring(self, action: Callable[..., None], *arguments: Any) -> None:
+        """The server calls: a hint, which may be late or lost."""
+        choices = self.process.world.choices
+        if not (self.cut_back or choices.chance(self.faults.lose_ring)):
+            world = self.process.world
+            world.at(world.now + self.delay(), self.process.do, action, *arguments)
+
+    def delay(self) -> float:
+        choices, faults = self.process.world.choices, self.faults
+        return choices.between(faults.delay_min, faults.slow_max if choices.chance(faults.slow) else faults.delay_max)
+
+
+class _Request(Trap):
+    """One request and its reply, each with a fate of its own."""
+
+    __slots__ = ("_deadline", "_link", "_step", "_task", "_turn")
+
+    def __init__(self, link: Link, step: Callable[[], Any], deadline: float) -> None:
+        self._link = link
+        self._step = step
+        self._deadline = deadline
+
+    def begin(self, task: Task, turn: int) -> None:
+        self._task, self._turn = task, turn
+        link, world = self._link, task.process.world
+        choices, faults = world.choices, link.faults
+        if choices.chance(faults.refuse):
+            error = BackendUnavailable(backend="sim", problem="connection refused")
+            world.at(min(world.now + link.delay(), max(world.now, self._deadline)), task.resume, turn, None, error)
+            return
+        unknown = OutcomeUnknown(backend="sim", problem="no answer in time")
+        world.at(max(world.now, self._deadline), task.resume, turn, None, unknown)
+        if not link.cut_there and not choices.chance(faults.lose_request):
+            world.at(world.now + link.delay(), self._arrive, True)  # noqa: FBT003  (somebody waits for the answer)
+            if choices.chance(faults.duplicate):
+                later = choices.between(faults.delay_min, faults.slow_max)
+                world.at(world.now + later, self._arrive, False)  # noqa: FBT003  (nobody does)
+
+    def _arrive(self, is_first: bool) -> None:  # noqa: FBT001  (called by the world)
+        link = self._link
+        link.server.when_it_answers(self._execute, is_first)
+
+    def _execute(self, is_first: bool) -> None:  # noqa: FBT001  (called by the server)
+        link, task = self._link, self._task
+        try:
+            value, error = link.server.execute(self._step), None
+        except Exception as raised:  # an answer, as any other
+            value, error = None, raised
+        world = task.process.world
+        if is_first and not link.cut_back and not world.choices.chance(link.faults.lose_reply):
+            world.at(world.now + link.delay(), task.resume, self._turn, value, error)

@@ -1,0 +1,79 @@
+"""Writes the history: what the clients saw, and what the server did, found by looking at it after each of its steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.checking import history as h
+from holdfast.sim.world import World
+
+
+class Entry(NamedTuple):
+    """A ticket as the server has it."""
+
+    lock: str
+    place: int  # its order
+    fence: int | None  # None while it waits
+    limit: int | None
+    exclusive: bool
+
+
+class Recorder:
+    """One history, and who is who in it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.history: list[h.Event] = []
+        self._calls = 0
+        self._nonces = 0
+        self._owner: dict[str, tuple[str, int]] = {}  # nonce -> client, call
+        self._seen: dict[str, Entry] = {}
+
+    def new_call(self) -> int:
+        """The number by which the history knows this attempt."""
+        self._calls += 1
+        return self._calls
+
+    def new_nonce(self, client: str, call: int) -> str:
+        self._nonces += 1
+        nonce = f"{self._nonces:032x}"
+        self._owner[nonce] = (client, call)
+        return nonce
+
+    def client_of(self, nonce: str) -> str:
+        return self._owner[nonce][0]
+
+    def add(self, event: h.Event) -> None:
+        self.history.append(event)
+
+    def look(self, tickets: dict[str, Entry]) -> None:
+        """What has changed on the server since the last look, in an order that could have been: first who left."""
+        seen = self._seen
+        if tickets == seen:
+            return
+        now = self._world.now
+        for nonce, entry in seen.items():
+            if nonce not in tickets:
+                client, call = self._owner[nonce]
+                self.add(h.Left(now, client, call, entry.lock))
+        for nonce, entry in tickets.items():
+            before = seen.get(nonce)
+            if before == entry:
+                continue
+            client, call = self._owner[nonce]
+            shape = (entry.place, entry.limit, entry.exclusive)
+            if entry.fence is not None:
+                self.add(h.Admitted(now, client, call, entry.lock, entry.fence, *shape))
+            elif before is None:
+                self.add(h.Queued(now, client, call, entry.lock, *shape))
+        self._seen = tickets
+
+    def forget_all(self) -> None:
+        """The server has lost its data, and knows none of the tickets that it had."""
+        self.look({})
+
+    def remained(self, tickets: dict[str, Entry]) -> None:
+        """At the end: what is still there."""
+        for nonce, entry in tickets.items():
+            client, call = self._owner[nonce]
+            self.add(h.Remained(self._world.now, entry.lock, client, entry.fence is not None, call or None))

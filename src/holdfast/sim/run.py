@@ -1,0 +1,213 @@
+"""One run from beginning to end: a world is drawn, lives through its faults, heals, comes to rest, and is judged."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.checking import Promises, judge
+from holdfast.checking import history as h
+from holdfast.sim import faults as faults_
+from holdfast.sim.choices import Choices
+from holdfast.sim.client import SimClient
+from holdfast.sim.nemesis import Nemesis
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.recorder import Recorder
+from holdfast.sim.resource import Resource
+from holdfast.sim.servers.memory import MemoryServer
+from holdfast.sim.servers.sqlite import SqliteServer
+from holdfast.sim.workload import USUAL, Worker, Workload, draw_names
+from holdfast.sim.world import Task, World
+
+if TYPE_CHECKING:
+    from holdfast.checking import Verdict
+    from holdfast.core.engine import Engine
+    from holdfast.sim.client import SimLease
+    from holdfast.sim.faults import Faults
+    from holdfast.sim.servers.base import Server
+
+SERVERS: Mapping[str, type[Server]] = {"memory": MemoryServer, "sqlite": SqliteServer}
+
+HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work
+REST = 25.0  # seconds after that: for what was owed to be paid, for what was left to lapse
+_FOREVER = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is common to the runs of a search. A run is a plan and a seed, or a plan and a tape."""
+
+    backend: str = "sqlite"
+    faults: Faults = faults_.ALL
+    enable: float = 0.35  # how many kinds of faults a run has, out of those
+    workload: Workload = USUAL
+    engine: type[Engine[SimLease]] | None = None  # None: the real one
+    server: type[Server] | None = None  # None: the one of `backend`, with the real protocol
+
+    @property
+    def server_type(self) -> type[Server]:
+        return self.server or SERVERS[self.backend]
+
+
+class Run(NamedTuple):
+    """What came of it."""
+
+    seed: int | None
+    tape: Sequence[int]
+    history: list[h.Event]
+    verdict: Verdict
+    steps: int
+    faults: Faults
+
+
+def run(plan: Plan, seed: int | None = None, tape: Sequence[int] = ()) -> Run:
+    """One run, from a seed or from a tape."""
+    with _quiet():
+        simulation = Simulation(plan, Choices(seed, tape))
+        simulation.live()
+        history = simulation.recorder.history
+        verdict = judge(history, simulation.promises())
+        return Run(seed, simulation.choices.tape, history, verdict, simulation.world.steps, simulation.faults)
+
+
+class Member:
+    """A client of the world, in its present incarnation."""
+
+    def __init__(self, simulation: Simulation, name: str, rounds: int) -> None:
+        choices, drift = simulation.choices, simulation.faults.drift
+        world = simulation.world
+        rate = 1.0 + choices.between(0.0, 2 * drift) - drift if drift else 1.0
+        offset = choices.between(0.0, 1000.0) if drift else 0.0
+        self.process = Process(world, name, offset=offset, rate=rate)
+        self.link = Link(self.process, simulation.server, simulation.faults)
+        engine = simulation.plan.engine
+        more = {} if engine is None else {"engine_type": engine}
+        self.client = SimClient(self.process, simulation.server, self.link, simulation.recorder, **more)
+        self.worker = Worker(
+            simulation.plan.workload,
+            simulation.names,
+            process=self.process,
+            client=self.client,
+            resource=simulation.resource,
+            rounds=rounds,
+        )
+        self.task: Task = self.process.start(self.worker.run(), "worker")
+
+    def cancel(self) -> None:
+        """Cancel what it waits for, if that is a call of ours."""
+        if self.worker.is_busy and not self.process.is_dead:
+            self.task.cancel()
+
+    def crash(self) -> None:
+        self.process.crash()
+        self.client.engine.abandon("its process has crashed")
+
+
+class Simulation:
+    """A world with its server, its clients and its nemesis."""
+
+    def __init__(self, plan: Plan, choices: Choices) -> None:
+        self.plan = plan
+        self.choices = choices
+        self.world = World(choices)
+        self.recorder = Recorder(self.world)
+        self.server = plan.server_type(self.world, self.recorder)
+        possible = faults_.only(plan.faults, frozenset(faults_.KINDS) - self.server.cannot)
+        self.faults = faults_.draw(possible, choices, plan.enable)
+        self.resource = Resource(self.world, self.recorder)
+        self.names = draw_names(plan.workload, choices)
+        self.members: dict[str, Member] = {}
+        self._gone: list[Member] = []
+
+    def start(self, name: str, rounds: int) -> None:
+        if name in self.members:
+            self._gone.append(self.members[name])
+        self.members[name] = Member(self, name, rounds)
+
+    def live(self) -> None:
+        """From the beginning to the end."""
+        world, workload = self.world, self.plan.workload
+        try:
+            for number in range(workload.clients):
+                self.start("abcdefghijklmnop"[number], workload.rounds)
+            nemesis = Nemesis(self)
+            while world.now < workload.runs_for and not self._all_done():
+                world.run(world.now + 1.0)
+            nemesis.stop()
+            self._heal()
+            self.recorder.add(h.HealedForGood(world.now))
+            healed = world.now
+            while world.now < healed + HEALED_FOR and not self._all_done():
+                world.run(world.now + 1.0)
+            world.run(world.now + REST)
+            self.recorder.remained(self.server.live())
+            self.recorder.add(h.End(world.now))
+        finally:
+            self._bury()
+
+    def promises(self) -> Promises:
+        """What a run with these faults is held to."""
+        faults, ttl = self.faults, self.plan.workload.ttl
+        # A lease that nobody can give back runs out by itself. In a world where nobody dies, pauses or loses messages
+        # there is none, so whatever is not wanted any more has to go soon.
+        may_lapse = any(
+            getattr(faults, kind)
+            for kind in faults_.KINDS
+            if kind not in ("cancel", "lose_ring", "drift", "step_clock")
+        )
+        bound = ttl + 12.0 if may_lapse else 4.0
+        return Promises.of(
+            self.server.guarantees,
+            ttl=ttl,
+            idle_max=bound,
+            leftover_max=bound,
+            wait_max=HEALED_FOR,
+            drift=faults.drift * 2,
+            settle_max=8.0,
+            late_max=6.0,
+            answer_max=12.0,
+            clock_error=1e-6,
+        )
+
+    def break_something(self) -> None:
+        """An operator ends a lease by force."""
+        held = [entry for entry in self.server.live().values() if entry.fence is not None]
+        if held:
+            entry = self.choices.pick(held)
+            self.recorder.add(h.Forgot(self.world.now, "lease", entry.lock, detail="broken by an operator"))
+            self.server.break_lock(entry.lock, entry.fence or 0)
+
+    def _heal(self) -> None:
+        calm = replace(faults_.CALM, drift=self.faults.drift)
+        for member in self.members.values():
+            member.link.faults = calm
+
+    def _all_done(self) -> bool:
+        return all(member.worker.stays for member in self.members.values())
+
+    def _bury(self) -> None:
+        for member in [*self._gone, *self.members.values()]:
+            member.process.crash()
+            member.client.engine.abandon("the world has ended")
+            for task in member.process.tasks:
+                task.bury()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No log lines about losses that were asked for, and no garbage collection at moments that nobody drew."""
+    log = logging.getLogger("holdfast")
+    before, was_enabled = log.level, gc.isenabled()
+    log.setLevel(logging.CRITICAL + 1)
+    gc.disable()
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        if was_enabled:
+            gc.enable()

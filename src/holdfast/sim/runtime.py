@@ -1,0 +1,153 @@
+"""The third runtime, beside threads and asyncio: a process's own clock, and waiting that costs no time at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.ports import Owner
+from holdfast.sim.world import Task, Trap
+
+if TYPE_CHECKING:
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+
+
+class Sleep(Trap):
+    """Until a moment of true time."""
+
+    __slots__ = ("_when",)
+
+    def __init__(self, when: float) -> None:
+        self._when = when
+
+    def begin(self, task: Task, turn: int) -> None:
+        world = task.process.world
+        world.at(max(world.now, self._when), task.resume, turn)
+
+
+class SimEvent:
+    """An event in virtual time."""
+
+    __slots__ = ("_is_set", "_process", "_waiters")
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_set = False
+        self._waiters: list[tuple[Task, int]] = []
+
+    def set(self) -> None:
+        self._is_set = True
+        waiters, self._waiters = self._waiters, []
+        for task, turn in waiters:
+            self._process.world.soon(task.resume, turn, True)  # noqa: FBT003  (what the waiter gets)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self, until: float | None) -> bool:
+        if self._is_set:
+            return True
+        woken: bool = await _Waiting(self, None if until is None else self._process.wakes_at(until))
+        return woken
+
+    def add(self, task: Task, turn: int) -> None:
+        self._waiters.append((task, turn))
+
+
+class _Waiting(Trap):
+    __slots__ = ("_event", "_until")
+
+    def __init__(self, event: SimEvent, until: float | None) -> None:
+        self._event = event
+        self._until = until
+
+    def begin(self, task: Task, turn: int) -> None:
+        self._event.add(task, turn)
+        if self._until is not None:
+            world = task.process.world
+            world.at(max(world.now, self._until), task.resume, turn, False)  # noqa: FBT003  (what the waiter gets)
+
+
+class SimMutex:
+    """Nothing runs between two traps, so it guards nothing here; but it finds who waits with it, or takes it twice."""
+
+    __slots__ = ("_is_held", "_process")
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        if self._is_held:
+            raise AssertionError("a mutex is taken by who holds it: threads would stand still here for ever")
+        self._is_held = True
+        self._process.world.held_mutexes += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_held = False
+        self._process.world.held_mutexes -= 1
+
+
+class SimRuntime:
+    """What an engine in a simulated process knows of the world."""
+
+    def __init__(self, process: Process, recorder: Recorder) -> None:
+        self._process = process
+        self._world = process.world
+        self._recorder = recorder
+        self.clock = process.now  # a server model that runs a protocol's step puts its own here meanwhile
+
+    def now(self) -> float:
+        return self.clock()
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.clock()
+
+    def nonce(self) -> str:
+        task = self._world.current
+        return self._recorder.new_nonce(self._process.name, 0 if task is None else task.call)
+
+    def jitter(self) -> float:
+        return self._world.choices.between(0.0, 1.0)
+
+    def owner(self) -> Owner:
+        return self.task.owner
+
+    def agent(self) -> str:
+        return self.task.name
+
+    def who(self) -> str:
+        return f'{{"host": "{self._process.name}", "pid": 1, "program": "sim"}}'
+
+    def event(self) -> SimEvent:
+        return SimEvent(self._process)
+
+    def mutex(self) -> SimMutex:
+        return SimMutex(self._process)
+
+    async def sleep(self, seconds: float) -> None:
+        await Sleep(self._process.wakes_at(self._process.now() + seconds))
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        if not self._process.is_dead:
+            self._process.start(work(), name)
+
+    async def join(self) -> None:
+        background = [task for task in self._process.tasks if task.name.endswith("/keeper")]
+        while not all(task.is_done for task in background):
+            await self.sleep(0.01)
+
+    def call(self, function: Callable[[], object]) -> None:
+        self._world.soon(self._process.do, function)
+
+    @property
+    def task(self) -> Task:
+        """Who runs this."""
+        task = self._world.current
+        if task is None:
+            raise AssertionError("only tasks take locks")
+        return task

@@ -1,0 +1,209 @@
+"""The sqlite protocol over a real SQLite database in memory, in virtual time.
+
+All processes are on one machine and share its clock. What can happen to them there: a transaction has to wait, or its
+COMMIT fails in a way that leaves open whether it was done; a process dies, which the others see at once; a wake-up is
+lost; the file is removed, or an old copy of it put in its place; the wall clock is set back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from importlib import resources
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.backends.sqlite.protocol import GUARANTEES, SqliteBackend
+from holdfast.sim.recorder import Entry
+from holdfast.sim.servers.base import Server
+
+if TYPE_CHECKING:
+    from holdfast.backends.sqlite.port import Transaction, Value
+    from holdfast.core.ports import Backend
+    from holdfast.sim.network import Link
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.world import World
+
+T = TypeVar("T")
+
+_ALL = 'SELECT nonce, name, number, fence, "limit", exclusive, expires, session FROM tickets ORDER BY name, number'
+
+
+class SqliteServer(Server):
+    """One lock file, and the machine that it is on."""
+
+    guarantees = GUARANTEES
+    cannot = frozenset({"drift", "duplicate"})  # one machine has one clock; no message travels twice
+    backend: Callable[..., Backend] = SqliteBackend
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.file = _new_file(0)
+        self.files = 1
+        self.store: Hashable = 0
+        self.ports: dict[str, _Port] = {}  # by session
+        self.dead: set[str] = set()
+        self._copy: bytes | None = None
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        session = f"{link.process.name}.{len(self.ports)}"
+        port = _Port(self, link, session)
+        self.ports[session] = port
+        return type(self).backend("sim://sqlite", port, runtime)
+
+    def execute(self, step: Callable[[], T]) -> T:
+        return step()
+
+    def transact(self, port: _Port, step: Callable[[Transaction], T]) -> T:
+        transaction = _Transaction(self, port.session)
+        self.file.execute("BEGIN IMMEDIATE")
+        try:
+            result = step(transaction)
+        except BaseException:
+            transaction.end()
+            self.file.execute("ROLLBACK")
+            raise
+        transaction.end()
+        self.file.execute("COMMIT")
+        self.recorder.look(self.tickets())
+        for session, nonce in transaction.rings:
+            if session not in self.dead:
+                self.ports[session].hear(nonce)
+        return result
+
+    def tickets(self) -> dict[str, Entry]:
+        return {
+            nonce: Entry(name, number, fence, limit, bool(exclusive))
+            for nonce, name, number, fence, limit, exclusive, _, _ in self.file.execute(_ALL)
+        }
+
+    def live(self) -> dict[str, Entry]:
+        return {
+            nonce: Entry(name, number, fence, limit, bool(exclusive))
+            for nonce, name, number, fence, limit, exclusive, expires, session in self.file.execute(_ALL)
+            if expires > self.world.now and session not in self.dead
+        }
+
+    def break_lock(self, name: str, fence: int) -> None:
+        self.file.execute("DELETE FROM tickets WHERE name = ? AND fence = ?", (name, fence))
+        self.recorder.look(self.tickets())
+
+    def process_died(self, process: Process) -> None:
+        died = {session for session, port in self.ports.items() if port.process is process}
+        self.dead |= died
+        for port in self.ports.values():
+            port.somebody_died(died)
+
+    def lose_data(self) -> None:
+        self._replace(_new_file(self.files))
+
+    def back_up(self) -> None:
+        self._copy = self.file.serialize()
+
+    def restore_data(self) -> None:
+        if self._copy is not None:
+            old = sqlite3.connect(":memory:", isolation_level=None, cached_statements=64)
+            old.deserialize(self._copy)
+            self._replace(old)
+
+    def _replace(self, file: sqlite3.Connection) -> None:
+        self.file.close()
+        self.file = file
+        self.store = self.files
+        self.files += 1
+        self.recorder.look(self.tickets())
+
+
+class _Port:
+    """A SqlitePort in virtual time."""
+
+    def __init__(self, server: SqliteServer, link: Link, session: str) -> None:
+        self._server = server
+        self._link = link
+        self.process = link.process
+        self.session = session
+        self._wake: Callable[[str], None] = lambda _: None
+        self._attended: dict[str, frozenset[str]] = {}
+
+    @property
+    def lifelines(self) -> tuple[int, ...]:
+        return ()
+
+    async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
+        return await self._link.request(lambda: self._server.transact(self, step), deadline)
+
+    def intact(self, store: Hashable) -> bool:
+        return store == self._server.store
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+
+    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+        self._attended[nonce] = frozenset(sessions)
+        if not self._server.dead.isdisjoint(self._attended[nonce]):
+            self.hear(nonce)
+
+    def dismiss(self, nonce: str) -> None:
+        self._attended.pop(nonce, None)
+
+    def hear(self, nonce: str) -> None:
+        self._link.ring(self._wake, nonce)
+
+    def somebody_died(self, sessions: set[str]) -> None:
+        for nonce, attended in self._attended.items():
+            if not attended.isdisjoint(sessions):
+                self.hear(nonce)
+
+    async def close(self) -> None:
+        self._server.dead.add(self.session)
+
+    def abandon(self) -> None:
+        """The process is gone; what that means for others, `process_died` says."""
+
+
+class _Transaction:
+    """As the real one, on the world's clock."""
+
+    def __init__(self, server: SqliteServer, session: str) -> None:
+        self._server = server
+        self._reading: list[sqlite3.Cursor] = []
+        self.now = server.world.now
+        self.wall = server.wall()
+        self.session = session
+        self.store = server.store
+        self.rings: list[tuple[str, str]] = []
+
+    def row(self, sql: str, *values: Value) -> tuple[Any, ...] | None:
+        rows = self._server.file.execute(sql, values).fetchall()
+        return rows[0] if rows else None
+
+    def rows(self, sql: str, *values: Value) -> Iterator[tuple[Any, ...]]:
+        cursor = self._server.file.execute(sql, values)
+        self._reading.append(cursor)
+        return cursor
+
+    def change(self, sql: str, *values: Value) -> int:
+        return self._server.file.execute(sql, values).rowcount
+
+    def is_dead(self, session: str) -> bool:
+        return session in self._server.dead
+
+    def bury(self, session: str) -> None:
+        """Nothing lies beside the file here."""
+
+    def ring(self, session: str, nonce: str) -> None:
+        self.rings.append((session, nonce))
+
+    def end(self) -> None:
+        for cursor in self._reading:
+            cursor.close()
+
+
+def _new_file(number: int) -> sqlite3.Connection:
+    file = sqlite3.connect(":memory:", isolation_level=None, cached_statements=64)
+    script = resources.files("holdfast.backends.sqlite").joinpath("schema.sql").read_text()
+    for statement in script.split(";\n"):
+        file.execute(statement)
+    file.execute("INSERT INTO state VALUES (1, ?, 'boot', 0)", (f"file {number}",))
+    return file
