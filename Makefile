@@ -15,7 +15,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-all lint format readme cover clean
+.PHONY: help venv run test test-all lint format readme cover bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -67,8 +67,12 @@ cover: $(VENV)/.dev ## run the tests and report coverage, child processes includ
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
+bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for under a minute
+	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
+	@.venv-bench/bin/python -m benchmarks $(ARGS)
+
 clean: ## remove all that make and the tools have made
-	rm -rf .venv .venvs build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venvs .venv-bench benchmarks/results build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
 	@for folder in src tests benchmarks; do \
 		if [ -d $$folder ]; then find $$folder -type d -name __pycache__ -prune -exec rm -rf {} +; fi; \
 	done
@@ -85,6 +89,11 @@ $(VENV)/.package: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.package
 	@echo "holdfast: installing the dev tools into $(VENV)"
 	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt
+	@echo "holdfast: installing the peers into $(VENV)"
+	@$(PIP_INSTALL) -r benchmarks/peers.txt
 	@touch $@
 
 $(BIN)/python:

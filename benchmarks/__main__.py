@@ -1,0 +1,156 @@
+"""The command line: `python -m benchmarks`, or `make bench ARGS="…"`.
+
+Exit status: 0; 1 if one of our own locks let two in at once; 2 for a wrong call; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks import machine, runner
+from benchmarks.contender import all_contenders
+from benchmarks.measure import FULL, QUICK, all_measures
+from benchmarks.plan import Case, Group, make_plan
+from benchmarks.report import Report
+from benchmarks.results import Record
+from benchmarks.table import number
+
+PUBLISHED = os.path.join(runner.ROOT, "docs", "benchmarks")
+RESULTS = os.path.join(runner.ROOT, "benchmarks", "results")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what was asked for, and return the exit status."""
+    arguments = _parse(argv)
+    effort = QUICK if arguments.quick else FULL
+    if arguments.rounds is not None:
+        effort = effort._replace(rounds=arguments.rounds, leases_rounds=arguments.rounds)
+    contenders = all_contenders()
+    plan = make_plan(all_measures(), contenders, effort, arguments.only)
+    if arguments.list:
+        _list(plan)
+        return 0
+    if not plan:
+        print("benchmarks: no case matches; see --list", file=sys.stderr)
+        return 2
+
+    described = machine.describe(arguments.cores, arguments.folder, contenders)
+    progress = _Progress(plan)
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: nothing is left behind
+    try:
+        outcomes = runner.run(
+            plan, cores=arguments.cores, folder=arguments.folder, before=progress.before, after=progress.after
+        )
+    except KeyboardInterrupt:
+        print("\nbenchmarks: interrupted; nothing was written", file=sys.stderr)
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+
+    report = Report(described, effort, contenders, outcomes)
+    print(report.to_text(color=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+    report.write(arguments.out)
+    print(f"benchmarks: {progress.elapsed()}; written to {os.path.relpath(arguments.out)}", file=sys.stderr)
+    broken = [record.case.name for outcome in outcomes for record in outcome.broken if record.case.contender.ours]
+    if broken:
+        print(f"benchmarks: BROKEN, two held the lock at once: {', '.join(broken)}", file=sys.stderr)
+        return 1
+    if arguments.publish:
+        report.write(PUBLISHED)
+        print(f"benchmarks: published to {os.path.relpath(PUBLISHED)}", file=sys.stderr)
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks",
+        description="How fast holdfast is, with its peers beside it in the same run. docs/benchmarks.md explains.",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="cases whose name, or a part of it, begins so (see --list; * and ? as in a shell); may be repeated",
+    )
+    parser.add_argument("--quick", action="store_true", help="under a minute: one short round, for a first look")
+    parser.add_argument("--rounds", type=_positive, metavar="N", help="rounds at most; long cases have fewer")
+    parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
+    parser.add_argument("--out", default=RESULTS, metavar="FOLDER", help="where the results go")
+    parser.add_argument("--folder", metavar="FOLDER", help="where the locks are kept (default: a temporary folder)")
+    parser.add_argument("--cores", type=_cores, default=sorted(os.sched_getaffinity(0)), metavar="0,1", help="to use")
+    parser.add_argument("--publish", action="store_true", help="write docs/benchmarks too; a full run only")
+    arguments = parser.parse_args(argv)
+    if arguments.publish and (arguments.quick or arguments.only):
+        parser.error("--publish is for full runs: without --quick and --only")
+    if arguments.folder is not None and not os.path.isdir(arguments.folder):
+        parser.error(f"--folder {arguments.folder}: there is no such folder")
+    return arguments
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+def _cores(text: str) -> list[int]:
+    allowed = os.sched_getaffinity(0)
+    chosen = [int(part) if part.isdecimal() else -1 for part in text.split(",")]
+    if not set(chosen) <= allowed:
+        raise argparse.ArgumentTypeError(f"must be some of {','.join(map(str, sorted(allowed)))}, not {text!r}")
+    return chosen
+
+
+def _list(plan: Sequence[Group]) -> None:
+    for group in plan:
+        for case in group.cases:
+            print(f"{case.name}  ({case.problem})" if case.problem else case.name)
+
+
+class _Progress:
+    """Lines on stderr: on a terminal the present case is rewritten in place."""
+
+    def __init__(self, plan: Sequence[Group]) -> None:
+        self._total = sum(group.rounds for group in plan for case in group.cases if case.problem is None)
+        self._done = 0
+        self._started = time.monotonic()
+        self._rewrites = sys.stderr.isatty()
+
+    def elapsed(self) -> str:
+        seconds = round(time.monotonic() - self._started)
+        return f"{seconds // 60}:{seconds % 60:02}"
+
+    def before(self, case: Case, round_number: int, rounds: int, _: Record) -> None:
+        if self._rewrites:
+            print(f"{self._line(case, round_number, rounds)} …", end="", file=sys.stderr, flush=True)
+
+    def after(self, case: Case, round_number: int, rounds: int, record: Record) -> None:
+        self._done += 1
+        last, column = record.rounds[-1], case.measure.columns[0]
+        if last is None:
+            result = f"failed: {record.problem}"
+        elif last.get("overlaps", 0) > 0:
+            result = "BROKEN"
+        else:
+            result = f"{number(last[column.key] * column.scale)} ({column.heading.replace(chr(10), ' ')})"
+        clear = "\r\x1b[K" if self._rewrites else ""
+        print(f"{clear}{self._line(case, round_number, rounds)} {result}", file=sys.stderr, flush=True)
+
+    def _line(self, case: Case, round_number: int, rounds: int) -> str:
+        return f"{self.elapsed()} {self._done:4}/{self._total}  round {round_number}/{rounds}  {case.name}"
+
+
+if __name__ == "__main__":
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # `… --list | head`; Python flushes once more at exit: let that go nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE
+    sys.exit(status)

@@ -1,0 +1,41 @@
+"""One contender, one measure, one round: the inside of a process that the runner starts.
+
+    python -m benchmarks.case '{"measure": …, "contender": …, "numbers": …, "folder": …, "cores": [1], "limit": 60}'
+
+Its last line on stdout is the answer as JSON: {"figures": {…}} or {"failed": "…"}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+from benchmarks.contender import all_contenders
+from benchmarks.measure import all_measures
+
+
+def main(text: str) -> None:
+    """Do what the text says."""
+    job: dict[str, Any] = json.loads(text)
+    signal.alarm(int(job["limit"]) + 5)  # should nobody be left to end us
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a peer may print is no answer
+    os.sched_setaffinity(0, job["cores"])  # what taskset does; children inherit it
+    measure = next(one for one in all_measures() if one.name == job["measure"])
+    contender = next(one for one in all_contenders() if one.name == job["contender"])
+    answer: dict[str, Any]
+    try:
+        answer = {"figures": measure.run(contender, job["numbers"], job["folder"])}
+    except Exception as error:
+        traceback.print_exc()
+        answer = {"failed": f"{type(error).__name__}: {error}"}
+    with open(answers, "w") as stream:
+        json.dump(answer, stream)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,120 @@
+"""Locks of one process: holdfast's memory backend beside those of the standard library."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+
+import holdfast
+from benchmarks.contender import Arena, Contender
+
+
+class HoldfastMemory:
+    """As in README.md: one client in the process, a lock by its name."""
+
+    def __init__(self, folder: str) -> None:
+        self._client = holdfast.Client("memory://")
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        return self._client.lock(name, ttl=ttl)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class HoldfastMemoryAsync:
+    """The same, awaited."""
+
+    def __init__(self, folder: str) -> None:
+        self._client = holdfast.AsyncClient("memory://")
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
+        return self._client.lock(name, ttl=ttl)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class ThreadingLock:
+    """threading.Lock has no name: all who ask here get the same one."""
+
+    def __init__(self, folder: str) -> None:
+        self._lock = threading.Lock()
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        return self._lock
+
+    def close(self) -> None:
+        pass
+
+
+class AsyncioLock:
+    """asyncio.Lock has no name: all who ask here get the same one."""
+
+    def __init__(self, folder: str) -> None:
+        self._lock = asyncio.Lock()
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
+        return self._lock
+
+    async def close(self) -> None:
+        pass
+
+
+CONTENDERS = [
+    Contender(
+        name="holdfast memory",
+        arena=Arena.THREADS,
+        threads=HoldfastMemory,
+        ours=True,
+        package="holdfast",
+        imports="import holdfast",
+        first_use="client = holdfast.Client('memory://')\nwith client.lock('a'): pass\nclient.close()",
+        waits="is woken",
+        order="FIFO",
+        has_ttl=True,
+        has_fence=True,
+    ),
+    Contender(
+        name="threading.Lock",
+        arena=Arena.THREADS,
+        threads=ThreadingLock,
+        imports="import threading",
+        first_use="lock = threading.Lock()\nwith lock: pass",
+        waits="is woken",
+        baseline_of=("uncontended", "contended", "waiters"),
+    ),
+    Contender(
+        name="holdfast memory asyncio",
+        arena=Arena.TASKS,
+        tasks=HoldfastMemoryAsync,
+        ours=True,
+        package="holdfast",
+        imports="import asyncio, holdfast",
+        first_use="""
+async def main():
+    async with holdfast.AsyncClient('memory://') as client:
+        async with client.lock('a'): pass
+asyncio.run(main())
+""",
+        waits="is woken",
+        order="FIFO",
+        has_ttl=True,
+        has_fence=True,
+    ),
+    Contender(
+        name="asyncio.Lock",
+        arena=Arena.TASKS,
+        tasks=AsyncioLock,
+        imports="import asyncio",
+        first_use="""
+async def main():
+    async with asyncio.Lock(): pass
+asyncio.run(main())
+""",
+        waits="is woken",
+        order="FIFO",
+        baseline_of=("uncontended", "contended", "waiters"),
+    ),
+]

@@ -1,0 +1,75 @@
+"""Where it was measured: what a reader has to know to compare, and nothing that tells whose machine it was."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import repeat
+
+from benchmarks.contender import Contender
+from benchmarks.runner import ROOT
+
+
+def describe(cores: Sequence[int], folder: str | None, contenders: Sequence[Contender]) -> dict[str, str]:
+    """One line for each fact."""
+    versions = {one.package: one.version for one in contenders if one.package and one.version}
+    ours = versions.pop("holdfast", "?")
+    return {
+        "holdfast": f"{ours}{_commit()}",
+        "peers": ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or "none installed",
+        "CPU": f"{_cpu_model()}, {os.cpu_count()} cores, {len(cores)} of them used",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": f"{platform.python_implementation()} {platform.python_version()}, SQLite {sqlite3.sqlite_version}",
+        "file system": file_system(folder or tempfile.gettempdir()),
+        "clock": f"{clock_cost() * 1e9:.0f} ns to read, not subtracted",
+        "load before": f"{os.getloadavg()[0]:.2f}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def file_system(folder: str) -> str:
+    """The type of the file system that the folder is on, with what matters of its options."""
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            mount, _, kind = line.partition(" - ")
+            if mount.split()[2] == wanted:
+                return kind.split()[0]
+    return "unknown"
+
+
+def clock_cost() -> float:
+    """Seconds for one reading of the clock in a loop."""
+    clock, times = time.perf_counter, 100_000
+    started = clock()
+    for _ in repeat(None, times):
+        clock()
+    return (clock() - started) / times
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo") as file:
+        found = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def _commit() -> str:
+    """The commit that was measured, and whether there was more than that; nothing outside a repository."""
+    try:
+        commit = _git("rev-parse", "--short", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f" at {commit}{' with changes' if changed else ''}"
+
+
+def _git(*arguments: str) -> str:
+    shown = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return shown.stdout.strip()

@@ -1,0 +1,222 @@
+"""Several want the same lock all the time: how long it stands idle between two holders, and who has to wait how long.
+
+While it measures it verifies: no two turns may overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from array import array
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Literal
+
+from benchmarks import figures
+from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
+from benchmarks.crowd import HEAD_START, Crowd, ready, sleep_until
+from benchmarks.figures import Turn
+from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
+
+HOLD = 0.002  # seconds
+
+
+def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+    """The figures of one window; see the columns below."""
+    crowd, seconds, hold = int(numbers["crowd"]), numbers["seconds"], numbers["hold"]
+    if contender.arena is not Arena.MACHINE:
+        seconds /= 2  # nobody polls there, nor waits for seconds
+    if contender.arena is Arena.TASKS:
+        assert contender.tasks is not None
+        begin, seen = asyncio.run(_many_tasks(contender.tasks(folder), crowd, seconds, hold))
+    elif contender.arena is Arena.THREADS:
+        assert contender.threads is not None
+        begin, seen = _many_threads(contender.threads(folder), crowd, seconds, hold)
+    else:
+        begin, seen = _many_processes(contender, folder, crowd, seconds, hold)
+    turns = [
+        Turn(who, *times[at : at + 3])
+        for who, times in enumerate(seen)
+        for at in range(0, len(times), 3)  # flat arrays of (asked, acquired, leaving) are cheap to fill
+    ]
+    return judge(turns, crowd, begin, begin + seconds)
+
+
+def judge(turns: list[Turn], crowd: int, begin: float, end: float) -> Figures:
+    """What the turns of a window amount to."""
+    turns = figures.in_order(turns)
+    inside = [turn for turn in turns if begin <= turn.acquired <= end]
+    # A wait that began in the window counts in full, however late it ended: that is how starving shows.
+    waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end]
+    gaps = figures.gaps(inside) or [end - begin]
+    handed_over = [after.acquired - before.leaving for before, after in pairwise(inside) if before.who != after.who]
+    counts = [0] * crowd
+    for turn in inside:
+        counts[turn.who] += 1
+    held = sum(min(turn.leaving, end) - turn.acquired for turn in inside)
+    judged: Figures = {
+        "overlaps": figures.overlaps(turns),
+        "held": held / (end - begin),
+        "turns": len(inside) / (end - begin),
+        "changes": figures.changes(inside),
+        "gap": figures.median(gaps),
+        "gap_p99": figures.quantile(gaps, 0.99),
+        "wait": figures.median(waits),
+        "wait_p99": figures.quantile(waits, 0.99),
+        "wait_max": max(waits),
+        "jain": figures.jain(counts),
+    }
+    if handed_over:
+        judged["gap_to_another"] = figures.median(handed_over)  # only where somebody else was next; not in the tables
+    return judged
+
+
+def _many_processes(
+    contender: Contender, folder: str, crowd: int, seconds: float, hold: float
+) -> tuple[float, list[array[float]]]:
+    def part(_: int, end: Connection) -> array[float]:
+        if contender.tasks is not None:
+            return asyncio.run(_one_task(contender.tasks(folder), end, seconds, hold))
+        assert contender.threads is not None
+        locks = contender.threads(folder)
+        lock = locks.lock("wanted")
+        with lock:  # warm, and the file is there
+            pass
+        begin = ready(end)
+        sleep_until(begin)
+        times = _take_turns(lock, begin + seconds, hold)
+        locks.close()
+        return times
+
+    with Crowd(crowd, part) as processes:
+        begin = processes.start()
+        return begin, processes.hear()
+
+
+async def _one_task(locks: AsyncLocks, end: Connection, seconds: float, hold: float) -> array[float]:
+    lock = locks.lock("wanted")
+    async with lock:
+        pass
+    begin = ready(end)
+    sleep_until(begin)
+    times = await _take_turns_awaited(lock, begin + seconds, hold)
+    await locks.close()
+    return times
+
+
+def _many_threads(locks: Locks, crowd: int, seconds: float, hold: float) -> tuple[float, list[array[float]]]:
+    begin = now() + HEAD_START
+    seen: list[array[float]] = [array("d") for _ in range(crowd)]
+
+    def part(who: int) -> None:
+        lock = locks.lock("wanted")
+        sleep_until(begin)
+        seen[who] = _take_turns(lock, begin + seconds, hold)
+
+    threads = [threading.Thread(target=part, args=(who,)) for who in range(crowd)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    locks.close()
+    return begin, seen
+
+
+async def _many_tasks(locks: AsyncLocks, crowd: int, seconds: float, hold: float) -> tuple[float, list[array[float]]]:
+    begin = now()
+    parts = [_take_turns_awaited(locks.lock("wanted"), begin + seconds, hold) for _ in range(crowd)]
+    seen = await asyncio.gather(*parts)
+    await locks.close()
+    return begin, seen
+
+
+def _take_turns(lock: AbstractContextManager[object], end: float, hold: float) -> array[float]:
+    times = array("d")
+    note = times.append
+    while (asked := now()) < end:
+        with lock:
+            acquired = now()
+            if hold:
+                time.sleep(hold)
+            leaving = now()
+        note(asked)
+        note(acquired)
+        note(leaving)
+    return times
+
+
+async def _take_turns_awaited(lock: AbstractAsyncContextManager[object], end: float, hold: float) -> array[float]:
+    times = array("d")
+    note = times.append
+    while (asked := now()) < end:
+        async with lock:
+            acquired = now()
+            await asyncio.sleep(hold)  # without a hold once around the loop, or no other task would ever get to ask
+            leaving = now()
+        note(asked)
+        note(acquired)
+        note(leaving)
+    return times
+
+
+def _settings(effort: Effort) -> list[Setting]:
+    found = [
+        Setting(
+            f"{crowd}-hold-2ms",
+            f"{crowd} contend, each holds it 2 ms",
+            {"crowd": crowd, "seconds": effort.contended_seconds, "hold": HOLD},
+        )
+        for crowd in effort.crowds
+    ]
+    most = max(effort.crowds)
+    found.append(
+        Setting(
+            f"{most}-back-to-back",
+            f"{most} contend, back to back",
+            {"crowd": most, "seconds": effort.contended_seconds, "hold": 0.0},
+        )
+    )
+    return found
+
+
+def _cannot(contender: Contender, _: Setting) -> str | None:
+    return None if contender.waits else "cannot wait"
+
+
+def _cores(contender: Contender) -> Literal["one", "all"]:
+    return "all" if contender.arena is Arena.MACHINE else "one"
+
+
+MEASURE = Measure(
+    name="contended",
+    title="A wanted lock: hand-over and fairness",
+    explains=(
+        "gap: from the start of a release to the return of the next acquire; wait: for an acquire, max over all "
+        "rounds; both in ms, less is better. held: share of time in which somebody could work; other next: turns after "
+        "which somebody else was; more is better. Jain: 1 is fair, 1/n is one for all. Checked throughout: no "
+        "two turns overlap."
+    ),
+    settings=_settings,
+    run=run,
+    cannot=_cannot,
+    columns=(
+        Column("held", "held\n%", scale=100),
+        Column("turns", "turns\n/s", plain=True),
+        Column("changes", "other\nnext %", scale=100, plain=True),
+        Column("gap", "gap\nms", scale=1e3),
+        Column("gap_p99", "gap\np99", scale=1e3),
+        Column("wait_p99", "wait\np99", scale=1e3),
+        Column("wait_max", "wait\nmax", scale=1e3, over_rounds="max"),
+        Column("jain", "Jain"),
+    ),
+    panels=(
+        Panel("ms from release to next holder: ● median ○ p99", "gap", "gap_p99", 1e3),
+        Panel("ms to wait: ● p99 ○ longest", "wait_p99", "wait_max", 1e3),
+    ),
+    ratio_of="gap",
+    cores=_cores,
+    rounds=lambda effort: min(effort.rounds, 3),  # each takes seconds
+)

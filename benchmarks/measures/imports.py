@@ -1,0 +1,77 @@
+"""What a program pays before its first lock: fresh interpreters, with and without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from benchmarks.contender import Contender
+from benchmarks.figures import median
+from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting
+
+COUNT = "\nprint(len(sys.modules))"
+
+
+def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+    """Bare Python, the import, and a whole first lock, in turn: the medians, and what they are above bare Python."""
+    programs = {
+        "bare": "import sys",
+        "import": f"import sys\n{contender.imports}",
+        "first": f"import sys\n{contender.imports}\n{contender.first_use}",
+    }
+    modules = {name: _modules(code, folder, name) for name, code in programs.items()}  # and the .pyc files are there
+    took: dict[str, list[float]] = {name: [] for name in programs}
+    for number in range(int(numbers["interpreters"])):
+        for name, code in programs.items():
+            took[name].append(_seconds(code, os.path.join(folder, f"{name}-{number}")))
+    middle = {name: median(values) for name, values in took.items()}
+    return {
+        "bare": middle["bare"],
+        "import": middle["import"] - middle["bare"],
+        "first": middle["first"] - middle["bare"],
+        "modules": modules["import"] - modules["bare"],
+        "modules_first": modules["first"] - modules["bare"],
+    }
+
+
+def _seconds(code: str, folder: str) -> float:
+    os.mkdir(folder)  # its own, so that every first lock is the first
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code, folder], check=True, stdin=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def _modules(code: str, folder: str, name: str) -> int:
+    own = os.path.join(folder, name)
+    os.mkdir(own)
+    shown = subprocess.run([sys.executable, "-c", code + COUNT, own], check=True, capture_output=True, text=True)
+    return int(shown.stdout)
+
+
+def _settings(effort: Effort) -> list[Setting]:
+    return [Setting("fresh", "a fresh interpreter each", {"interpreters": effort.imports})]
+
+
+MEASURE = Measure(
+    name="imports",
+    title="Start-up: the import and the first lock",
+    explains=(
+        "Milliseconds above bare Python, and modules loaded. first lock: a whole program that imports, opens, takes "
+        "one lock, gives it back and ends. Less is better throughout."
+    ),
+    settings=_settings,
+    run=run,
+    cannot=lambda _contender, _setting: None,
+    columns=(
+        Column("import", "import\nms", scale=1e3),
+        Column("modules", "import\nmodules", plain=True),
+        Column("first", "first lock\nms", scale=1e3),
+        Column("modules_first", "first lock\nmodules", plain=True),
+        Column("bare", "bare Python\nms", scale=1e3),
+    ),
+    panels=(Panel("ms above bare Python: ● import ○ import and first lock", "import", "first", 1e3),),
+    by_arena=False,
+)

@@ -1,0 +1,119 @@
+"""One process alone takes a free lock and gives it back, over and over: what a lock costs when nobody is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from itertools import repeat
+
+from benchmarks.contender import AsyncLocks, Contender, Locks
+from benchmarks.figures import median, quantile
+from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting
+
+BATCH_SECONDS = 0.002  # long against the clock's own cost, short against what else happens on the machine
+SINGLES_SHARE = 0.4  # of the time goes to pairs that are timed one by one
+SINGLES_MAX = 200_000  # more would only fill memory
+
+
+def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+    """Seconds for one acquire and release: the median of many batches, and the p99 of single pairs."""
+    if contender.tasks is not None:
+        return asyncio.run(_tasks(contender.tasks(folder), numbers["seconds"]))
+    assert contender.threads is not None
+    return _threads(contender.threads(folder), numbers["seconds"])
+
+
+def _threads(locks: Locks, seconds: float) -> Figures:
+    lock = locks.lock("lonely")
+    size = 1
+    while (took := _batch(lock, size)) < BATCH_SECONDS and size < 1 << 16:  # this is the warm-up as well
+        size = max(size + 1, min(size * 4, int(size * BATCH_SECONDS / max(took, 1e-9))))
+    batches = _for(seconds * (1 - SINGLES_SHARE), lambda: _batch(lock, size) / size)
+    singles = _for(seconds * SINGLES_SHARE, lambda: _single(lock))
+    locks.close()
+    return _figures(batches, singles)
+
+
+async def _tasks(locks: AsyncLocks, seconds: float) -> Figures:
+    lock = locks.lock("lonely")
+    size = 1
+    while (took := await _batch_awaited(lock, size)) < BATCH_SECONDS and size < 1 << 16:
+        size = max(size + 1, min(size * 4, int(size * BATCH_SECONDS / max(took, 1e-9))))
+
+    async def batch() -> float:
+        return await _batch_awaited(lock, size) / size
+
+    batches = await _for_awaited(seconds * (1 - SINGLES_SHARE), batch)
+    singles = await _for_awaited(seconds * SINGLES_SHARE, lambda: _single_awaited(lock))
+    await locks.close()
+    return _figures(batches, singles)
+
+
+def _batch(lock: AbstractContextManager[object], size: int) -> float:
+    started = time.perf_counter()
+    for _ in repeat(None, size):
+        with lock:
+            pass
+    return time.perf_counter() - started
+
+
+async def _batch_awaited(lock: AbstractAsyncContextManager[object], size: int) -> float:
+    started = time.perf_counter()
+    for _ in repeat(None, size):
+        async with lock:
+            pass
+    return time.perf_counter() - started
+
+
+def _single(lock: AbstractContextManager[object]) -> float:
+    started = time.perf_counter()
+    with lock:
+        pass
+    return time.perf_counter() - started
+
+
+async def _single_awaited(lock: AbstractAsyncContextManager[object]) -> float:
+    started = time.perf_counter()
+    async with lock:
+        pass
+    return time.perf_counter() - started
+
+
+def _for(seconds: float, once: Callable[[], float]) -> list[float]:
+    end, values = time.perf_counter() + seconds, [once()]
+    while time.perf_counter() < end and len(values) < SINGLES_MAX:
+        values.append(once())
+    return values
+
+
+async def _for_awaited(seconds: float, once: Callable[[], Awaitable[float]]) -> list[float]:
+    end, values = time.perf_counter() + seconds, [await once()]
+    while time.perf_counter() < end and len(values) < SINGLES_MAX:
+        values.append(await once())
+    return values
+
+
+def _figures(batches: list[float], singles: list[float]) -> Figures:
+    return {"pair": median(batches), "single": median(singles), "single_p99": quantile(singles, 0.99)}
+
+
+def _settings(effort: Effort) -> list[Setting]:
+    return [Setting("pairs", "nobody else wants it", {"seconds": effort.pairs_seconds})]
+
+
+MEASURE = Measure(
+    name="uncontended",
+    title="A free lock: acquire and release",
+    explains="Microseconds for one `with lock: pass`; less is better. p99: of pairs timed one by one.",
+    settings=_settings,
+    run=run,
+    cannot=lambda _contender, _setting: None,
+    columns=(
+        Column("pair", "a pair\nµs", scale=1e6),
+        Column("single_p99", "p99\nµs", scale=1e6),
+    ),
+    panels=(Panel("µs for acquire and release: ● median ○ p99", "pair", "single_p99", 1e6),),
+    ratio_of="pair",
+)

@@ -1,0 +1,357 @@
+"""Many wait for one lock that is held; then it is released once and goes through all of them.
+
+Two questions: what waiting costs while nothing happens, and whether a hand-over costs the same however many wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from multiprocessing.connection import Connection
+from typing import Literal, NamedTuple
+
+from benchmarks import figures
+from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
+from benchmarks.crowd import Crowd, answer, cpu_of
+from benchmarks.figures import Turn
+from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
+
+PROCESSES = 2  # that the waiters of a lock between processes are spread over, as threads or as tasks
+PROCESSES_MAX = 64  # where every waiter has to be a process
+NAME = "queued"
+
+
+class Seen(NamedTuple):
+    """What the waiters of one process report when all are through."""
+
+    turns: list[Turn]
+    cpu: float  # seconds that the process has used up to then
+
+
+class _Script(NamedTuple):
+    """What everybody in a case does."""
+
+    waiters: int
+    passes: int  # how often the lock goes through all of them; more than once where that is over at once
+    settle: float  # seconds until all of them certainly wait
+    idle: float  # seconds for which the cost of waiting is watched, in the first pass
+
+
+def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+    """The figures of one hand-over through the whole queue, the median of all passes; see the columns below."""
+    script = _Script(int(numbers["waiters"]), int(numbers["passes"]), numbers["settle"], numbers["idle"])
+    if contender.arena is Arena.MACHINE:
+        return _between_processes(contender, folder, script)
+    if contender.tasks is not None:
+        return asyncio.run(_in_one_loop(contender.tasks(folder), script))
+    assert contender.threads is not None
+    return _in_one_process(contender.threads(folder), script)
+
+
+# ── the holder ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _in_one_process(locks: Locks, script: _Script) -> Figures:
+    ledger = _Ledger(time.process_time)
+    _warm_up(locks)
+    for number in range(script.passes):
+        with locks.lock(NAME):
+            waiters = _ThreadWaiters(locks, script.waiters)
+            time.sleep(script.settle + _any_phase())
+            if number == 0:
+                ledger.idle_begins()
+                time.sleep(script.idle)
+                ledger.idle_ends()
+            ledger.leaving()
+        seen = waiters.get_through()
+        ledger.add([seen], seen.cpu)
+    locks.close()
+    return ledger.figures()
+
+
+async def _in_one_loop(locks: AsyncLocks, script: _Script) -> Figures:
+    ledger = _Ledger(time.process_time)
+    await _warm_up_awaited(locks)
+    for number in range(script.passes):
+        async with locks.lock(NAME):
+            waiters = await _TaskWaiters.start(locks, script.waiters)
+            await asyncio.sleep(script.settle + _any_phase())
+            if number == 0:
+                ledger.idle_begins()
+                await asyncio.sleep(script.idle)
+                ledger.idle_ends()
+            ledger.leaving()
+        seen = await waiters.get_through()
+        ledger.add([seen], seen.cpu)
+    await locks.close()
+    return ledger.figures()
+
+
+def _between_processes(contender: Contender, folder: str, script: _Script) -> Figures:
+    """This process is the holder; the waiters are in others."""
+    processes = PROCESSES if contender.threads_exclude else script.waiters
+
+    def part(who: int, end: Connection) -> None:
+        share = script.waiters // processes + (who < script.waiters % processes)
+        mine = script._replace(waiters=share)
+        if contender.tasks is not None:
+            asyncio.run(_wait_as_tasks(contender.tasks(folder), mine, end))
+        else:
+            assert contender.threads is not None
+            _wait_as_threads(contender.threads(folder), mine, end)
+
+    with Crowd(processes, part) as crowd:
+        if contender.tasks is not None:
+            return asyncio.run(_hold_as_task(contender.tasks(folder), crowd, script))
+        assert contender.threads is not None
+        return _hold_as_thread(contender.threads(folder), crowd, script)
+
+
+def _hold_as_thread(locks: Locks, crowd: Crowd, script: _Script) -> Figures:
+    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)))
+    _warm_up(locks)
+    crowd.hear()  # all are ready
+    for number in range(script.passes):
+        with locks.lock(NAME):
+            crowd.tell("held")
+            crowd.hear()  # all are asking
+            time.sleep(script.settle + _any_phase())
+            if number == 0:
+                ledger.idle_begins()
+                time.sleep(script.idle)
+                ledger.idle_ends()
+            ledger.leaving()
+        seen: list[Seen] = crowd.hear()
+        ledger.add(seen, time.process_time() + sum(one.cpu for one in seen))
+    crowd.hear()
+    locks.close()
+    return ledger.figures()
+
+
+async def _hold_as_task(locks: AsyncLocks, crowd: Crowd, script: _Script) -> Figures:
+    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)))
+    await _warm_up_awaited(locks)
+    await asyncio.to_thread(crowd.hear)
+    for number in range(script.passes):
+        async with locks.lock(NAME):
+            crowd.tell("held")
+            await asyncio.to_thread(crowd.hear)
+            await asyncio.sleep(script.settle + _any_phase())
+            if number == 0:
+                ledger.idle_begins()
+                await asyncio.sleep(script.idle)
+                ledger.idle_ends()
+            ledger.leaving()
+        seen: list[Seen] = await asyncio.to_thread(crowd.hear)
+        ledger.add(seen, time.process_time() + sum(one.cpu for one in seen))
+    await asyncio.to_thread(crowd.hear)
+    await locks.close()
+    return ledger.figures()
+
+
+# ── the waiters ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _wait_as_threads(locks: Locks, script: _Script, end: Connection) -> None:
+    _warm_up(locks)
+    answer(end, None)
+    for _ in range(script.passes):
+        end.recv()  # the lock is held now
+        waiters = _ThreadWaiters(locks, script.waiters)
+        answer(end, None)
+        answer(end, waiters.get_through())
+    locks.close()
+
+
+async def _wait_as_tasks(locks: AsyncLocks, script: _Script, end: Connection) -> None:
+    await _warm_up_awaited(locks)
+    answer(end, None)
+    for _ in range(script.passes):
+        await asyncio.to_thread(end.recv)
+        waiters = await _TaskWaiters.start(locks, script.waiters)
+        answer(end, None)
+        answer(end, await waiters.get_through())
+    await locks.close()
+
+
+class _ThreadWaiters:
+    """So many threads of this process that want the lock once; made when all of them have begun to ask."""
+
+    def __init__(self, locks: Locks, number: int) -> None:
+        self._turns: list[Turn] = []
+        self._errors: list[Exception] = []
+        begun = threading.Semaphore(0)
+
+        def wait() -> None:
+            try:
+                lock = locks.lock(NAME)
+                begun.release()
+                with lock:
+                    acquired = now()
+                    self._turns.append(Turn(0, 0.0, acquired, now()))
+            except Exception as error:
+                self._errors.append(error)
+                begun.release()  # or those who count would wait for ever
+
+        self._threads = [threading.Thread(target=wait) for _ in range(number)]
+        for thread in self._threads:
+            thread.start()
+        for _ in self._threads:
+            begun.acquire()
+
+    def get_through(self) -> Seen:
+        for thread in self._threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        return Seen(self._turns, time.process_time())
+
+
+class _TaskWaiters:
+    """So many tasks of this loop that want the lock once."""
+
+    def __init__(self, tasks: list[asyncio.Task[None]], turns: list[Turn]) -> None:
+        self._tasks = tasks
+        self._turns = turns
+
+    @classmethod
+    async def start(cls, locks: AsyncLocks, number: int) -> _TaskWaiters:
+        """Return when all of them have begun to ask."""
+        turns: list[Turn] = []
+
+        async def wait(lock: AbstractAsyncContextManager[object]) -> None:
+            async with lock:
+                acquired = now()
+                turns.append(Turn(0, 0.0, acquired, now()))
+
+        tasks = [asyncio.create_task(wait(locks.lock(NAME))) for _ in range(number)]
+        await asyncio.sleep(0)  # a task begins at the next turn of the loop
+        return cls(tasks, turns)
+
+    async def get_through(self) -> Seen:
+        await asyncio.gather(*self._tasks)
+        return Seen(self._turns, time.process_time())
+
+
+def _any_phase() -> float:
+    """Up to the longest poll interval there is: who polls must not be met always at the same point of its interval."""
+    return random.uniform(0.0, 0.25)  # noqa: S311  nobody has to guess it
+
+
+def _warm_up(locks: Locks) -> None:
+    """What is imported or made at the first use has been, in every process."""
+    with locks.lock("warm-up"):
+        pass
+
+
+async def _warm_up_awaited(locks: AsyncLocks) -> None:
+    async with locks.lock("warm-up"):
+        pass
+
+
+# ── what it cost ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Ledger:
+    """What each pass took."""
+
+    def __init__(self, cpu: Callable[[], float]) -> None:
+        """`cpu` gives the CPU seconds of all processes of the case together."""
+        self._cpu = cpu
+        self._idle = 0.0
+        self._from = (0.0, 0.0)
+        self._overlaps = 0
+        self._handovers: list[float] = []
+        self._cpus: list[float] = []
+
+    def idle_begins(self) -> None:
+        self._from = (self._cpu(), now())
+
+    def idle_ends(self) -> None:
+        cpu, wall = self._from
+        self._idle = (self._cpu() - cpu) / (now() - wall)
+
+    def leaving(self) -> None:
+        """The holder is about to release."""
+        self._from = (self._cpu(), now())
+
+    def add(self, seen: Sequence[Seen], cpu: float) -> None:
+        """All are through, and by then had used so much CPU."""
+        cpu_before, leaving = self._from
+        turns = figures.in_order(turn for one in seen for turn in one.turns)
+        self._overlaps += figures.overlaps([Turn(0, 0.0, float("-inf"), leaving), *turns])
+        self._handovers.append((turns[-1].acquired - leaving) / len(turns))
+        self._cpus.append((cpu - cpu_before) / len(turns))
+
+    def figures(self) -> Figures:
+        return {
+            "overlaps": self._overlaps,
+            "handover": figures.median(self._handovers),
+            "cpu": figures.median(self._cpus),
+            "idle": self._idle,
+        }
+
+
+def _settings(effort: Effort) -> list[Setting]:
+    return [
+        Setting(
+            str(number),
+            f"{number:,} wait",
+            {
+                "waiters": number,
+                "passes": max(1, 10 // number),
+                "settle": effort.settle_seconds * max(1.0, number / 300),
+                "idle": effort.idle_seconds,
+            },
+        )
+        for number in effort.waiters
+    ]
+
+
+def _cannot(contender: Contender, setting: Setting) -> str | None:
+    if contender.waits is None:
+        return "cannot wait"
+    if not contender.threads_exclude and setting.numbers["waiters"] > PROCESSES_MAX:
+        return "would take a process for each waiter"
+    return None
+
+
+def _cores(contender: Contender) -> Literal["one", "all"]:
+    return "all" if contender.arena is Arena.MACHINE else "one"
+
+
+def _layout(contender: Contender, setting: Setting) -> str:
+    number, unit = int(setting.numbers["waiters"]), "threads" if contender.tasks is None else "tasks"
+    if contender.arena is not Arena.MACHINE:
+        return f"{number:,} {unit}"
+    if contender.threads_exclude:
+        return f"{PROCESSES} × {number // PROCESSES} {unit}"
+    return f"{number:,} processes"
+
+
+MEASURE = Measure(
+    name="waiters",
+    title="A long queue: one hand-over through all who wait",
+    explains=(
+        "hand-over: from the release until the last waiter has had its turn, divided by their number. CPU: of all "
+        "processes together. waiting: what they use of a core while nothing happens. Less is better throughout."
+    ),
+    settings=_settings,
+    run=run,
+    cannot=_cannot,
+    columns=(
+        Column("handover", "hand-over\nms", scale=1e3),
+        Column("cpu", "CPU each\nms", scale=1e3),
+        Column("idle", "waiting\nCPU %", scale=100),
+    ),
+    lines=Panel("ms for one hand-over, by the number that wait", "handover", None, 1e3),
+    ratio_of="handover",
+    cores=_cores,
+    layout=_layout,
+    rounds=lambda effort: min(effort.rounds, 2),  # each takes seconds
+    limit=20.0,
+)

@@ -1,0 +1,242 @@
+"""The results as tables, plots and JSON: what is printed, and what is written into a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from benchmarks import figures, plots
+from benchmarks.contender import Contender
+from benchmarks.measure import Effort, Panel
+from benchmarks.results import Outcome, Record
+from benchmarks.table import Row, Table, number
+
+
+class Report:
+    """One run."""
+
+    def __init__(
+        self, machine: dict[str, str], effort: Effort, contenders: Sequence[Contender], outcomes: Sequence[Outcome]
+    ) -> None:
+        self._machine = machine
+        self._effort = effort
+        self._contenders = contenders
+        self._outcomes = outcomes
+
+    def to_text(self, *, color: bool = False) -> str:
+        """For a terminal."""
+        parts = ["\n".join(f"{name + ':':13}{fact}" for name, fact in self._machine.items()) + "\n"]
+        measure = None
+        for outcome in self._outcomes:
+            if outcome.group.measure is not measure:
+                measure = outcome.group.measure
+                heading = Table(f"== {measure.title}", [""], notes=[measure.explains])
+                parts.append(_paragraph(heading))
+            parts.append(outcome_table(outcome).to_text(color=color))
+        return "\n".join(parts)
+
+    def to_markdown(self) -> str:
+        """For the documentation; the plots lie beside it."""
+        parts = ["# Results\n\nMade by `make bench`; [how to read them](../benchmarks.md).\n"]
+        parts.append("\n".join(f"- {name}: {fact}" for name, fact in self._machine.items()) + "\n")
+        parts.append(contender_table(self._contenders).to_markdown())
+        drawn = self.to_plots()
+        measure = None
+        for outcome in self._outcomes:
+            if outcome.group.measure is not measure:
+                measure = outcome.group.measure
+                parts.append(f"## {measure.title}\n\n{measure.explains}\n")
+            parts.append(outcome_table(outcome).to_markdown())
+            name = _plot_name(outcome)
+            if name in drawn:
+                parts.append(f"![{_plot_title(outcome)}]({name})\n")
+                del drawn[name]  # a plot of several tables is shown once
+        return "\n".join(parts)
+
+    def to_json(self) -> str:
+        """Everything, round by round, times in seconds."""
+        tables = [
+            {
+                "measure": outcome.group.measure.name,
+                "arena": outcome.group.arena,
+                "setting": outcome.group.setting.slug,
+                "numbers": dict(outcome.group.setting.numbers),
+                "baseline": outcome.group.baseline.contender.name if outcome.group.baseline else None,
+                "rows": [_row_data(outcome, record) for record in outcome.records],
+            }
+            for outcome in self._outcomes
+        ]
+        data = {"machine": self._machine, "effort": self._effort._asdict(), "tables": tables}
+        return json.dumps(data, indent=1) + "\n"
+
+    def to_plots(self) -> dict[str, str]:
+        """SVG texts by file name."""
+        drawn: dict[str, str] = {}
+        for outcome in self._outcomes:
+            name = _plot_name(outcome)
+            if outcome.group.measure.lines is not None:
+                alike = [one for one in self._outcomes if _plot_name(one) == name]
+                if name not in drawn and any(record.good for one in alike for record in one.records):
+                    drawn[name] = _draw_lines(alike, outcome.group.measure.lines)
+            elif any(record.good for record in outcome.records):
+                drawn[name] = _draw_dots(outcome)
+        return drawn
+
+    def write(self, folder: str) -> None:
+        """Results.txt, results.md, results.json and the plots, in place of those of an earlier run."""
+        os.makedirs(folder, exist_ok=True)
+        for old in os.listdir(folder):
+            if old.endswith(".svg"):
+                os.unlink(os.path.join(folder, old))
+        files = {
+            "results.txt": self.to_text(),
+            "results.md": self.to_markdown(),
+            "results.json": self.to_json(),
+            **self.to_plots(),
+        }
+        for name, text in files.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+
+
+def outcome_table(outcome: Outcome) -> Table:
+    """One table: a row for each contender, best known facts first."""
+    group, baseline = outcome.group, outcome.baseline
+    measure = group.measure
+    headings = ["", *(["who waits"] if measure.layout else []), *(column.heading for column in measure.columns)]
+    if measure.ratio_of is not None:
+        headings += ["±", f"×\n{baseline.case.contender.name}" if baseline else "×\n(no baseline)"]
+    table = Table(_title(outcome), headings, words=2 if measure.layout else 1)
+    apart: dict[str, list[str]] = {}
+    for record in outcome.records:
+        contender = record.case.contender
+        if record.problem is not None and record.problem == measure.cannot(contender, group.setting):
+            apart.setdefault(record.problem, []).append(contender.name)
+            continue
+        row = Row([contender.name], mark="ours" if contender.ours else None)
+        if record.is_broken:
+            row.mark = "broken"
+            row.remark = f"BROKEN: {max(record.values('overlaps')):,.0f} turns overlapped in one round"
+        elif not record.good:
+            row.remark = f"failed: {record.problem}" if record.rounds else record.problem
+        else:
+            row.cells += _cells(record, baseline)
+            if record.problem is not None:
+                failed = len(record.rounds) - len(record.good)
+                table.notes.append(
+                    f"{contender.name}: {failed} of {len(record.rounds)} rounds failed: {record.problem}"
+                )
+        table.rows.append(row)
+    table.notes += [f"- {reason}: {', '.join(names)}" for reason, names in apart.items()]
+    return table
+
+
+def contender_table(contenders: Sequence[Contender]) -> Table:
+    """Who takes part, and what they offer: what the figures do not compare."""
+    headings = ["", "version", "keeps out", "waits", "order", "ttl, renewed", "fence", "writes"]
+    table = Table("Who takes part", headings, words=len(headings))
+    for one in contenders:
+        version = "with Python" if one.version == "" else one.version or "not installed"
+        offers = ["yes" if has else "no" for has in (one.has_ttl, one.has_fence)]
+        cells = [one.name, version, one.arena, one.waits or "cannot", one.order, *offers, one.writes]
+        table.rows.append(Row(cells, mark="ours" if one.ours else None))
+    return table
+
+
+def _cells(record: Record, baseline: Record | None) -> list[str]:
+    measure, cells = record.case.measure, []
+    if measure.layout:
+        cells.append(measure.layout(record.case.contender, record.case.setting))
+    cells += [number(record.value(column), plain=column.plain) for column in measure.columns]
+    if measure.ratio_of is not None:
+        values = record.values(measure.ratio_of)
+        cells.append(f"{figures.spread(values):.0%}" if len(values) > 1 else "-")
+        cells.append(number(record.ratio(baseline, measure.ratio_of)) if baseline else "-")
+    return cells
+
+
+def _title(outcome: Outcome) -> str:
+    group = outcome.group
+    where = f"{group.arena}: " if group.arena else ""
+    cores = sorted(set(outcome.cores.values()))
+    on = " or ".join(map(str, cores)) + (" core" if cores == [1] else " cores")
+    rounds = f"{group.rounds} rounds" if group.rounds > 1 else "1 round"
+    return f"{where}{group.setting.title} ({on}, {rounds})"
+
+
+def _paragraph(heading: Table) -> str:
+    """A title and a note without a table between them."""
+    first, *rest = heading.to_text().splitlines()
+    return "\n".join([first, *(line for line in rest if line.startswith("  "))]) + "\n"
+
+
+def _row_data(outcome: Outcome, record: Record) -> dict[str, object]:
+    measure, baseline = outcome.group.measure, outcome.baseline
+    ratio = record.ratio(baseline, measure.ratio_of) if baseline and measure.ratio_of else None
+    return {
+        "contender": record.case.contender.name,
+        "ours": record.case.contender.ours,
+        "cores": outcome.cores[record.case.contender.name],
+        "problem": record.problem,
+        "broken": record.is_broken,
+        "ratio": ratio,
+        "rounds": record.rounds,
+    }
+
+
+def _plot_name(outcome: Outcome) -> str:
+    group = outcome.group
+    if group.measure.lines is not None:
+        return f"{group.measure.name}{f'-{group.arena.slug}' if group.arena else ''}.svg"
+    return f"{group.slug}.svg"
+
+
+def _plot_title(outcome: Outcome) -> str:
+    group = outcome.group
+    where = f"{group.arena}, " if group.arena else ""
+    setting = "" if group.measure.lines is not None else group.setting.title
+    return f"{group.measure.title.partition(':')[0]}: {where}{setting}".rstrip(", ")
+
+
+def _kind(record: Record) -> str:
+    if record.is_broken:
+        return "bad"
+    return "ours" if record.case.contender.ours else "peer"
+
+
+def _draw_dots(outcome: Outcome) -> str:
+    baseline = outcome.baseline
+    panels = []
+    for panel in outcome.group.measure.panels:
+        marks = [_mark(record, panel) for record in outcome.records if record.good]
+        base = panel.scale * figures.median(baseline.values(panel.dot)) if baseline else None
+        panels.append(plots.Dots(panel.title, marks, base))
+    return plots.dots(_plot_title(outcome), panels)
+
+
+def _mark(record: Record, panel: Panel) -> plots.Mark:
+    columns = {column.key: column for column in record.case.measure.columns}
+    values = [panel.scale * value for value in record.values(panel.dot)]
+    return plots.Mark(
+        label=record.case.contender.name,
+        kind=_kind(record),
+        dot=figures.median(values),
+        ring=record.value(columns[panel.ring]) if panel.ring else None,
+        low=min(values),
+        high=max(values),
+    )
+
+
+def _draw_lines(outcomes: Sequence[Outcome], panel: Panel) -> str:
+    points: dict[str, list[tuple[float, float]]] = {}
+    kinds: dict[str, str] = {}
+    for outcome in outcomes:
+        across = next(iter(outcome.group.setting.numbers.values()))
+        for record in outcome.records:
+            if record.good:
+                name = record.case.contender.name
+                kinds[name] = "bad" if "bad" in (_kind(record), kinds.get(name)) else _kind(record)
+                points.setdefault(name, []).append((across, panel.scale * figures.median(record.values(panel.dot))))
+    series = [plots.Line(name, kinds[name], found) for name, found in points.items()]
+    return plots.lines(_plot_title(outcomes[0]), panel.title, series)

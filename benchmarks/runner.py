@@ -1,0 +1,114 @@
+"""Runs a plan: interleaved rounds (A B C, A B C, …), each case in a process of its own on given cores.
+
+Whatever happens in a case is an entry in its record, and the run goes on. Whatever ends the run ends the processes of
+the case with it, and removes what they wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+from benchmarks.measure import now
+from benchmarks.plan import Case, Group
+from benchmarks.results import Outcome, Record
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+SLOW = 12.0  # seconds: what takes longer is run once, or others would wait for minutes
+
+# Told before each case: the case, its round, how many rounds; and after it: what came out.
+Progress = Callable[[Case, int, int, Record], None]
+
+
+def run(
+    plan: Sequence[Group],
+    *,
+    cores: Sequence[int],
+    folder: str | None,
+    before: Progress = lambda *_: None,
+    after: Progress = lambda *_: None,
+) -> list[Outcome]:
+    """Every round of every group. The locks are kept in a folder of their own in `folder`, or among temporary files."""
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder) as place:
+        for group in plan:
+            records = [Record(case, problem=case.problem) for case in group.cases]
+            running = [record for record in records if record.problem is None]
+            pinned = {record.case.contender.name: _cores_for(record.case, cores) for record in records}
+            for number in range(1, group.rounds + 1):
+                for record in running:
+                    if record.seconds > SLOW:
+                        continue
+                    before(record.case, number, group.rounds, record)
+                    started = now()
+                    _run_case(record, pinned[record.case.contender.name], place)
+                    record.seconds = now() - started
+                    after(record.case, number, group.rounds, record)
+            outcomes.append(Outcome(group, {name: len(used) for name, used in pinned.items()}, records))
+    return outcomes
+
+
+def _cores_for(case: Case, cores: Sequence[int]) -> list[int]:
+    """One core: the last, because the first has most of the interrupts."""
+    return list(cores) if case.measure.cores(case.contender) == "all" else [cores[-1]]
+
+
+def _run_case(record: Record, cores: list[int], place: str) -> None:
+    """Add the figures of one more round to the record, or what went wrong."""
+    case, folder = record.case, tempfile.mkdtemp(dir=place)
+    job = {
+        "measure": case.measure.name,
+        "contender": case.contender.name,
+        "numbers": dict(case.setting.numbers),
+        "folder": folder,
+        "cores": cores,
+        "limit": case.measure.limit,
+    }
+    with tempfile.TemporaryFile("w+", dir=place) as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.case", json.dumps(job)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,  # a group of its own, with all that it starts: ended together
+        )
+        try:
+            shown, _ = process.communicate(timeout=case.measure.limit)
+        except subprocess.TimeoutExpired:
+            record.add_failure(f"no result after {case.measure.limit:g} s")
+            return
+        finally:
+            _end_group(process)
+            shutil.rmtree(folder, ignore_errors=True)
+        if process.returncode != 0 or not shown:
+            errors.seek(0)
+            last = errors.read().strip().rpartition("\n")[2]
+            record.add_failure(last or f"ended with status {process.returncode}")
+            return
+    answer = json.loads(shown)
+    if "failed" in answer:
+        record.add_failure(answer["failed"])
+    else:
+        record.rounds.append(answer["figures"])
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    patience = now() + 5.0  # killed, they need a moment; what they still have open must not disturb the next case
+    with contextlib.suppress(ProcessLookupError):
+        while now() < patience:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            time.sleep(0.005)
+    if process.stdout is not None:
+        process.stdout.close()

@@ -1,0 +1,307 @@
+"""Hazards of benchmarks: a wrong median, an overlap that nobody sees, a peer whose failure ends the run or hides,
+processes that stay behind. Times are never asserted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import figures, plots, runner
+from benchmarks.__main__ import main
+from benchmarks.contender import Arena, Contender, all_contenders
+from benchmarks.figures import Turn
+from benchmarks.measure import QUICK, Effort, Measure, all_measures
+from benchmarks.measures import contended
+from benchmarks.plan import Case, Group, make_plan
+from benchmarks.report import Report, outcome_table
+from benchmarks.results import Outcome, Record
+from benchmarks.table import WIDTH, Row, Table, number
+
+CORES = sorted(os.sched_getaffinity(0))
+TINY = Effort(
+    rounds=1,
+    pairs_seconds=0.02,
+    contended_seconds=0.05,
+    crowds=(2,),
+    waiters=(3,),
+    settle_seconds=0.05,
+    idle_seconds=0.05,
+    leases=(20,),
+    leases_ttl=0.3,
+    leases_rounds=1,
+    imports=1,
+)
+
+
+# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_figures_of_known_data() -> None:
+    assert figures.median([3, 1, 2]) == 2
+    assert figures.median([4, 1, 2, 3]) == 2.5
+    assert figures.quantile(range(1, 101), 0.99) == 99
+    assert figures.quantile(range(1, 1001), 0.99) == 990
+    assert figures.quantile([7], 0.99) == 7
+    assert figures.spread([90, 100, 110]) == pytest.approx(0.1)
+
+
+def test_jains_index_is_one_for_equals_and_one_of_n_for_a_monopoly() -> None:
+    assert figures.jain([5, 5, 5, 5]) == 1
+    assert figures.jain([20, 0, 0, 0]) == 0.25
+    assert figures.jain([1, 2, 3]) == pytest.approx(36 / 42)
+    assert figures.jain([0, 0]) == 0
+
+
+def test_turns_that_only_touch_do_not_overlap_but_a_planted_overlap_is_found() -> None:
+    fine = [Turn(0, 0.0, 1.0, 2.0), Turn(1, 0.0, 2.0, 3.0), Turn(0, 2.0, 3.5, 4.0)]
+    inside_a_long_one = [Turn(0, 0.0, 1.0, 9.0), Turn(1, 0.0, 2.0, 3.0), Turn(2, 0.0, 4.0, 5.0)]
+
+    assert figures.overlaps(fine) == 0
+    assert figures.overlaps(figures.in_order([*fine, Turn(2, 0.0, 2.9, 2.95)])) == 1
+    assert figures.overlaps(inside_a_long_one) == 2
+
+
+def test_gaps_and_changes_are_between_neighbours() -> None:
+    turns = [Turn(0, 0.0, 1.0, 2.0), Turn(0, 2.0, 2.5, 3.0), Turn(1, 0.0, 3.25, 4.0)]
+
+    assert figures.gaps(turns) == [0.5, 0.25]
+    assert figures.changes(turns) == 0.5
+    assert figures.changes(turns[:1]) == 0
+
+
+def test_a_window_counts_who_starves_and_waits_that_end_after_it() -> None:
+    greedy = [Turn(0, at, at + 0.1, at + 1.0) for at in range(4)]
+    starved = Turn(1, 0.0, 7.0, 7.1)
+
+    judged = contended.judge([*greedy, starved], crowd=2, begin=0.0, end=4.0)
+
+    assert judged["overlaps"] == 0
+    assert judged["jain"] == 0.5
+    assert judged["wait_max"] == 7
+    assert judged["held"] == pytest.approx(0.9)
+    assert judged["turns"] == 1
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    mine, theirs = _record("holdfast sqlite", [10, 300]), _record("two SQLite statements", [5, 100])
+
+    assert mine.ratio(theirs, "pair") == 2.5
+
+
+# ── how it is shown ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_numbers_have_three_digits_that_say_something() -> None:
+    shown = [number(value) for value in (0, 0.0004, 0.0123, 0.5, 1.234, 12.34, 123.4, 12345.6, None)]
+
+    assert shown == ["0", "0.0004", "0.012", "0.500", "1.23", "12.3", "123", "12,346", "-"]
+
+
+def test_a_table_in_text_and_in_markdown() -> None:
+    table = Table("Speed", ["", "a pair\nµs"], [Row(["ours", "1.5"], mark="ours"), Row(["theirs"], "not installed")])
+
+    assert table.to_text().splitlines() == [
+        "Speed",
+        "        a pair",
+        "            µs",
+        "──────────────",
+        "ours       1.5",
+        "theirs  not installed",
+    ]
+    assert "\x1b[1mours       1.5\x1b[0m" in table.to_text(color=True)
+    assert table.to_markdown().splitlines()[2:] == [
+        "|  | a pair µs |",
+        "|---|--:|",
+        "| **ours** | 1.5 |",
+        "| theirs | not installed |",
+    ]
+
+
+def test_a_lock_that_let_two_in_is_shown_as_broken_in_red() -> None:
+    outcome = _outcome(_record("holdfast sqlite", [1]), _record("flock(2)", [1]))
+    outcome.records[0].good[0]["overlaps"] = 3
+
+    shown = outcome_table(outcome).to_text(color=True)
+
+    assert "\x1b[1;31mholdfast sqlite" in shown
+    assert "BROKEN: 3 turns overlapped" in shown
+
+
+def test_plots_are_well_formed_and_name_everybody() -> None:
+    marks = [plots.Mark("ours", "ours", 2.0, 30.0, 1.9, 2.1), plots.Mark("<theirs>", "peer", 0.0)]
+    drawn = [
+        plots.dots("One & two", [plots.Dots("µs", marks, base=2.0), plots.Dots("kB", marks[:1])]),
+        plots.lines("Many", "ms", [plots.Line(mark.label, mark.kind, [(2, 1.0), (64, 1.1)]) for mark in marks]),
+    ]
+
+    for svg in drawn:
+        root = ET.fromstring(svg)  # noqa: S314  our own
+        words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"ours", "<theirs>"} <= set(words)
+        assert "prefers-color-scheme: dark" in svg
+
+
+# ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_patterns_match_whole_parts_from_their_beginning() -> None:
+    def chosen(pattern: str) -> set[str]:
+        plan = make_plan(all_measures(), all_contenders(), QUICK, [pattern])
+        return {case.name for group in plan for case in group.cases}
+
+    assert {name.split("/")[0] for name in chosen("contended")} == {"contended"}
+    assert {name.split("/")[-1] for name in chosen("*-sqlite-a")} == {"holdfast-sqlite-asyncio"}
+    assert chosen("uncontended/machine/pairs/flock") == {"uncontended/machine/pairs/flock-2"}
+    assert not chosen("nobody")
+
+
+def test_every_arena_of_a_measure_with_ratios_has_exactly_one_baseline() -> None:
+    for group in make_plan(all_measures(), all_contenders(), QUICK):
+        named = [case for case in group.cases if group.measure.name in case.contender.baseline_of]
+        assert len(named) == (group.measure.ratio_of is not None), group.slug
+
+
+# ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tiny_run_of_everything_of_ours(tmp_path: Path) -> None:
+    plan = make_plan(all_measures(), all_contenders(), TINY, ["holdfast-*"])
+
+    outcomes = runner.run(plan, cores=CORES, folder=str(tmp_path))
+
+    assert {outcome.group.measure.name for outcome in outcomes} == {measure.name for measure in all_measures()}
+    for outcome in outcomes:
+        for record in outcome.records:
+            assert record.problem is None, (record.case.name, record.problem)
+            assert len(record.good) == outcome.group.rounds
+            assert not record.is_broken
+    assert not list(tmp_path.iterdir())
+    report = Report({"CPU": "known"}, TINY, all_contenders(), outcomes)
+    assert max(map(len, report.to_text().splitlines())) <= WIDTH
+    assert all(svg.startswith("<svg ") for svg in report.to_plots().values())
+    report.write(str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["machine"] == {"CPU": "known"}
+
+
+def test_rounds_are_interleaved(tmp_path: Path) -> None:
+    plan = make_plan(all_measures(), all_contenders(), TINY._replace(rounds=2), ["uncontended/threads"])
+    order: list[str] = []
+
+    runner.run(plan, cores=CORES, folder=str(tmp_path), before=lambda case, *_: order.append(case.contender.name))
+
+    assert order == ["holdfast memory", "threading.Lock"] * 2
+
+
+def test_the_command_line_lists_and_runs_and_shows_who_is_not_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--quick", "--only", "uncontended/threads", "--only", "uncontended/machine/pairs/fast*"]
+
+    assert main([*options, "--list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert main([*options, "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+
+    assert len(listed) == 3
+    assert "threading.Lock" in shown.out
+    assert ("not installed" in listed[-1]) == ("fasteners  not installed" in shown.out)  # the dev venv has no peers
+    assert {path.name for path in tmp_path.iterdir()} >= {"results.md", "results.json", "results.txt"}
+
+
+@pytest.mark.parametrize("options", ["--only nobody", "--publish --quick", "--cores x", "--rounds 0"])
+def test_a_wrong_call_is_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(options.split())
+    except SystemExit as end:
+        status = int(str(end.code))
+
+    assert status == 2
+    assert capsys.readouterr().err
+
+
+def test_a_contender_that_fails_is_shown_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    (measure,) = [one for one in all_measures() if one.name == "uncontended"]
+    plan = make_plan([measure], all_contenders(), TINY, ["uncontended/threads"])
+    unknown = replace(plan[0].cases[0].contender, name="nobody knows it")
+    broken = replace(plan[0], cases=(Case(measure, plan[0].setting, unknown), *plan[0].cases))
+
+    (outcome,) = runner.run([broken], cores=CORES, folder=str(tmp_path))
+
+    assert [record.problem is None for record in outcome.records] == [False, True, True]
+    assert "failed: " in outcome_table(outcome).to_text()
+
+
+def test_a_contender_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) -> None:
+    (measure,) = [one for one in all_measures() if one.name == "waiters"]
+    slow = replace(measure, limit=0.5)
+    plan = make_plan([slow], all_contenders(), TINY._replace(settle_seconds=30), ["waiters/machine/3/flock"])
+
+    (outcome,) = runner.run(plan, cores=CORES, folder=str(tmp_path))
+
+    assert outcome.records[0].problem == "no result after 0.5 s"
+    assert not list(tmp_path.iterdir())
+    assert not _processes_with(str(tmp_path))
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--only", "contended/machine/8-hold-2ms/flock"]
+    run = subprocess.Popen(
+        [*command, "--folder", str(tmp_path), "--out", str(tmp_path / "out")],
+        cwd=runner.ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not _processes_with(str(tmp_path) + "/holdfast-bench-"):
+        assert run.poll() is None
+        time.sleep(0.01)
+
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate(timeout=30)
+
+    assert run.returncode == 130
+    assert "interrupted" in said
+    assert not list(tmp_path.iterdir())
+    assert not _processes_with(str(tmp_path))
+
+
+def _processes_with(words: str) -> list[str]:
+    """The processes of this machine that were started with these words."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            command = Path("/proc", pid, "cmdline").read_text()
+        except OSError:  # it has ended since
+            continue
+        if words in command and int(pid) != os.getpid():
+            found.append(command)
+    return found
+
+
+def _measure(name: str) -> Measure:
+    return next(one for one in all_measures() if one.name == name)
+
+
+def _contender(name: str) -> Contender:
+    return next(one for one in all_contenders() if one.name == name)
+
+
+def _record(name: str, pairs: list[float]) -> Record:
+    measure = _measure("uncontended")
+    case = Case(measure, measure.settings(QUICK)[0], _contender(name))
+    return Record(case, [{"pair": pair, "single_p99": pair} for pair in pairs])
+
+
+def _outcome(*records: Record) -> Outcome:
+    case = records[0].case
+    group = Group(case.measure, Arena.MACHINE, case.setting, tuple(one.case for one in records), rounds=1)
+    return Outcome(group, {one.case.contender.name: 1 for one in records}, list(records))
