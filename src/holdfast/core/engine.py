@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
 
 from holdfast.core.events import Event, Events, logger
-from holdfast.core.holds import Hold, Phase, Terms
+from holdfast.core.holds import Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import Keeper
 from holdfast.core.tickets import Gone, Ticket, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, NotHeld, OutcomeUnknown, UsageError, WouldDeadlock
@@ -327,7 +327,7 @@ class Engine(Generic[L]):
                 return  # lost or given back meanwhile: the alarm or the release deals with the ticket
             left = hold._deadline - now
             hold._deadline = max(hold._deadline, hold._bounded(deadline))
-            hold._renew_at = now + hold.ttl / 3
+            hold._renew_at = next_renewal(now, deadline)
         if self.events:
             self.events.emit(Event("renewed", hold.name, hold.fence, left))
 

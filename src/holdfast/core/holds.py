@@ -61,6 +61,11 @@ class Terms(NamedTuple):
         return self.limit is not None and not self.exclusive
 
 
+def next_renewal(now: float, deadline: float) -> float:
+    """After a third of what is left: that is a third of the ttl, unless the answer took long."""
+    return now + max(0.0, deadline - now) / 3
+
+
 class Hold:
     """One lease, without I/O: what the two shells' Lease classes share."""
 
@@ -103,7 +108,7 @@ class Hold:
         self._since = since
         self._end = since + terms.max_hold if terms.max_hold is not None else None
         self._deadline = self._bounded(granted.deadline)
-        self._renew_at = since + terms.ttl / 3
+        self._renew_at = next_renewal(since, granted.deadline)
         self._phase = Phase.RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
         self._depth = 1
         self._reason = ""

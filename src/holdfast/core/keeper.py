@@ -3,9 +3,11 @@
 A *debt* is a ticket that must be taken off the server although nobody waits for the answer: a cancelled, failed or
 late enter, a release without an answer, a lost lease. The keeper repeats `leave` until the server has answered.
 
-One background thread or task does all three. A request that hangs is cut at the earliest deadline of any lease, so a
-dead server cannot delay the news of a loss. It starts when first needed, sleeps until something is due, and ends when
-there has been nothing to keep for a while. Taking or releasing a lock does not wake it.
+One background thread or task does all three. A request that hangs is cut half-way to the earliest deadline of any
+lease: one lost reply costs no lease, and a dead server cannot delay the news of a loss. (Only for a lease that is taken
+meanwhile, and ends before that request does, somebody else has to look at the clock.) It starts when first needed,
+sleeps until something is due, and ends when there has been nothing to keep for a while. Taking or releasing a lock does
+not wake it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Keeper:
         self._running = False
         self._stopped = False
         self._wakes_at = 0.0
+        self._busy_until = 0.0  # when the request that it waits for is cut
         self._bell = self._runtime.event()
+        self._end = self._runtime.event()
 
     def add(self, hold: Hold) -> None:
         """Keep this new lease until it is released or lost."""
@@ -52,7 +56,10 @@ class Keeper:
             self._alarms.put(stop_at, hold)
             if hold._terms.renew:
                 self._renewals.put(renew_at, hold)
+            is_away = stop_at < self._busy_until
         self._be_there(min(renew_at, stop_at))
+        if is_away:
+            self._runtime.spawn(lambda: self._stand_in(stop_at), "alarm")
 
     def owe(self, ticket: Ticket, after: float = 0.0) -> None:
         """Take this ticket off the server, from `after` on, until it answers."""
@@ -78,12 +85,14 @@ class Keeper:
         """End soon, whatever is left: the client is closing."""
         self._stopped = True
         self._bell.set()
+        self._end.set()
 
     def abandon(self, mutex: AbstractContextManager[Any]) -> None:
         """In a forked child: there is nothing to keep, and nobody to keep it."""
         self._mutex = mutex
         self._stopped = True
         self._bell = self._runtime.event()
+        self._end = self._runtime.event()
 
     def _be_there(self, when: float) -> None:
         start = False
@@ -133,6 +142,11 @@ class Keeper:
             return True
         return True if due or owed else await self._sleep(now)
 
+    async def _stand_in(self, when: float) -> None:
+        """Tell of a loss at that moment, while the keeper waits for an answer."""
+        await self._end.wait(when)
+        self._sound_alarms(self._runtime.now())
+
     async def _sleep(self, now: float) -> bool:
         with self._mutex:
             times = [self._renewals.earliest(), self._alarms.earliest()]
@@ -166,6 +180,7 @@ class Keeper:
             logger().warning("renewal of %d lease(s) failed, trying again: %s", len(holds), error)
             outcomes = []
         finally:
+            self._busy_until = 0.0
             self._again(holds)
         for hold, outcome in zip(holds, outcomes, strict=False):
             if isinstance(outcome, Gone):
@@ -190,6 +205,8 @@ class Keeper:
         except BaseException:
             self._put_off(tickets)
             raise
+        finally:
+            self._busy_until = 0.0
         with self._mutex:
             for ticket in tickets:
                 self._debts.pop(ticket.nonce, None)
@@ -205,12 +222,15 @@ class Keeper:
                     self._debts[ticket.nonce] = (ticket, now + pause, pause)
 
     def _limit(self) -> float:
-        """When to cut a request: in time to tell of the next loss."""
+        """When to cut the request that begins now: in time to try again before a lease ends, and to tell of its end."""
         now = self._runtime.now()
         with self._mutex:
             alarm = self._alarms.earliest()
-        limit = now + self._engine.io_timeout
-        return limit if alarm is None else min(limit, max(alarm, now + RETRY_MIN))
+            limit = now + self._engine.io_timeout
+            if alarm is not None:
+                limit = min(limit, now + max(RETRY_MIN, (alarm - now) / 2))
+            self._busy_until = limit
+        return limit
 
 
 def _renew_at(hold: Hold) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -31,23 +32,50 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class ThreadEvent:
-    """threading.Event with our clock and the `async def` that protocols speak."""
+    """threading.Event with our clock and the `async def` that protocols speak, and safe under interrupts.
 
-    __slots__ = ("_event",)
+    threading.Event guards itself with a lock that it takes in Python code: a KeyboardInterrupt just after that leaves
+    it taken for ever, and whoever uses the event next stands still. Here every step is one call into C.
+    """
+
+    __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_set = False
+        self._waiters: list[threading.Lock] = []  # each taken by who waits, and given back to wake it
 
     def set(self) -> None:
-        self._event.set()
+        self._is_set = True
+        if self._waiters:
+            try:
+                self._wake()
+            except BaseException:
+                self._wake()  # the rest: an interrupt is no reason to let anybody sleep on
+                raise
 
     def clear(self) -> None:
-        self._event.clear()
+        self._is_set = False
 
     async def wait(self, until: float | None) -> bool:
-        if until is None:
-            return self._event.wait()
-        return self._event.wait(min(max(0.0, until - system.now()), threading.TIMEOUT_MAX))
+        if self._is_set:
+            return True
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        try:
+            # If it is set by now, whoever set it may not have seen us.
+            return self._is_set or waiter.acquire(timeout=-1 if until is None else _seconds(until))
+        finally:
+            self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        for waiter in list(self._waiters):
+            with contextlib.suppress(RuntimeError):  # woken already
+                waiter.release()
+
+
+def _seconds(until: float) -> float:
+    return min(max(0.0, until - system.now()), threading.TIMEOUT_MAX)
 
 
 class _Identity(threading.local):

@@ -1,0 +1,98 @@
+"""An event of our own, in place of threading's: wake-ups that get lost, or a lock that an interrupt leaves taken."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadEvent, run_sync
+from tests.support.processes import eventually
+
+
+def wait(event: ThreadEvent, seconds: float | None = 30.0) -> bool:
+    return run_sync(event.wait(None if seconds is None else system.now() + seconds))
+
+
+def test_one_that_is_set_does_not_make_anybody_wait() -> None:
+    event = ThreadEvent()
+    event.set()
+
+    assert wait(event, None)
+    event.clear()
+    assert not wait(event, 0.0)
+    assert not wait(event, 0.01)
+
+
+def test_setting_it_wakes_everybody() -> None:
+    event, woken = ThreadEvent(), []
+    threads = [threading.Thread(target=lambda: woken.append(wait(event))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(event._waiters) == 8)
+
+    event.set()
+
+    for thread in threads:
+        thread.join()
+    assert woken == [True] * 8
+    assert not event._waiters
+
+
+def test_no_wake_up_is_lost_in_a_race() -> None:
+    ping, pong = ThreadEvent(), ThreadEvent()
+
+    def answer() -> None:
+        for _ in range(2000):
+            assert wait(ping)
+            ping.clear()
+            pong.set()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    for _ in range(2000):
+        ping.set()
+        assert wait(pong)
+        pong.clear()
+    thread.join()
+
+
+class _Interrupt(BaseException):
+    pass
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise _Interrupt
+
+
+def test_interrupts_while_it_is_set_leave_it_usable() -> None:
+    """With threading.Event this stands still for ever after some thousand interrupts."""
+    event, stop, heard = ThreadEvent(), threading.Event(), [0]
+
+    def listen() -> None:
+        while not stop.is_set():
+            if wait(event, 0.05):
+                event.clear()
+                heard[0] += 1
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    interrupts = 0
+    try:
+        while interrupts < 500:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.00005 + interrupts % 7 * 0.00001)
+                while True:
+                    event.set()
+            except _Interrupt:
+                interrupts += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    seen = heard[0]
+    event.set()
+    eventually(lambda: heard[0] > seen)
+    stop.set()
+    listener.join()
