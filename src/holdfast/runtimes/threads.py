@@ -56,6 +56,9 @@ class ThreadEvent:
     def clear(self) -> None:
         self._is_set = False
 
+    def is_set(self) -> bool:
+        return self._is_set
+
     async def wait(self, until: float | None) -> bool:
         if self._is_set:
             return True
@@ -63,8 +66,9 @@ class ThreadEvent:
         waiter.acquire()
         self._waiters.append(waiter)
         try:
-            # If it is set by now, whoever set it may not have seen us.
-            return self._is_set or waiter.acquire(timeout=-1 if until is None else _seconds(until))
+            if self.is_set():  # by now; then whoever set it may not have seen us
+                return True
+            return waiter.acquire(timeout=-1 if until is None else _seconds(until))
         finally:
             self._waiters.remove(waiter)
 
@@ -81,6 +85,7 @@ def _seconds(until: float) -> float:
 class _Identity(threading.local):
     def __init__(self) -> None:
         self.owner = Owner()
+        self.agent = threading.current_thread().name
 
 
 class ThreadRuntime:
@@ -105,7 +110,7 @@ class ThreadRuntime:
         return self._identity.owner
 
     def agent(self) -> str:
-        return threading.current_thread().name
+        return self._identity.agent
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

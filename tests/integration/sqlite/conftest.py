@@ -35,7 +35,7 @@ class Store:
 
     @property
     def tickets(self) -> int:
-        (count,) = self.query("SELECT count(*) FROM tickets")[0]
+        (count,) = self.query("SELECT count(*) FROM tickets WHERE name <> ''")[0]
         assert isinstance(count, int)
         return count
 

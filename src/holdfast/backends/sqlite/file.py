@@ -29,8 +29,9 @@ from holdfast.runtimes import system
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 2
-_TABLES = ["state", "tickets"]
+SCHEMA_VERSION = 3
+_OWN_ROW = "SELECT nonce, session FROM tickets WHERE name = ''"
+NEW_FILE = "INSERT INTO tickets VALUES ('', 0, ?, ?, 0, 0, NULL, 9e15, 0.0, '', '')"  # its own row never expires
 _REPLACED_MAX = 100  # times that the file may be replaced under one attempt
 _FORK_WAIT_MAX = 1.0  # seconds that a fork waits for our transactions, which take microseconds
 _RETRY_MIN, _RETRY_MAX = 0.00005, 0.005  # seconds between two tries for the write lock; transactions are far shorter
@@ -206,22 +207,17 @@ class LockFile:
                 sessions.ring(self._folder, session, nonce)
 
     def _run(self, transaction: _Transaction, step: Callable[[Transaction], T]) -> T:
-        committing = False
         try:
-            transaction.begin()
-            result = step(transaction)
-            committing = True
-            transaction.commit()
+            return transaction.run(step)
         except sqlite3.Error as error:
             self._roll_back(transaction)
             problem = self._translated(error)
-            if committing and _primary(error) not in (*_BUSY, sqlite3.SQLITE_FULL):
+            if transaction.is_committing and _primary(error) not in (*_BUSY, sqlite3.SQLITE_FULL):
                 raise OutcomeUnknown(backend=self._url, problem=str(problem)) from error
             raise problem from error
         except BaseException:
             self._roll_back(transaction)
             raise
-        return result
 
     def _roll_back(self, transaction: _Transaction) -> None:
         try:
@@ -293,7 +289,7 @@ class LockFile:
             if self._check_owner(connection):
                 self._create(connection)
             dead = self._move_in(connection)
-            file_id = connection.execute("SELECT file FROM state").fetchone()[0]
+            file_id, _ = self._own_row(connection)
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):  # the first error is the one to report; closing rolls back too
@@ -312,9 +308,9 @@ class LockFile:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema ORDER BY name")]
         if version == 0 and not names:
             return True
-        if names != _TABLES:
+        if "tickets" not in names:
             raise self._unavailable("this is somebody else's SQLite file: give holdfast a file of its own")
-        if version != SCHEMA_VERSION:
+        if version != SCHEMA_VERSION or names != ["tickets"]:
             raise self._unavailable(
                 f"the file has schema version {version}, this holdfast speaks {SCHEMA_VERSION}: "
                 "use one version of holdfast for one file"
@@ -325,7 +321,7 @@ class LockFile:
         script = resources.files(__package__).joinpath("schema.sql").read_text()
         for statement in script.split(";\n"):
             connection.execute(statement)
-        connection.execute("INSERT INTO state VALUES (1, ?, ?, 0)", (system.nonce(), place.boot_id()))
+        connection.execute(NEW_FILE, (system.nonce(), place.boot_id()))
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _move_in(self, connection: sqlite3.Connection) -> list[str]:
@@ -333,20 +329,27 @@ class LockFile:
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         dead = sessions.dead_in(self._folder)
         boot = place.boot_id()
-        if connection.execute("SELECT boot FROM state").fetchone()[0] != boot:
+        if self._own_row(connection)[1] != boot:
             if len(dead) < len(os.listdir(self._folder)):
                 raise self._unavailable(
                     "it is in use by processes of this machine that see another boot id or clock than this one "
                     "(other containers?): give each side a file of its own, or use a store that is made for a network"
                 )
-            connection.execute("DELETE FROM tickets")
-            connection.execute("UPDATE state SET boot = ?", (boot,))
+            connection.execute("DELETE FROM tickets WHERE name <> ''")
+            connection.execute("UPDATE tickets SET session = ? WHERE name = ''", (boot,))
         connection.execute("DELETE FROM tickets WHERE expires <= ?", (system.now(),))
         for name in dead:
             connection.execute("DELETE FROM tickets WHERE session = ?", (name,))
         if self.session is None or not (self.session.is_open() and self.session.is_in_place()):
             self.session = sessions.Session(self._folder, system.nonce())
         return dead
+
+    def _own_row(self, connection: sqlite3.Connection) -> tuple[str, str]:
+        """What tells this file from others, and the boot that its times count from."""
+        rows: list[tuple[str, str]] = connection.execute(_OWN_ROW).fetchall()
+        if not rows:
+            raise self._unavailable(_PROBLEMS[sqlite3.SQLITE_CORRUPT])
+        return rows[0]
 
     def _has_tickets(self, session: str) -> bool:
         if self._connection is None:
@@ -377,7 +380,10 @@ class LockFile:
 class _Transaction:
     """What a step sees; open cursors are closed before COMMIT, so that no read outlives its transaction."""
 
-    __slots__ = ("_cursor", "_folder", "_reading", "afterwards", "now", "session", "store", "wall")
+    __slots__ = ("_cursor", "_folder", "_reading", "afterwards", "is_committing", "now", "session", "store", "wall")
+
+    now: float
+    wall: float
 
     def __init__(self, cursor: sqlite3.Cursor, folder: str, session: str, store: Hashable) -> None:
         self._cursor = cursor  # for all that is read at once
@@ -385,18 +391,19 @@ class _Transaction:
         self._folder = folder
         self.session = session
         self.store = store
-        self.now = 0.0
-        self.wall = 0.0
+        self.is_committing = False
         self.afterwards: list[tuple[str, str | None]] = []  # sessions to ring, with the nonce; to bury, without
 
-    def begin(self) -> None:
-        self._cursor.execute("BEGIN IMMEDIATE")
+    def run(self, step: Callable[[Transaction], T]) -> T:
+        execute = self._cursor.execute
+        execute("BEGIN IMMEDIATE")
         self.now, self.wall = system.now(), time.time()
-
-    def commit(self) -> None:
+        result = step(self)
         if self._reading:
             self._end_reading()
-        self._cursor.execute("COMMIT")
+        self.is_committing = True
+        execute("COMMIT")
+        return result
 
     def roll_back(self) -> None:
         self._end_reading()

@@ -130,12 +130,12 @@ class Standing:
             status = os.stat(self._folder)
         except OSError:
             return None
-        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
+        return status.st_ctime_ns, status.st_ino, status.st_dev  # unlike its mtime, nobody can set its ctime
 
     def _is_settled(self, folder: tuple[int, ...] | None) -> bool:
         if folder is None or os.path.islink(self._paths[0]):  # then the file is in some other folder
             return False
-        return time.time_ns() - max(folder[0], folder[1]) > self._SETTLED_NS
+        return time.time_ns() - folder[0] > self._SETTLED_NS
 
 
 def clear_for_new(path: str) -> None:

@@ -1,18 +1,15 @@
--- The lock file. One row of state; one row for every ticket, waiting or granted, and none for a free lock.
-CREATE TABLE state (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    file TEXT NOT NULL,         -- tells this file from another that gets the same inode when this one is deleted
-    boot TEXT NOT NULL,         -- the machine's boot that `expires` counts from; tickets of another boot are over
-    last_number INTEGER NOT NULL
-) STRICT;
-
--- Ordered by number within a name: the queue. Numbers and fences are drawn from one counter for all names, with the
--- wall clock (in microseconds) as its floor.
+-- The lock file. One row for every ticket, waiting or granted, and none for a free lock; ordered by number within a
+-- name: the queue. Numbers and fences are drawn from one counter for all names, with the wall clock (in microseconds) as
+-- its floor.
+--
+-- The row without a name is the file's own: its counter is in `fence`. In a table of its own it would have a page of its
+-- own, which every grant would have to write too.
 CREATE TABLE tickets (
     name TEXT NOT NULL,
     number INTEGER NOT NULL,
-    nonce TEXT NOT NULL,
-    session TEXT NOT NULL,      -- whose it is: a FIFO that the kernel closes when that process dies
+    nonce TEXT NOT NULL,        -- the file's: tells it from another that gets the same inode when this one is deleted
+    session TEXT NOT NULL,      -- whose it is: a FIFO that the kernel closes when that process dies. The file's: the
+                                -- boot of the machine that `expires` counts from; tickets of another boot are over
     fence INTEGER,              -- drawn when the ticket is granted; NULL while it waits
     exclusive INTEGER NOT NULL,
     "limit" INTEGER,
