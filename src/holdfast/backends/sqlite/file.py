@@ -237,6 +237,7 @@ class LockFile:
                 "start it with the 'spawn' method, or fork before the parent uses locks"
             )
         connection: sqlite3.Connection | None = None
+        before = place.identity(self._path)
         try:
             place.make_folder(os.path.dirname(self._path))
             with self._nobody_else_opens():
@@ -249,6 +250,8 @@ class LockFile:
             if connection is not None:
                 connection.close()
             if isinstance(error, sqlite3.Error):
+                if before is not None and place.identity(self._path) != before:
+                    raise Busy from error  # it was taken away under SQLite, which may call that anything
                 raise self._translated(error) from error
             if isinstance(error, OSError):
                 raise self._unavailable(str(error)) from error
