@@ -15,7 +15,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-all lint format readme cover bench clean
+.PHONY: help venv run test test-all lint format readme cover sim bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -66,6 +66,13 @@ cover: $(VENV)/.dev ## run the tests and report coverage, child processes includ
 	@$(BIN)/coverage run -m pytest $(ARGS)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
+
+sim: $(VENV)/.package ## search for faults that break a promise: many worlds of each backend, and all small ones
+	@for backend in memory sqlite; do \
+		for search in "--seeds 10000 $(ARGS)" --exhaustive --cancels; do \
+			$(BIN)/holdfast simulate --backend $$backend $$search || exit; \
+		done; \
+	done
 
 bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for under a minute
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench

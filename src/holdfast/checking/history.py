@@ -64,6 +64,7 @@ class Granted(NamedTuple):
     deadline: float | None = None
     limit: int | None = 1
     exclusive: bool = True
+    renews: bool = False  # it is renewed by itself, for as long as it is held
 
 
 class Reentered(NamedTuple):

@@ -13,5 +13,11 @@
     recorder   the history, for the checkers
     run        one run from beginning to end, and its verdict
 
+    search     random worlds, on all cores
+    shrink     from a failing run to a short one; tapes keeps it in a file
+    exhaustive everything that can happen in a small world
+    cancels    a call, cancelled wherever it waits
+    mutants/   deliberate bugs, which all of these have to find
+
 The same seed gives the same history, byte for byte, on every machine.
 """

@@ -77,7 +77,9 @@ class SimClient:
             self._calls[lock.name, lease.fence] = call
             self._leases[call] = lease
             until = self._process.true_time(lease._stop_at)
-            self._add(h.Granted(now, client, call, lock.name, lease.fence, until, terms.limit, terms.exclusive))
+            renews = terms.renew and terms.max_hold is None
+            shape = (terms.limit, terms.exclusive, renews)
+            self._add(h.Granted(now, client, call, lock.name, lease.fence, until, *shape))
         return lease
 
     async def release(self, lease: SimLease) -> None:

@@ -21,7 +21,7 @@ class Faults:
     delay_min: float = 0.0001
     delay_max: float = 0.005
     slow: float = 0.0  # takes up to `slow_max` instead: long enough to come after every deadline
-    slow_max: float = 15.0
+    slow_max: float = 6.0
     lose_request: float = 0.0  # it never arrives
     lose_reply: float = 0.0  # it was done, and nobody hears of it
     duplicate: float = 0.0  # it arrives once more, any time within `slow_max`
@@ -83,7 +83,7 @@ def only(faults: Faults, kinds: frozenset[str]) -> Faults:
 
 def draw(faults: Faults, choices: Choices, enable: float = 0.35) -> Faults:
     """Those of one run: each kind is either off, or as probable as it says."""
-    chosen = frozenset(kind for kind in KINDS if getattr(faults, kind) and choices.chance(enable))
+    chosen = frozenset(kind for kind in KINDS if getattr(faults, kind) and (enable >= 1.0 or choices.chance(enable)))
     return only(faults, chosen)
 
 

@@ -22,6 +22,7 @@ class Nemesis:
         self._faults = simulation.faults
         self._server = simulation.server
         self._add = simulation.recorder.add
+        self._happened = simulation.recorder.happened
         self._is_at_work = True
         self._cut: set[str] = set()
         self._backed_up = False
@@ -46,13 +47,14 @@ class Nemesis:
                 self._pause(name)
             if choices.chance(faults.crash):
                 self._crash(name)
-            if choices.chance(faults.cancel):
-                self._simulation.members[name].cancel()
+            if choices.chance(faults.cancel) and self._simulation.members[name].cancel():
+                self._happened["cancel"] += 1
             if choices.chance(faults.cut):
                 self._cut_off(name)
         if choices.chance(faults.stall):
             self._stall()
         if choices.chance(faults.lose_data):
+            self._happened["lose_data"] += 1
             self._add(h.Forgot(self._world.now, "data", detail="all of it"))
             self._server.lose_data()
         if faults.old_data:
@@ -60,13 +62,15 @@ class Nemesis:
                 self._server.back_up()
                 self._backed_up = True
             elif choices.chance(faults.old_data):
+                self._happened["old_data"] += 1
                 self._add(h.Forgot(self._world.now, "data", detail="an old copy is back"))
                 self._server.restore_data()
         if choices.chance(faults.step_clock):
+            self._happened["step_clock"] += 1
             self._add(h.Forgot(self._world.now, "clock"))
             self._server.wall_step -= choices.between(0.001, 3600.0)
-        if choices.chance(faults.break_lock):
-            self._simulation.break_something()
+        if choices.chance(faults.break_lock) and self._simulation.break_something():
+            self._happened["break_lock"] += 1
 
     # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -75,6 +79,7 @@ class Nemesis:
         if process.is_dead or process.is_paused:
             return
         process.pause()
+        self._happened["pause"] += 1
         self._add(h.Paused(self._world.now, name))
         self._world.at(self._world.now + self._choices.between(0.01, self._faults.pause_max), self._go_on, name)
 
@@ -88,6 +93,7 @@ class Nemesis:
         member = self._simulation.members[name]
         if member.process.is_dead:
             return
+        self._happened["crash"] += 1
         self._add(h.Crashed(self._world.now, name))
         member.crash()
         self._server.process_died(member.process)
@@ -112,6 +118,7 @@ class Nemesis:
         link.cut_back = which != 0
         if name not in self._cut:
             self._cut.add(name)
+            self._happened["cut"] += 1
             self._add(h.CutOff(self._world.now, name))
             self._world.at(self._world.now + self._choices.between(0.1, self._faults.cut_max), self._mend, name)
 
@@ -128,6 +135,7 @@ class Nemesis:
         if self._server.is_stalled:
             return
         self._server.is_stalled = True
+        self._happened["stall"] += 1
         self._add(h.CutOff(self._world.now))
         self._world.at(self._world.now + self._choices.between(0.1, self._faults.stall_max), self._server_goes_on)
 

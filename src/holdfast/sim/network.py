@@ -27,6 +27,7 @@ class Link:
         self.process = process
         self.server = server
         self.faults = faults
+        self._last_arrival = 0.0
         self.cut_there = False
         self.cut_back = False
 
@@ -37,14 +38,29 @@ class Link:
 
     def ring(self, action: Callable[..., None], *arguments: Any) -> None:
         """The server calls: a hint, which may be late or lost."""
-        choices = self.process.world.choices
-        if not (self.cut_back or choices.chance(self.faults.lose_ring)):
+        if not (self.cut_back or self.happens("lose_ring", self.faults.lose_ring)):
             world = self.process.world
             world.at(world.now + self.delay(), self.process.do, action, *arguments)
 
+    def arrival(self) -> float:
+        """When a request that is sent now comes to the server."""
+        when = self.process.world.now + self.delay()
+        # A connection keeps the order too; what is slow came on another one.
+        if self.server.keeps_order or not self.faults.slow:
+            when = self._last_arrival = max(when, self._last_arrival)
+        return when
+
     def delay(self) -> float:
-        choices, faults = self.process.world.choices, self.faults
-        return choices.between(faults.delay_min, faults.slow_max if choices.chance(faults.slow) else faults.delay_max)
+        faults = self.faults
+        slowest = faults.slow_max if self.happens("slow", faults.slow) else faults.delay_max
+        return self.process.world.choices.between(faults.delay_min, slowest)
+
+    def happens(self, kind: str, probability: float) -> bool:
+        """This fault, now. Counted."""
+        if not self.process.world.choices.chance(probability):
+            return False
+        self.server.recorder.happened[kind] += 1
+        return True
 
 
 class _Request(Trap):
@@ -60,17 +76,17 @@ class _Request(Trap):
     def begin(self, task: Task, turn: int) -> None:
         self._task, self._turn = task, turn
         link, world = self._link, task.process.world
-        choices, faults = world.choices, link.faults
-        if choices.chance(faults.refuse):
+        faults = link.faults
+        if link.happens("refuse", faults.refuse):
             error = BackendUnavailable(backend="sim", problem="connection refused")
             world.at(min(world.now + link.delay(), max(world.now, self._deadline)), task.resume, turn, None, error)
             return
         unknown = OutcomeUnknown(backend="sim", problem="no answer in time")
         world.at(max(world.now, self._deadline), task.resume, turn, None, unknown)
-        if not link.cut_there and not choices.chance(faults.lose_request):
-            world.at(world.now + link.delay(), self._arrive, True)  # noqa: FBT003  (somebody waits for the answer)
-            if choices.chance(faults.duplicate):
-                later = choices.between(faults.delay_min, faults.slow_max)
+        if not link.cut_there and not link.happens("lose_request", faults.lose_request):
+            world.at(link.arrival(), self._arrive, True)  # noqa: FBT003  (somebody waits for the answer)
+            if link.happens("duplicate", faults.duplicate):
+                later = world.choices.between(faults.delay_min, faults.slow_max)
                 world.at(world.now + later, self._arrive, False)  # noqa: FBT003  (nobody does)
 
     def _arrive(self, is_first: bool) -> None:  # noqa: FBT001  (called by the world)
@@ -84,5 +100,5 @@ class _Request(Trap):
         except Exception as raised:  # an answer, as any other
             value, error = None, raised
         world = task.process.world
-        if is_first and not link.cut_back and not world.choices.chance(link.faults.lose_reply):
+        if is_first and not link.cut_back and not link.happens("lose_reply", link.faults.lose_reply):
             world.at(world.now + link.delay(), task.resume, self._turn, value, error)

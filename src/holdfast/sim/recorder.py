@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from holdfast.checking import history as h
 from holdfast.sim.world import World
+
+NONCE = 32  # characters; what comes after them, a mutant has added
 
 
 class Entry(NamedTuple):
@@ -24,6 +27,7 @@ class Recorder:
     def __init__(self, world: World) -> None:
         self._world = world
         self.history: list[h.Event] = []
+        self.happened: Counter[str] = Counter()  # faults, by their kind
         self._calls = 0
         self._nonces = 0
         self._owner: dict[str, tuple[str, int]] = {}  # nonce -> client, call
@@ -36,12 +40,12 @@ class Recorder:
 
     def new_nonce(self, client: str, call: int) -> str:
         self._nonces += 1
-        nonce = f"{self._nonces:032x}"
+        nonce = f"{self._nonces:0{NONCE}x}"
         self._owner[nonce] = (client, call)
         return nonce
 
     def client_of(self, nonce: str) -> str:
-        return self._owner[nonce][0]
+        return self._owner[nonce[:NONCE]][0]
 
     def add(self, event: h.Event) -> None:
         self.history.append(event)
@@ -54,13 +58,13 @@ class Recorder:
         now = self._world.now
         for nonce, entry in seen.items():
             if nonce not in tickets:
-                client, call = self._owner[nonce]
+                client, call = self._owner[nonce[:NONCE]]
                 self.add(h.Left(now, client, call, entry.lock))
         for nonce, entry in tickets.items():
             before = seen.get(nonce)
             if before == entry:
                 continue
-            client, call = self._owner[nonce]
+            client, call = self._owner[nonce[:NONCE]]
             shape = (entry.place, entry.limit, entry.exclusive)
             if entry.fence is not None:
                 self.add(h.Admitted(now, client, call, entry.lock, entry.fence, *shape))
@@ -75,5 +79,5 @@ class Recorder:
     def remained(self, tickets: dict[str, Entry]) -> None:
         """At the end: what is still there."""
         for nonce, entry in tickets.items():
-            client, call = self._owner[nonce]
+            client, call = self._owner[nonce[:NONCE]]
             self.add(h.Remained(self._world.now, entry.lock, client, entry.fence is not None, call or None))

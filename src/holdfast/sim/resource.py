@@ -22,6 +22,10 @@ class Resource:
         self._values: dict[str, int] = {}
         self._newest: dict[str, int] = {}
 
+    def state(self) -> object:
+        """All that it knows, to compare."""
+        return self._values, self._newest
+
     def read(self, process: Process, lease: SimLease) -> int | None:
         """The value, or None: refused."""
         accepted = self._accepts(lease)

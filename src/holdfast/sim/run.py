@@ -35,7 +35,7 @@ SERVERS: Mapping[str, type[Server]] = {"memory": MemoryServer, "sqlite": SqliteS
 
 HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work
 REST = 25.0  # seconds after that: for what was owed to be paid, for what was left to lapse
-_FOREVER = 1e9
+LONG = 50  # times the usual ttl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,11 @@ class Plan:
     def server_type(self) -> type[Server]:
         return self.server or SERVERS[self.backend]
 
+    @property
+    def possible_faults(self) -> Faults:
+        """Those that this server can have."""
+        return faults_.only(self.faults, frozenset(faults_.KINDS) - self.server_type.cannot)
+
 
 class Run(NamedTuple):
     """What came of it."""
@@ -62,17 +67,39 @@ class Run(NamedTuple):
     history: list[h.Event]
     verdict: Verdict
     steps: int
-    faults: Faults
+    faults: Faults  # that could happen
+    happened: Mapping[str, int]  # and those that did, by their kind
+    error: Exception | None = None  # what ended the run before its time
+
+    @property
+    def failure(self) -> str | None:
+        """What is wrong with it, in a word: the gravest broken promise, or the kind of error; None if all is well."""
+        if self.error is not None:
+            return type(self.error).__name__
+        gravest = self.verdict.gravest
+        return None if gravest is None else gravest.checker
 
 
 def run(plan: Plan, seed: int | None = None, tape: Sequence[int] = ()) -> Run:
     """One run, from a seed or from a tape."""
-    with _quiet():
+    with quiet():
         simulation = Simulation(plan, Choices(seed, tape))
-        simulation.live()
+        error: Exception | None = None
+        try:
+            simulation.live()
+        except Exception as raised:  # nothing is expected to raise here: whatever did is what was looked for
+            error = raised
         history = simulation.recorder.history
-        verdict = judge(history, simulation.promises())
-        return Run(seed, simulation.choices.tape, history, verdict, simulation.world.steps, simulation.faults)
+        return Run(
+            seed=seed,
+            tape=simulation.choices.tape,
+            history=history,
+            verdict=judge(history, simulation.promises()),
+            steps=simulation.world.steps,
+            faults=simulation.faults,
+            happened=simulation.recorder.happened,
+            error=error,
+        )
 
 
 class Member:
@@ -83,13 +110,15 @@ class Member:
         world = simulation.world
         rate = 1.0 + choices.between(0.0, 2 * drift) - drift if drift else 1.0
         offset = choices.between(0.0, 1000.0) if drift else 0.0
+        if drift:
+            simulation.recorder.happened["drift"] += 1
         self.process = Process(world, name, offset=offset, rate=rate)
         self.link = Link(self.process, simulation.server, simulation.faults)
         engine = simulation.plan.engine
         more = {} if engine is None else {"engine_type": engine}
         self.client = SimClient(self.process, simulation.server, self.link, simulation.recorder, **more)
         self.worker = Worker(
-            simulation.plan.workload,
+            simulation.workload,
             simulation.names,
             process=self.process,
             client=self.client,
@@ -98,10 +127,12 @@ class Member:
         )
         self.task: Task = self.process.start(self.worker.run(), "worker")
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
         """Cancel what it waits for, if that is a call of ours."""
-        if self.worker.is_busy and not self.process.is_dead:
-            self.task.cancel()
+        if not self.worker.is_busy or self.process.is_dead:
+            return False
+        self.task.cancel()
+        return True
 
     def crash(self) -> None:
         self.process.crash()
@@ -117,10 +148,10 @@ class Simulation:
         self.world = World(choices)
         self.recorder = Recorder(self.world)
         self.server = plan.server_type(self.world, self.recorder)
-        possible = faults_.only(plan.faults, frozenset(faults_.KINDS) - self.server.cannot)
-        self.faults = faults_.draw(possible, choices, plan.enable)
+        self.faults = faults_.draw(plan.possible_faults, choices, plan.enable)
+        self.workload = self._drawn(plan.workload)
         self.resource = Resource(self.world, self.recorder)
-        self.names = draw_names(plan.workload, choices)
+        self.names = draw_names(self.workload, choices)
         self.members: dict[str, Member] = {}
         self._gone: list[Member] = []
 
@@ -131,7 +162,7 @@ class Simulation:
 
     def live(self) -> None:
         """From the beginning to the end."""
-        world, workload = self.world, self.plan.workload
+        world, workload = self.world, self.workload
         try:
             for number in range(workload.clients):
                 self.start("abcdefghijklmnop"[number], workload.rounds)
@@ -150,17 +181,21 @@ class Simulation:
         finally:
             self._bury()
 
+    def _drawn(self, workload: Workload) -> Workload:
+        """This run's own. With a very long ttl, what is left to lapse instead of being given back is noticed."""
+        ttl = workload.ttl
+        if not self._has_to_lapse():
+            ttl = self.choices.pick((ttl, LONG * ttl))
+        return replace(workload, ttl=ttl, hold_max=self.choices.pick((workload.hold_max / 4, workload.hold_max)))
+
+    def _has_to_lapse(self) -> bool:
+        """There may be leases that nobody can give back: their holders died unseen, or do not know of them."""
+        return any(getattr(self.faults, kind) for kind in self.server.lapses_after)
+
     def promises(self) -> Promises:
         """What a run with these faults is held to."""
-        faults, ttl = self.faults, self.plan.workload.ttl
-        # A lease that nobody can give back runs out by itself. In a world where nobody dies, pauses or loses messages
-        # there is none, so whatever is not wanted any more has to go soon.
-        may_lapse = any(
-            getattr(faults, kind)
-            for kind in faults_.KINDS
-            if kind not in ("cancel", "lose_ring", "drift", "step_clock")
-        )
-        bound = ttl + 12.0 if may_lapse else 4.0
+        faults, ttl = self.faults, self.workload.ttl
+        bound = ttl + 12.0 if self._has_to_lapse() else 8.0
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
@@ -169,18 +204,23 @@ class Simulation:
             wait_max=HEALED_FOR,
             drift=faults.drift * 2,
             settle_max=8.0,
-            late_max=6.0,
+            tell_max=0.2,
+            # What was slow before the world was healed holds up what is asked for after it.
+            renew_max=3.0 + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),
+            late_max=3.0,
             answer_max=12.0,
             clock_error=1e-6,
         )
 
-    def break_something(self) -> None:
-        """An operator ends a lease by force."""
+    def break_something(self) -> bool:
+        """An operator ends a lease by force, if there is one."""
         held = [entry for entry in self.server.live().values() if entry.fence is not None]
-        if held:
-            entry = self.choices.pick(held)
-            self.recorder.add(h.Forgot(self.world.now, "lease", entry.lock, detail="broken by an operator"))
-            self.server.break_lock(entry.lock, entry.fence or 0)
+        if not held:
+            return False
+        entry = self.choices.pick(held)
+        self.recorder.add(h.Forgot(self.world.now, "lease", entry.lock, detail="broken by an operator"))
+        self.server.break_lock(entry.lock, entry.fence or 0)
+        return True
 
     def _heal(self) -> None:
         calm = replace(faults_.CALM, drift=self.faults.drift)
@@ -196,10 +236,11 @@ class Simulation:
             member.client.engine.abandon("the world has ended")
             for task in member.process.tasks:
                 task.bury()
+        self.server.end()
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No log lines about losses that were asked for, and no garbage collection at moments that nobody drew."""
     log = logging.getLogger("holdfast")
     before, was_enabled = log.level, gc.isenabled()

@@ -24,7 +24,7 @@ class Workload:
     clients: int = 4
     rounds: int = 5  # locks that each client takes, one after the other
     ttl: float = 6.0
-    hold_max: float = 3.0
+    hold_max: float = 4.0  # for each of one to three steps of work
     think_max: float = 2.0  # between two rounds
     timeout_max: float = 8.0
     kinds: Sequence[str] = ("lock", "rwlock", "semaphore")  # of which every run has one or two
@@ -112,13 +112,13 @@ class Worker:
         choices = self._choices
         for _ in range(1 + choices.below(3)):
             value = self._resource.read(self._process, lease) if exclusive else None
-            await self._pause(self._workload.hold_max / 2)
+            await self._pause(self._workload.hold_max)
             if not self._client.check(lease):
                 return
             if value is not None:
                 self._resource.write(self._process, lease, value + 1, value)
-        if not lease._terms.renew and choices.chance(0.5):
-            await self._busy(self._client.renew(lease))
+            if not lease._terms.renew and choices.chance(0.7):
+                await self._busy(self._client.renew(lease))
 
     def _options(self) -> LockOptions:
         choices, ttl = self._choices, self._workload.ttl

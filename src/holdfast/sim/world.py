@@ -80,7 +80,19 @@ class World:
 class Task:
     """A coroutine that belongs to a process: it stands still with it, and dies with it."""
 
-    __slots__ = ("_coroutine", "_turn", "call", "cancel_at", "is_done", "name", "owner", "process", "suspensions")
+    __slots__ = (
+        "_coroutine",
+        "_turn",
+        "call",
+        "cancel_after",
+        "cancel_at",
+        "is_done",
+        "name",
+        "owner",
+        "process",
+        "suspensions",
+        "was_cancelled",
+    )
 
     def __init__(self, process: Process, coroutine: Coroutine[Trap, Any, Any], name: str) -> None:
         self.process = process
@@ -89,14 +101,16 @@ class Task:
         self.call = 0  # the attempt that it is about, for the history
         self.is_done = False
         self.suspensions = 0
-        self.cancel_at: int | None = None  # cancel it at its so-manieth suspension
+        self.cancel_at: int | None = None  # cancel it at its so-manieth suspension,
+        self.cancel_after = 0.0  # that many seconds into it
+        self.was_cancelled = False
         self._coroutine = coroutine
         self._turn = 0
         process.world.soon(self.resume, 0)
 
     def resume(self, turn: int, value: Any = None, error: BaseException | None = None) -> None:
         """Go on after the trap of this turn; a turn that is over is nobody's business any more."""
-        if turn != self._turn or self.is_done:
+        if self.is_over(turn):
             return
         process = self.process
         if process.is_dead:
@@ -106,6 +120,8 @@ class Task:
             return
         world = process.world
         self._turn += 1
+        if isinstance(error, Cancelled):
+            self.was_cancelled = True
         world.current = self
         try:
             trap = self._coroutine.send(value) if error is None else self._coroutine.throw(error)
@@ -118,14 +134,22 @@ class Task:
                 raise AssertionError(f"{self.name} waits with a mutex held")
             self.suspensions += 1
             if self.suspensions == self.cancel_at:
-                self.cancel()
+                self.cancel(self.cancel_after)
             trap.begin(self, self._turn)
         finally:
             world.current = None
 
-    def cancel(self) -> None:
-        """Have Cancelled raised where it waits."""
-        self.process.world.soon(self.resume, self._turn, None, Cancelled())
+    def is_over(self, turn: int) -> bool:
+        """Nothing that comes for this turn is heard any more."""
+        return turn != self._turn or self.is_done
+
+    def cancel(self, after: float = 0.0) -> None:
+        """Have Cancelled raised where it waits, if it still does then."""
+        world = self.process.world
+        if after:
+            world.at(world.now + after, self.resume, self._turn, None, Cancelled())
+        else:
+            world.soon(self.resume, self._turn, None, Cancelled())
 
     def bury(self) -> None:
         """After the end of the world: its clean-up code may run, and finds nothing that it could change."""

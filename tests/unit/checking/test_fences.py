@@ -109,6 +109,20 @@ def test_a_server_that_lost_its_counter_may_give_a_fence_again_if_it_promised_no
     assert found(SingleGrants, [first, h.Forgot(1, "lease"), again], durable)
 
 
+def test_a_grant_that_was_on_its_way_when_the_counter_was_lost_counts_as_one_from_before() -> None:
+    on_its_way: h.History = [admitted(0, "a", 1), DATA, granted(2, "a", 1, fence=7)]
+    again: h.History = [granted(3, "b", 2, fence=7), h.Reentered(4, "b", 3, LOCK, 7), h.Reentered(4, "a", 4, LOCK, 7)]
+
+    assert not found(SingleGrants, [*on_its_way, *again], Promises(fence=FenceOrder.DURABLE_STORAGE))
+    assert found(SingleGrants, [*on_its_way, *again])
+
+
+def test_a_lease_from_before_the_forgetting_can_be_re_entered() -> None:
+    history: h.History = [granted(0, "a", 1, fence=7), DATA, h.Reentered(2, "a", 2, LOCK, 7)]
+
+    assert not found(SingleGrants, history, Promises(fence=FenceOrder.DURABLE_STORAGE))
+
+
 def test_reentry_has_the_fence_of_the_lease_that_it_counts_on() -> None:
     lease = granted(0, "a", 1, fence=7)
 

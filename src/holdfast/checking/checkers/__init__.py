@@ -10,6 +10,7 @@ from .order import FairOrder
 from .outcomes import ExactOutcomes
 from .progress import SteadyProgress
 from .register import FencedWrites
+from .renewals import TrueRenewals
 from .waiting import BoundedWaiting
 
 # The first is the one to look at first when several are broken.
@@ -19,6 +20,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     FencedWrites,
     SingleGrants,
     LossTold,
+    TrueRenewals,
     ExactOutcomes,
     FairOrder,
     BoundedWaiting,
@@ -39,5 +41,6 @@ __all__ = [
     "NothingLeft",
     "SingleGrants",
     "SteadyProgress",
+    "TrueRenewals",
     "Violation",
 ]

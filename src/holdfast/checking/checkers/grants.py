@@ -9,6 +9,7 @@ from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
 from .base import Checker
+from .forgetting import OnTheirWay
 
 
 class SingleGrants(Checker):
@@ -20,26 +21,36 @@ class SingleGrants(Checker):
         super().__init__(promises)
         self._granted_to: dict[int, Granted] = {}
         self._by_fence: defaultdict[str, dict[int, Granted]] = defaultdict(dict)
-        self.on = {Granted: self._granted, Reentered: self._reentered, Forgot: self._forgot}
+        self._clients: defaultdict[tuple[str, int], set[str]] = defaultdict(set)  # lock, fence: who ever had it
+        self._on_their_way = OnTheirWay(promises)
+        self.on = {
+            **self._on_their_way.on,
+            Granted: self._granted,
+            Reentered: self._reentered,
+            Forgot: self._forgot,
+        }
 
     def _granted(self, event: Granted) -> None:
         before = self._granted_to.setdefault(event.ticket, event)
         if before is not event:
             what = f"ticket {event.ticket} was granted to {event.client} a second time, with fence {event.fence}"
             self.violated(event.at, event.lock, what, before, event)
+        self._clients[event.lock, event.fence].add(event.client)
+        if self._on_their_way.arrived(event.ticket):
+            return  # its fence is from before the server forgot
         other = self._by_fence[event.lock].setdefault(event.fence, event)
         if other is not event and other.ticket != event.ticket:
             what = f"fence {event.fence} of {event.lock!r} was given to {other.client} and then to {event.client}"
             self.violated(event.at, event.lock, what, other, event)
 
     def _reentered(self, event: Reentered) -> None:
-        lease = self._by_fence.get(event.lock, {}).get(event.fence)
-        if lease is None or lease.client != event.client:
+        if event.client not in self._clients.get((event.lock, event.fence), ()):
             what = f"{event.client} re-entered {event.lock!r} with fence {event.fence}, of which it has no lease"
-            self.violated(event.at, event.lock, what, lease, event)
+            self.violated(event.at, event.lock, what, event)
 
     def _forgot(self, event: Forgot) -> None:
         """A counter that is gone may give its numbers again, if nothing better was promised."""
         if event.what == "data" and event.majority and self.promises.fence is not FenceOrder.UNCONDITIONAL:
+            self._on_their_way.forgot(event)
             for name in [*self._by_fence] if event.lock is None else [event.lock]:
                 self._by_fence.pop(name, None)

@@ -24,6 +24,8 @@ class Server(ABC):
     """A store, on a machine whose clock is the true one."""
 
     guarantees: ClassVar[Guarantees]
+    lapses_after: ClassVar[frozenset[str]]  # faults after which there may be tickets that only their ttl can end
+    keeps_order: ClassVar[bool] = False  # what a process asks for is done in the order in which it asked
     cannot: ClassVar[frozenset[str]] = frozenset()  # the kinds of faults that the real one cannot have
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -49,6 +51,10 @@ class Server(ABC):
     def live(self) -> dict[str, Entry]:
         """Those that count: not run out, not a dead process's."""
 
+    def state(self) -> object:
+        """All that it knows, to compare by its `repr`; for exhaustive search."""
+        raise NotImplementedError
+
     @abstractmethod
     def break_lock(self, name: str, fence: int) -> None:
         """As an operator would."""
@@ -67,6 +73,9 @@ class Server(ABC):
     def back_up(self) -> None:  # noqa: B027  (who cannot have old data needs no copy of it)
         """Keep what is there now, to come back with it later."""
 
+    def end(self) -> None:  # noqa: B027  (most have nothing to close)
+        """The world is over."""
+
     def wall(self) -> float:
         return EPOCH + self.world.now + self.wall_step
 
@@ -81,4 +90,7 @@ class Server(ABC):
         self.is_stalled = False
         backlog, self._backlog = self._backlog, []
         for action, arguments in backlog:
-            self.world.soon(action, *arguments)
+            if self.keeps_order:
+                self.world.at(self.world.now, action, *arguments)
+            else:
+                self.world.soon(action, *arguments)

@@ -28,6 +28,8 @@ class MemoryServer(Server):
     """A store that never forgets."""
 
     guarantees = GUARANTEES
+    # An enter that comes after its own leave: on another connection, which the server reads later.
+    lapses_after = frozenset({"crash", "duplicate", "slow", "stall"})
     cannot = frozenset({"lose_data", "old_data", "step_clock"})
     backend: Callable[..., Backend] = MemoryBackend
 
@@ -54,6 +56,13 @@ class MemoryServer(Server):
             for nonce, place in queue.items()
             if place.expires > self.world.now
         }
+
+    def state(self) -> object:
+        return self.store.last_number, [
+            (name, nonce, place.number, place.granted, place.since, place.expires)
+            for name, queue in self.store.queues.items()
+            for nonce, place in queue.items()
+        ]
 
     def break_lock(self, name: str, fence: int) -> None:
         queue = self.store.queues.get(name, {})

@@ -7,11 +7,13 @@ lost; the file is removed, or an old copy of it put in its place; the wall clock
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.backends.sqlite.file import NEW_FILE
 from holdfast.backends.sqlite.protocol import GUARANTEES, SqliteBackend
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
@@ -27,15 +29,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ALL = 'SELECT nonce, name, number, fence, "limit", exclusive, expires, session FROM tickets ORDER BY name, number'
+_ALL = """SELECT nonce, name, number, fence, "limit", exclusive, expires, session FROM tickets WHERE name <> ''
+          ORDER BY name, number"""
 
 
 class SqliteServer(Server):
     """One lock file, and the machine that it is on."""
 
     guarantees = GUARANTEES
+    lapses_after = frozenset({"old_data"})  # deaths are seen at once
+    keeps_order = True
     cannot = frozenset({"drift", "duplicate"})  # one machine has one clock; no message travels twice
     backend: Callable[..., Backend] = SqliteBackend
+    transaction: type[SimTransaction]
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
@@ -56,7 +62,10 @@ class SqliteServer(Server):
         return step()
 
     def transact(self, port: _Port, step: Callable[[Transaction], T]) -> T:
-        transaction = _Transaction(self, port.session)
+        if port.moved_into != self.store:
+            self._sweep()
+            port.moved_into = self.store
+        transaction = type(self).transaction(self, port.session)
         self.file.execute("BEGIN IMMEDIATE")
         try:
             result = step(transaction)
@@ -72,6 +81,12 @@ class SqliteServer(Server):
                 self.ports[session].hear(nonce)
         return result
 
+    def _sweep(self) -> None:
+        """What every process does with a file that it opens: what is over goes."""
+        self.file.execute("DELETE FROM tickets WHERE expires <= ?", (self.world.now,))
+        self.file.executemany("DELETE FROM tickets WHERE session = ?", [(session,) for session in sorted(self.dead)])
+        self.recorder.look(self.tickets())
+
     def tickets(self) -> dict[str, Entry]:
         return {
             nonce: Entry(name, number, fence, limit, bool(exclusive))
@@ -84,6 +99,10 @@ class SqliteServer(Server):
             for nonce, name, number, fence, limit, exclusive, expires, session in self.file.execute(_ALL)
             if expires > self.world.now and session not in self.dead
         }
+
+    def state(self) -> object:
+        tickets = self.file.execute("SELECT * FROM tickets").fetchall()
+        return tickets, self.store, sorted(self.dead), [port.moved_into for port in self.ports.values()]
 
     def break_lock(self, name: str, fence: int) -> None:
         self.file.execute("DELETE FROM tickets WHERE name = ? AND fence = ?", (name, fence))
@@ -107,6 +126,9 @@ class SqliteServer(Server):
             old.deserialize(self._copy)
             self._replace(old)
 
+    def end(self) -> None:
+        self.file.close()
+
     def _replace(self, file: sqlite3.Connection) -> None:
         self.file.close()
         self.file = file
@@ -123,6 +145,7 @@ class _Port:
         self._link = link
         self.process = link.process
         self.session = session
+        self.moved_into: Hashable = None  # the file that it has opened
         self._wake: Callable[[str], None] = lambda _: None
         self._attended: dict[str, frozenset[str]] = {}
 
@@ -162,7 +185,7 @@ class _Port:
         """The process is gone; what that means for others, `process_died` says."""
 
 
-class _Transaction:
+class SimTransaction:
     """As the real one, on the world's clock."""
 
     def __init__(self, server: SqliteServer, session: str) -> None:
@@ -200,10 +223,17 @@ class _Transaction:
             cursor.close()
 
 
+@functools.cache
+def _schema() -> list[str]:
+    return resources.files("holdfast.backends.sqlite").joinpath("schema.sql").read_text().split(";\n")
+
+
 def _new_file(number: int) -> sqlite3.Connection:
     file = sqlite3.connect(":memory:", isolation_level=None, cached_statements=64)
-    script = resources.files("holdfast.backends.sqlite").joinpath("schema.sql").read_text()
-    for statement in script.split(";\n"):
+    for statement in _schema():
         file.execute(statement)
-    file.execute("INSERT INTO state VALUES (1, ?, 'boot', 0)", (f"file {number}",))
+    file.execute(NEW_FILE, (f"file {number}", "boot"))
     return file
+
+
+SqliteServer.transaction = SimTransaction

@@ -1,0 +1,94 @@
+"""`holdfast simulate`: search for the schedule that breaks a promise, in virtual time.
+
+request   what was asked for: a plan, and the command that asks for it again
+searches  runs it: many seeds, one seed, a tape, every fault of a small world, every cancellation
+words     what came of it, for people and for programs
+progress  how far it is
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from holdfast.cli import options, statuses
+from holdfast.cli.help import SIGNALS, Commands, add_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEEDS = 1000
+CLIENTS_MAX = 16
+
+_DESCRIPTION = """\
+Run the engine and the protocol of a backend in simulated worlds, where
+messages get lost, processes pause and die, and stores forget, and hold what
+happens against every promise. The same seed gives the same world. A world that
+breaks a promise is shrunk to a short one and shown, with the command that shows
+it again. See docs/simulation.md.
+"""
+
+
+def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
+    parser = add_command(
+        commands,
+        "simulate",
+        summary="search for faults that break a promise, in virtual time",
+        description=_DESCRIPTION,
+        examples={
+            "holdfast simulate --seeds 10000": "ten thousand worlds on all cores",
+            "holdfast simulate --seed 7": "the timeline of one of them",
+            "holdfast simulate --faults pause,lose_reply": "only these faults, in every world",
+            "holdfast simulate --mutant list": "broken variants that are there to be caught",
+        },
+        results={
+            statuses.DONE: "every promise that was put to the test was kept",
+            statuses.NOT_DONE: "a promise was broken",
+            statuses.USAGE: "bad arguments",
+            **SIGNALS,
+        },
+    )
+    parser.usage = "holdfast simulate [options]"
+    which = parser.add_argument_group("which worlds").add_mutually_exclusive_group()
+    which.add_argument("--seeds", type=_whole(1), metavar="N", help=f"how many (default: {SEEDS})")
+    which.add_argument("--seed", type=_whole(0), metavar="S", help="only this one, and show what happens in it")
+    which.add_argument("--tape", metavar="FILE", help="only the one that --save wrote")
+    which.add_argument("--exhaustive", action="store_true", help="everything that can happen in a small world")
+    which.add_argument("--cancels", action="store_true", help="cancel calls wherever they wait")
+    parser.add_argument("--first", type=_whole(0), default=0, metavar="S", help="the first seed (default: 0)")
+    parser.add_argument("--backend", choices=("memory", "sqlite"), default="sqlite", help="default: %(default)s")
+    parser.add_argument("--mutant", metavar="M", help="with this deliberate bug; `list` shows them")
+    faults = parser.add_mutually_exclusive_group()
+    faults.add_argument("--faults", type=_words, metavar="KIND,KIND", help="only these, in every world; or `list`")
+    faults.add_argument("--no-faults", action="store_true", help="nothing goes wrong")
+    parser.add_argument("--clients", type=_whole(1, CLIENTS_MAX), metavar="N", help="in each world")
+    parser.add_argument("--rounds", type=_whole(1), metavar="N", help="locks that each client takes")
+    parser.add_argument("--jobs", type=_whole(1), metavar="N", help="processes (default: one for each core)")
+    parser.add_argument(
+        "--shrink", action=argparse.BooleanOptionalAction, help="shrink a world that fails (default, but for --tape)"
+    )
+    parser.add_argument("--svg", metavar="FILE", help="draw the world that is shown")
+    parser.add_argument("--history", metavar="FILE", help="write its events, one JSON object a line")
+    parser.add_argument("--save", metavar="FILE", help="write it so that --tape can read it")
+    options.add_json(parser)
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from holdfast.cli.simulate import searches
+
+    return searches.run(arguments)
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            bounds = f"{least} or more" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"must be a whole number, {bounds}, not {text!r}")
+        return int(text)
+
+    return convert
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

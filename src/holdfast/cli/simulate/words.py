@@ -1,0 +1,188 @@
+"""What came of a search, in words that a person reads in seconds; and the same as data, for programs."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+from holdfast.checking import CHECKERS, report, timeline
+from holdfast.sim.cancels import Cancellation
+from holdfast.sim.exhaustive import Search, Size
+from holdfast.sim.run import Plan, Run
+from holdfast.sim.search import Totals
+from holdfast.sim.shrink import Shrunk
+
+SEEDS_SHOWN = 10
+CASES_SHOWN = 5
+_INDENT = "  "
+
+
+def verdict_of(plan: Plan, totals: Totals, seconds: float, *, width: int) -> list[str]:
+    """All of a search, but for the worlds that failed."""
+    worlds = f"{totals.worlds:,} {_plural('world', totals.worlds)}"
+    if totals.failing:
+        heading = f"{plan.backend}: BROKEN in {len(totals.failing):,} of {worlds}: {_seeds(totals)}"
+    else:
+        heading = f"{plan.backend}: every promise kept in {worlds}"
+    rate = totals.steps / seconds if seconds > 0 else 0.0
+    counts = (
+        f"{totals.steps:,} steps ({rate:,.0f} steps/s), {totals.events:,} events, "
+        f"{totals.grants:,} grants, {totals.losses:,} losses"
+    )
+    happened = _listed(totals.happened) or "none"
+    tested = _in_order(totals.tested)
+    kept = ", ".join(_tested(name, totals) for name in tested if not totals.broken[name])
+    broken = ", ".join(f"{name} (in {totals.broken[name]:,})" for name in tested if totals.broken[name])
+    lines = [*_wrapped(heading, width, ""), *_wrapped(counts, width), *_wrapped(f"faults: {happened}", width)]
+    if broken:
+        lines += _wrapped(f"broken: {broken}", width)
+    return [*lines, *_wrapped(f"kept: {kept or 'none'}", width)]
+
+
+def story_of(ran: Run, *, width: int) -> str:
+    """One run: what it broke, or that all is well; and its timeline in any case."""
+    if ran.error is not None:
+        problem = "".join(traceback.format_exception(ran.error)).rstrip()
+        return f"ENDED BY AN ERROR\n\n{problem}\n\n{timeline(ran.history, width=width)}"
+    told = report(ran.history, ran.verdict, width=width)
+    return told if ran.verdict.violations else f"{timeline(ran.history, width=width)}\n{told}"
+
+
+def shrunk_words(shrunk: Shrunk, *, width: int) -> list[str]:
+    """What is left of a world that was shrunk."""
+    workload = shrunk.plan.workload
+    left = (
+        f"Shrunk in {shrunk.runs:,} runs to {workload.clients} {_plural('client', workload.clients)}, "
+        f"{workload.rounds} {_plural('round', workload.rounds)} each, {len(shrunk.run.history):,} events, "
+        f"faults that happened: {_listed(shrunk.run.happened) or 'none'}."
+    )
+    return wrap(left, width)
+
+
+def exhaustive_words(plan: Plan, size: Size, searched: Search, *, width: int) -> list[str]:
+    """All that can happen in one small world."""
+    kept = "every promise kept" if not searched.found else f"BROKEN: {', '.join(one.failure for one in searched.found)}"
+    complete = "complete" if searched.is_complete else "NOT COMPLETE, ended early"
+    heading = f"{plan.backend}: {kept}, whatever happens to {_size(size)}"
+    counts = (
+        f"{searched.runs:,} runs, {searched.states:,} states, {searched.pruned:,} runs ended in a known state, "
+        f"up to {searched.depth} choices each; {complete}"
+    )
+    return [*_wrapped(heading, width, ""), *_wrapped(counts, width)]
+
+
+def cancel_words(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation], *, width: int) -> list[str]:
+    """All cancellations."""
+    total = sum(tried.values())
+    if wrong:
+        heading = f"{plan.backend}: {len(wrong):,} of {total:,} cancellations left something behind"
+    else:
+        heading = f"{plan.backend}: {total:,} cancellations, and none left anything behind"
+    counts = ", ".join(f"{call} ({count:,})" for call, count in tried.items())
+    listed = [f"{one.case}: {one.problem}" for one in wrong[:CASES_SHOWN]]
+    return [heading, *_wrapped(counts, width), *(line for each in listed for line in _wrapped(each, width))]
+
+
+def exhaustive_as_data(size: Size, searched: Search, seconds: float) -> dict[str, Any]:
+    """The same, for a program."""
+    return {
+        "ok": not searched.found,
+        "clients": size.clients,
+        "rounds": size.rounds,
+        "faults": size.faults,
+        "together": size.together,
+        "runs": searched.runs,
+        "states": searched.states,
+        "pruned": searched.pruned,
+        "complete": searched.is_complete,
+        "seconds": round(seconds, 3),
+        "broken": [
+            {"failure": one.failure, "faults": dict(one.happened), "script": list(one.script)} for one in searched.found
+        ],
+    }
+
+
+def cancels_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation]) -> dict[str, Any]:
+    """The same, for a program."""
+    return {
+        "backend": plan.backend,
+        "ok": not wrong,
+        "cancellations": dict(tried),
+        "wrong": [{"case": str(one.case), "what": one.problem} for one in wrong],
+    }
+
+
+def _size(size: Size) -> str:
+    orders = ", close things in any order" if size.together else ""
+    return (
+        f"{size.clients} {_plural('client', size.clients)} with {size.rounds} {_plural('round', size.rounds)} each "
+        f"and up to {size.faults} {_plural('fault', size.faults)}{orders}"
+    )
+
+
+def as_data(plan: Plan, totals: Totals, seconds: float) -> dict[str, Any]:
+    """All of a search, for a program."""
+    return {
+        "backend": plan.backend,
+        "ok": not totals.failing,
+        "worlds": totals.worlds,
+        "seconds": round(seconds, 3),
+        "steps": totals.steps,
+        "steps_per_second": round(totals.steps / seconds) if seconds > 0 else None,
+        "events": totals.events,
+        "grants": totals.grants,
+        "losses": totals.losses,
+        "faults": dict(sorted(totals.happened.items())),
+        "promises": {
+            name: {"tested": count, "broken": totals.broken[name]}
+            for name, count in ((name, totals.tested[name]) for name in _in_order(totals.tested))
+        },
+        "failing": [{"seed": outcome.seed, "failure": outcome.failure} for outcome in totals.failing],
+    }
+
+
+def run_as_data(ran: Run, shrunk: Shrunk | None) -> dict[str, Any]:
+    """One run, for a program."""
+    violation = ran.verdict.gravest
+    return {
+        "failure": ran.failure,
+        "at": None if violation is None else violation.at,
+        "what": repr(ran.error) if ran.error is not None else None if violation is None else violation.what,
+        "events": len(ran.history),
+        "faults": dict(ran.happened),
+        "clients": None if shrunk is None else shrunk.plan.workload.clients,
+        "rounds": None if shrunk is None else shrunk.plan.workload.rounds,
+        "shrunk_in_runs": None if shrunk is None else shrunk.runs,
+        "tape": list(ran.tape) if shrunk is None else list(shrunk.tape),
+    }
+
+
+def _in_order(tested: Iterable[str]) -> list[str]:
+    """The gravest promise first."""
+    order = [checker.name for checker in CHECKERS]
+    return sorted(tested, key=order.index)
+
+
+def _tested(name: str, totals: Totals) -> str:
+    count = totals.tested[name]
+    return name if count == totals.worlds else f"{name} (put to the test in {count:,})"
+
+
+def _listed(happened: Mapping[str, int]) -> str:
+    return ", ".join(f"{kind} {count:,}" for kind, count in sorted(happened.items()) if count)
+
+
+def _seeds(totals: Totals) -> str:
+    shown = ", ".join(str(outcome.seed) for outcome in totals.failing[:SEEDS_SHOWN])
+    more = len(totals.failing) - SEEDS_SHOWN
+    return f"{_plural('seed', len(totals.failing))} {shown}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def _wrapped(text: str, width: int, indent: str = _INDENT) -> Iterable[str]:
+    return wrap(text, width, initial_indent=indent, subsequent_indent=indent + _INDENT)
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"

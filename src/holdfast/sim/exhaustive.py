@@ -1,0 +1,493 @@
+"""Everything that can happen in a small world: a few clients, one lock, a round or two, and up to so many faults.
+
+Random search misses what needs two rare things at once. Here each message has one of a few fates instead of any delay,
+and things that are due at about the same moment come in every order. The choices are enumerated depth first: a run
+follows a script, records how many alternatives there were at each point, and goes on with the first of them; the next
+run takes the next alternative at the last point that has one left.
+
+Orders that come to the same thing are not followed twice. What a process does is a function of what it has received; so
+what the server has, what each process received and when, what is on its way, the time and how many faults are left say
+all about the future. A run that comes to a state where another was before ends there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+from holdfast.checking import Judge, Promises, Verdict, judge
+from holdfast.checking import history as h
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.sim.choices import Choices
+from holdfast.sim.faults import CALM
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.recorder import NONCE, Recorder
+from holdfast.sim.resource import Resource
+from holdfast.sim.run import Plan, quiet
+from holdfast.sim.small import Party, SmallWorld
+from holdfast.sim.world import Task, Trap, World
+
+T = TypeVar("T")
+
+TTL = 2.0
+HOLDS = 0.875  # long enough for a renewal
+DELAY = 1 / 1024  # of every message; a power of two, so that equal times are equal
+LATE = 1.5 * TTL  # after the lease's deadline, but before the request's
+TOO_LATE = 6.0  # after both
+ENDS, REST = 60.0, 16.0
+
+
+class Fate(Enum):
+    """What becomes of a request. All but DONE count as a fault."""
+
+    DONE = "is done and answered"
+    LOST = "is lost"
+    UNANSWERED = "is done, and its reply lost"
+    LATE = "is done late"
+    TOO_LATE = "is done after its client has given up on it"
+    ANSWERED_LATE = "is done, and its reply late"
+    PAUSED = "is done while its process stands still past the ttl"
+    CRASHED = "is done after its process has died"
+
+
+FATES = tuple(Fate)
+
+
+class Size(NamedTuple):
+    """How large the world is, and how long to search it."""
+
+    clients: int = 2
+    rounds: int = 1
+    faults: int = 2  # in one run
+    fates: Sequence[Fate] = FATES
+    together: float = 0.0  # what is due within this time of each other comes in every order
+    runs_max: int = 1_000_000
+    seconds_max: float = 600.0
+
+
+# Two faults where everything takes its time; and one, where any two things that are close change places.
+SIZES = (Size(), Size(faults=1, together=DELAY))
+
+
+class Found(NamedTuple):
+    """A run, and whether it broke a promise."""
+
+    script: tuple[int, ...]
+    history: list[h.Event]
+    verdict: Verdict
+    happened: Mapping[str, int]  # faults, by their fate
+    error: Exception | None  # what ended it before its time
+
+    @property
+    def failure(self) -> str:
+        """What is wrong with it, in a word; empty if all is well."""
+        if self.error is not None:
+            return type(self.error).__name__
+        gravest = self.verdict.gravest
+        return "" if gravest is None else gravest.checker
+
+
+class Search(NamedTuple):
+    """What came of it."""
+
+    runs: int
+    states: int
+    pruned: int  # runs that ended where another had been
+    depth: int  # choices in the longest run
+    is_complete: bool
+    found: Sequence[Found]  # one for each promise
+
+
+Progress = Callable[[int, int], bool]  # told of runs and states, says whether to go on
+
+
+def search_all(plan: Plan, size: Size | None = None, *, progress: Progress | None = None) -> Search:
+    """Follow every script, or as many as the budget allows."""
+    return _Searching(plan, size or Size(), progress).result()
+
+
+def replay(plan: Plan, size: Size, script: Sequence[int]) -> Found:
+    """One run again, to its end."""
+    with quiet():
+        world = _World(plan, size, _Script(script))
+        world.live()
+    history = world.recorder.history
+    return Found(tuple(script), history, judge(history, world.promises()), world.recorder.happened, world.error)
+
+
+class _Searching:
+    """Depth first."""
+
+    def __init__(self, plan: Plan, size: Size, progress: Progress | None) -> None:
+        self._plan = plan
+        self._size = size
+        self._progress = progress
+        self._seen: set[bytes] = set()
+        self._found: dict[str, Found] = {}
+        self._runs = self._pruned = self._depth = 0
+
+    def result(self) -> Search:
+        ends = time.monotonic() + self._size.seconds_max
+        script: list[int] | None = []
+        while script is not None and self._runs < self._size.runs_max and time.monotonic() < ends:
+            with quiet():
+                script = _next(self._run(script))
+            if self._progress is not None and not self._progress(self._runs, len(self._seen)):
+                break
+        return Search(
+            runs=self._runs,
+            states=len(self._seen),
+            pruned=self._pruned,
+            depth=self._depth,
+            is_complete=script is None,
+            found=tuple(self._found.values()),
+        )
+
+    def _run(self, prefix: Sequence[int]) -> _Script:
+        """From the prefix on with the first alternatives, to the end or to a state that is known."""
+        script = _Script(prefix, self._seen)
+        world = _World(self._plan, self._size, script)
+        world.live()
+        self._runs += 1
+        self._pruned += script.was_pruned
+        self._depth = max(self._depth, len(script.tape))
+        if world.is_broken():
+            found = replay(self._plan, self._size, script.tape)
+            self._found.setdefault(found.failure, found)
+        return script
+
+
+def _next(script: _Script) -> list[int] | None:
+    """The script with the next alternative, at the last point that has one left."""
+    for place in range(len(script.tape) - 1, -1, -1):
+        if script.tape[place] + 1 < script.counts[place]:
+            return [*script.tape[:place], script.tape[place] + 1]
+    return None
+
+
+class _Pruned(Exception):
+    """Another run was here before."""
+
+
+class _Script(Choices):
+    """Choices that are given, then the first ones; with how many there were at each point."""
+
+    def __init__(self, given: Sequence[int], seen: set[bytes] | None = None) -> None:
+        super().__init__(tape=given)
+        self.counts: list[int] = []
+        self.was_pruned = False
+        self._length = len(given)
+        self._seen = seen  # None: follow it to the end, whoever was there before
+
+    def choose(self, count: int, state: Callable[[], bytes]) -> int:
+        """One of several, unless this is a state from which all of them have been or will be followed."""
+        if count == 1:
+            return 0
+        if self._seen is not None and len(self.tape) >= self._length:
+            key = state()
+            if key in self._seen:
+                self.was_pruned = True
+                raise _Pruned
+            self._seen.add(key)
+        self.counts.append(count)
+        return self.below(count)
+
+    def chance(self, probability: float) -> bool:
+        return False  # nothing happens by chance here
+
+    def between(self, low: float, high: float) -> float:
+        return low
+
+
+# ── the world ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ManyOrders(World):
+    """What is due at about the same moment comes in the order that the script says."""
+
+    choices: _Script
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__(choices)
+        self.together = 0.0
+        self.state: Callable[[str], bytes] = lambda _: b""
+        self.received: dict[str, bytes] = {}  # by process: all that it received, and when
+
+    def soon(self, action: Callable[..., None], *arguments: Any) -> None:
+        self.at(self.now, action, *arguments)
+
+    def run(self, until: float) -> None:
+        due = self._due
+        while due and due[0][0] <= until:
+            self._drop_stale()
+            together = sorted(entry for entry in due if entry[0] <= min(due[0][0] + self.together, until))
+            if not together:
+                continue
+            chosen = together[self.choices.choose(len(together), lambda: self.state("order"))]
+            due.remove(chosen)
+            heapq.heapify(due)
+            when, _, _, action, arguments = chosen
+            self.now = max(self.now, when)
+            self.steps += 1
+            process = _process_of(action)
+            if process is not None:
+                self.receive(process, _described(action, arguments))
+            action(*arguments)
+        self.now = max(self.now, until)
+
+    def receive(self, process: Process, what: str) -> None:
+        """Add to what this process knows of the world."""
+        before = self.received.get(process.name, b"")
+        self.received[process.name] = blake2b(before + f"{self.now!r} {what}".encode(), digest_size=16).digest()
+
+    def on_its_way(self) -> list[str]:
+        return sorted(f"{when!r} {_described(action, arguments)}" for when, _, _, action, arguments in self._due)
+
+    def _drop_stale(self) -> None:
+        """What nobody waits for any more is nobody's choice."""
+        kept = [entry for entry in self._due if not _is_stale(entry[3], entry[4])]
+        if len(kept) < len(self._due):
+            self._due[:] = kept
+            heapq.heapify(self._due)
+
+
+class _NoncesByClient(Recorder):
+    """So that a nonce does not depend on what others did meanwhile."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._drawn: dict[str, int] = {}
+
+    def new_nonce(self, client: str, call: int) -> str:
+        number = self._drawn[client] = self._drawn.get(client, 0) + 1
+        nonce = f"{client}{number}".ljust(NONCE, "-")
+        self._owner[nonce] = (client, call)
+        return nonce
+
+
+class _World(SmallWorld):
+    """All clients ask at once; each message's fate is a choice, as long as there are faults left."""
+
+    world_type = _ManyOrders
+    recorder_type = _NoncesByClient
+    world: _ManyOrders
+
+    def __init__(self, plan: Plan, size: Size, script: _Script) -> None:
+        super().__init__(plan, script)
+        self.script = script
+        self.faults_left = size.faults
+        self.error: Exception | None = None
+        self._size = size
+        self._resource = Resource(self.world, self.recorder)
+        self._working: set[str] = set()
+        self.world.state, self.world.together = self._state, size.together
+
+    def link(self, process: Process) -> Link:
+        return _FatefulLink(process, self)
+
+    def live(self) -> None:
+        """Up to the end, or to where another was before."""
+        try:
+            for name in "abcdefgh"[: self._size.clients]:
+                self._working.add(name)
+                party = self.add(name)
+                party.start(self._work(party))
+            while self._working and self.world.now < ENDS:
+                self.world.run(self.world.now + 1.0)
+            self.recorder.add(h.HealedForGood(self.world.now))
+            self.faults_left = 0
+            self.world.run(self.world.now + REST)
+            self.recorder.remained(self.server.live())
+            self.recorder.add(h.End(self.world.now))
+        except _Pruned:
+            pass
+        except Exception as raised:  # nothing is expected to raise here: whatever did is what was looked for
+            self.error = raised
+        finally:
+            self.end()
+
+    def is_broken(self) -> bool:
+        """A promise was, by now. What was open when a run was pruned, is judged in those that went on from there."""
+        if self.error is not None:
+            return True
+        judging = Judge(self.promises())
+        for event in self.recorder.history:
+            judging.feed(event)
+        return judging.broken > 0 if self.script.was_pruned else not judging.verdict().ok
+
+    def promises(self) -> Promises:
+        bound = TTL + 12.0
+        return Promises.of(
+            self.server.guarantees,
+            ttl=TTL,
+            idle_max=bound,
+            leftover_max=bound,
+            late_max=3.0,
+            answer_max=12.0,
+            wait_max=REST - 1.0,
+            tell_max=0.2,
+        )
+
+    def draw_fate(self, party: Party, task: Task) -> Fate:
+        """What becomes of the request that this task sends now; done to its process at once."""
+        if not self.faults_left:
+            return Fate.DONE
+        fates = self._size.fates
+        fate = fates[self.script.choose(len(fates), lambda: self._state(task.name))]
+        if fate is not Fate.DONE:
+            self.faults_left -= 1
+            self.recorder.happened[fate.name.lower()] += 1
+        if fate is Fate.PAUSED:
+            self._pause(party.process)
+        elif fate is Fate.CRASHED:
+            self._crash(party)
+        return fate
+
+    def _state(self, what: str) -> bytes:
+        """All that the future depends on, where this is to be chosen."""
+        world = self.world
+        parts = (
+            what,
+            world.now,
+            self.faults_left,
+            self.server.state(),
+            self._resource.state(),
+            sorted(world.received.items()),
+            [(name, party.process.is_paused, party.process.is_dead) for name, party in self.parties.items()],
+            world.on_its_way(),
+        )
+        return blake2b(repr(parts).encode(), digest_size=16).digest()
+
+    def _pause(self, process: Process) -> None:
+        if not process.is_paused:
+            process.pause()
+            self.recorder.add(h.Paused(self.world.now, process.name))
+            self.world.at(self.world.now + LATE, self._go_on, process)
+
+    def _go_on(self, process: Process) -> None:
+        if process.is_paused:
+            self.recorder.add(h.Resumed(self.world.now, process.name))
+            process.go_on()
+
+    def _crash(self, party: Party) -> None:
+        self.recorder.add(h.Crashed(self.world.now, party.process.name))
+        party.process.crash()
+        party.client.engine.abandon("its process has crashed")
+        self.server.process_died(party.process)
+        self._working.discard(party.process.name)
+
+    async def _work(self, party: Party) -> None:
+        for _ in range(self._size.rounds):
+            try:
+                await self._round(party)
+            except HoldfastError:
+                continue  # it is in the history
+        self._working.discard(party.process.name)
+
+    async def _round(self, party: Party) -> None:
+        client, process = party.client, party.process
+        lease = await client.acquire(party.lock(TTL), None)
+        if lease is None:
+            return
+        try:
+            value = self._resource.read(process, lease)
+            self.world.receive(process, f"read {value}")
+            await client.runtime.sleep(HOLDS)
+            if client.check(lease) and value is not None:
+                self._resource.write(process, lease, value + 1, value)
+        finally:
+            await client.release(lease)
+
+
+class _FatefulLink(Link):
+    """Every request has one of the fates; wake-ups always come."""
+
+    def __init__(self, process: Process, small_world: _World) -> None:
+        super().__init__(process, small_world.server, CALM)
+        self.small_world = small_world
+
+    async def request(self, step: Callable[[], T], deadline: float) -> T:
+        answer: T = await _Request(self, step, self.process.true_time(deadline))
+        return answer
+
+    def delay(self) -> float:
+        return DELAY
+
+
+class _Request(Trap):
+    """One request, and what becomes of it."""
+
+    __slots__ = ("_deadline", "_fate", "_link", "_step", "task", "turn")
+
+    def __init__(self, link: _FatefulLink, step: Callable[[], Any], deadline: float) -> None:
+        self._link = link
+        self._step = step
+        self._deadline = deadline
+
+    def begin(self, task: Task, turn: int) -> None:
+        self.task, self.turn = task, turn
+        link, world = self._link, task.process.world
+        small_world = link.small_world
+        unknown = OutcomeUnknown(backend="sim", problem="no answer in time")
+        world.at(max(world.now, self._deadline), task.resume, turn, None, unknown)
+        self._fate = small_world.draw_fate(small_world.parties[task.process.name], task)
+        if self._fate is not Fate.LOST:
+            world.at(link.arrival() + _DELAYS.get(self._fate, 0.0), self.arrive)
+
+    def arrive(self) -> None:
+        link, world = self._link, self.task.process.world
+        value = error = None
+        try:
+            value = link.server.execute(self._step)
+        except Exception as raised:  # an answer, as any other
+            error = raised
+        if self._fate is not Fate.UNANSWERED:
+            late = LATE if self._fate is Fate.ANSWERED_LATE else 0.0
+            world.at(world.now + DELAY + late, self.task.resume, self.turn, value, error)
+
+
+_DELAYS = {Fate.LATE: LATE, Fate.TOO_LATE: TOO_LATE}
+
+
+# ── what is to come, in words that two runs can be compared by ───────────────────────────────────────────────────────
+
+
+def _process_of(action: Callable[..., None]) -> Process | None:
+    """Who gets to know of it."""
+    whose = getattr(action, "__self__", None)
+    return whose.process if isinstance(whose, Task) else whose if isinstance(whose, Process) else None
+
+
+def _is_stale(action: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
+    """Nothing would come of it."""
+    process = _process_of(action)
+    if process is None:
+        return False
+    whose = action.__self__  # type: ignore[attr-defined]  # it has a process, so it is a method
+    return process.is_dead or (isinstance(whose, Task) and whose.is_over(arguments[0]))
+
+
+def _described(action: object, arguments: tuple[Any, ...]) -> str:
+    return f"{_name(action)}({', '.join(map(_name, arguments))})"
+
+
+def _name(thing: object) -> str:
+    """Nothing in it depends on where in memory a thing is."""
+    whose = getattr(thing, "__self__", None)
+    match thing:
+        case Process() | Task():
+            return thing.name
+        case _Request():
+            return f"{thing.task.name}:{thing.turn}"
+        case BaseException():
+            return type(thing).__name__
+        case _ if callable(thing):
+            owner = _name(whose) if isinstance(whose, (Process, Task, _Request)) else ""
+            return f"{owner}.{getattr(thing, '__qualname__', '')}"
+        case _:
+            return repr(thing)

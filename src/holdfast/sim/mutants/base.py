@@ -1,0 +1,36 @@
+"""What a mutant is: one deliberate bug, and where to look for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from holdfast.sim.faults import only
+
+if TYPE_CHECKING:
+    from holdfast.core.engine import Engine
+    from holdfast.sim.client import SimLease
+    from holdfast.sim.run import Plan
+    from holdfast.sim.servers.base import Server
+
+BUDGET = 300  # runs within which a mutant has to be caught, unless it says otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """The shipped code with one thing wrong."""
+
+    name: str
+    mistake: str  # what it does wrong, in a sentence
+    backend: str = "memory"
+    engine: type[Engine[SimLease]] | None = None
+    server: type[Server] | None = None
+    kinds: frozenset[str] | None = None  # of faults that bring it out, all in every run; None: as the plan has them
+    budget: int = BUDGET
+
+    def apply(self, plan: Plan) -> Plan:
+        """The same plan, with this bug."""
+        mutated = replace(plan, backend=self.backend, engine=self.engine, server=self.server)
+        if self.kinds is None:
+            return mutated
+        return replace(mutated, faults=only(plan.faults, self.kinds), enable=1.0)

@@ -1,0 +1,279 @@
+"""Engines and keepers with one bug each. Most are bugs of libraries that people use: research has the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.engine import Attempt, Engine
+from holdfast.core.holds import Hold, Phase
+from holdfast.core.keeper import Keeper
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.errors import BackendError
+from holdfast.sim.client import SimLease
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.world import Cancelled
+
+if TYPE_CHECKING:
+    from holdfast.core.handles import Handle
+    from holdfast.core.ports import Owner
+
+SimEngine = Engine[SimLease]
+
+
+class _WithKeeper(SimEngine):
+    """An engine with a mutant keeper."""
+
+    keeper_type: type[Keeper] = Keeper
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._keeper = self.keeper_type(self)
+
+
+class _WithBackend(SimEngine):
+    """An engine that hears something else than what its backend says."""
+
+    def __init__(self, backend: Any, *arguments: Any) -> None:
+        super().__init__(self.wrap(backend), *arguments)
+
+    def wrap(self, backend: Any) -> Any:
+        enter = backend.enter
+
+        async def heard(ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+            return self.hear(await enter(ticket, queue=self.queues(queue=queue), deadline=deadline))
+
+        backend.enter = heard
+        return backend
+
+    def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
+        return outcome
+
+    def queues(self, *, queue: bool) -> bool:
+        return queue
+
+
+class LateReplyIsAGrant(_WithBackend):
+    def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
+        if isinstance(outcome, Granted):
+            return outcome._replace(deadline=max(outcome.deadline, self.runtime.now() + 3.0))
+        return outcome
+
+
+class NoSecondLook(_WithBackend):
+    def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
+        return outcome._replace(look_again_in=1e6) if isinstance(outcome, Waiting) else outcome
+
+
+class ZeroTimeoutQueues(_WithBackend):
+    def queues(self, *, queue: bool) -> bool:
+        return True
+
+
+class LateSuccessRevives(SimEngine):
+    def renewed(self, hold: Hold, deadline: float) -> None:
+        if hold._phase is Phase.LOST:
+            hold._phase = Phase.HELD
+            hold._deadline = deadline
+        super().renewed(hold, deadline)
+
+    def lose(self, hold: Hold, reason: str) -> None:
+        super().lose(hold, reason)
+        self._keeper.forgive(hold._ticket)  # so that there is something to revive
+
+
+class LossNotTold(SimEngine):
+    def _tell_lost(self, hold: Hold) -> None:
+        """Only logged, say."""
+
+
+class NonceDroppedBeforeRelease(SimEngine):
+    def owe(self, hold: SimLease) -> None:
+        hold._phase = Phase.OWED
+
+
+class CancelledAcquireLeavesTicket(SimEngine):
+    async def acquire(self, lock: Handle[SimLease], timeout: float | None) -> Attempt[SimLease]:
+        before = set(self._keeper._debts)
+        try:
+            return await super().acquire(lock, timeout)
+        except Cancelled:
+            for nonce in set(self._keeper._debts) - before:
+                del self._keeper._debts[nonce]
+            raise
+
+
+class TimeoutRestartsAtWake(SimEngine):
+    """As kazoo's lock did: the time is counted anew after every wake-up, be it only for another look."""
+
+    _waits = 0
+
+    async def _wait(self, ticket: Ticket, until: float) -> None:
+        self._waits += 1
+        await super()._wait(ticket, until)
+
+    async def _take(self, lock: Handle[SimLease], owner: Owner, timeout: float | None) -> Attempt[SimLease]:
+        while True:
+            before = self._waits
+            attempt = await super()._take(lock, owner, timeout)
+            if attempt.lease is not None or not timeout or self._waits < before + 2:
+                return attempt
+
+
+class BusySaidOfSilence(SimEngine):
+    async def _take(self, lock: Handle[SimLease], owner: Owner, timeout: float | None) -> Attempt[SimLease]:
+        try:
+            return await super()._take(lock, owner, timeout)
+        except BackendError:
+            return Attempt(None)
+
+
+class BelievesTheServerOnly(SimEngine):
+    """No clock of its own: a lease counts as held until the server says otherwise."""
+
+    def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
+        class Believer(lease_type):  # type: ignore[misc, valid-type]  # a class that is made here
+            __slots__ = ()
+
+            @property
+            def _stop_at(self) -> float:
+                return 1e9
+
+        super().__init__(backend, runtime, events, Believer)
+
+
+class _DiesAtFirstError(Keeper):
+    def _again(self, holds: Sequence[Hold]) -> None:
+        for hold in holds:
+            hold._renew_at = 1e9  # unless a success, which comes after this, says otherwise
+        with self._mutex:
+            for hold in holds:
+                self._renewals.add(hold)
+
+
+class _ForgetsDebts(Keeper):
+    def _put_off(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            self._debts.pop(ticket.nonce, None)
+
+
+class _PaysNothing(Keeper):
+    def owe(self, ticket: Ticket, after: float = 0.0) -> None:
+        """Nobody owes anything."""
+
+
+class _OneTry(Keeper):
+    def _limit(self) -> float:
+        now = self._runtime.now()
+        alarm = self._alarms.earliest()
+        self._busy_until = now + self._engine.io_timeout
+        if alarm is not None:
+            self._busy_until = min(self._busy_until, max(alarm, now + 0.05))
+        return self._busy_until
+
+
+class _NobodyStandsIn(Keeper):
+    async def _stand_in(self, when: float) -> None:
+        """The keeper is the only one who looks at the clock, when it is back."""
+
+
+class OneTryForARenewal(_WithKeeper):
+    keeper_type = _OneTry
+
+
+class AlarmBehindRequest(_WithKeeper):
+    keeper_type = _NobodyStandsIn
+
+
+class RenewsByTheTtlOnly(SimEngine):
+    """A lease whose grant took long is renewed a third of its ttl later all the same."""
+
+    def _publish(self, hold: SimLease, lock: Handle[SimLease], owner: Owner) -> None:
+        hold._renew_at = hold._since + hold.ttl / 3
+        super()._publish(hold, lock, owner)
+
+
+class RenewalDiesAtFirstError(_WithKeeper):
+    keeper_type = _DiesAtFirstError
+
+
+class DebtForgotten(_WithKeeper):
+    keeper_type = _ForgetsDebts
+
+
+class NoDebts(_WithKeeper):
+    keeper_type = _PaysNothing
+
+
+ENGINES = [
+    Mutant(
+        name="late-reply-is-a-grant",
+        mistake="a reply that comes after the lease's deadline is taken as a grant",
+        engine=LateReplyIsAGrant,
+    ),
+    Mutant(
+        name="no-second-look",
+        mistake="a waiter relies on being woken: a wake-up that gets lost leaves it waiting",
+        engine=NoSecondLook,
+    ),
+    Mutant(name="zero-timeout-queues", mistake="timeout=0 takes a place in line", engine=ZeroTimeoutQueues),
+    Mutant(
+        name="late-success-revives",
+        mistake="a renewal that succeeds after the loss makes the lease held again",
+        engine=LateSuccessRevives,
+    ),
+    Mutant(name="loss-not-told", mistake="a loss is noticed, and told to nobody", engine=LossNotTold),
+    Mutant(
+        name="nonce-dropped-before-release",
+        mistake="a release that gets no answer is not repeated",
+        engine=NonceDroppedBeforeRelease,
+    ),
+    Mutant(
+        name="cancelled-acquire-leaves-ticket",
+        mistake="an acquire that is cancelled leaves its ticket on the server",
+        engine=CancelledAcquireLeavesTicket,
+    ),
+    Mutant(
+        name="timeout-restarts-at-wake",
+        mistake="the timeout is counted anew after every wake-up",
+        engine=TimeoutRestartsAtWake,
+    ),
+    Mutant(
+        name="busy-said-of-silence",
+        mistake="an acquire that could not ask the server says that the lock is busy",
+        engine=BusySaidOfSilence,
+    ),
+    Mutant(
+        name="believes-the-server-only",
+        mistake="a holder counts on the server to tell it of a loss, and looks at no clock",
+        engine=BelievesTheServerOnly,
+    ),
+    Mutant(
+        name="renewal-dies-at-first-error",
+        mistake="one failed renewal ends all renewal of that lease",
+        engine=RenewalDiesAtFirstError,
+    ),
+    Mutant(name="debt-forgotten", mistake="a ticket that is owed is tried once, and forgotten", engine=DebtForgotten),
+    Mutant(
+        name="one-try-for-a-renewal",
+        mistake="a renewal waits for its answer until the lease has ended: one lost reply costs the lease",
+        engine=OneTryForARenewal,
+        kinds=frozenset({"lose_reply"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="alarm-behind-request",
+        mistake="the news of a loss waits until an unrelated request has its answer",
+        engine=AlarmBehindRequest,
+        kinds=frozenset({"slow", "lose_reply", "cancel"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="renews-by-the-ttl-only",
+        mistake="a lease that was granted late is renewed as late as any other, and runs out before",
+        engine=RenewsByTheTtlOnly,
+        kinds=frozenset({"slow"}),
+        budget=1000,
+    ),
+    Mutant(name="no-debts", mistake="what nobody waits for is never taken off the server", engine=NoDebts),
+]

@@ -1,0 +1,87 @@
+"""The sqlite protocol with one bug each: fences and deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from holdfast.backends.sqlite import protocol
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
+
+T = TypeVar("T")
+
+
+class _FenceNotStored(SimTransaction):
+    def change(self, sql: str, *values: Any) -> int:
+        return 1 if sql == protocol._DRAW else super().change(sql, *values)
+
+
+class FenceNotStored(SqliteServer):
+    transaction = _FenceNotStored
+
+
+class _NoFloor(SimTransaction):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.wall = 0.0
+
+
+class FenceWithoutFloor(SqliteServer):
+    transaction = _NoFloor
+
+
+class _PausedIsDead(SimTransaction):
+    def is_dead(self, session: str) -> bool:
+        return self._server.ports[session].process.is_paused or super().is_dead(session)
+
+
+class PausedIsDead(SqliteServer):
+    transaction = _PausedIsDead
+
+
+class FenceDrawnWhenQueued(SqliteServer):
+    """As it once was: the place in line is the fence."""
+
+    def transact(self, port: Any, step: Callable[[Any], T]) -> T:
+        result: T = super().transact(port, lambda txn: _with_number_for_fence(txn, step(txn)))
+        return result
+
+
+def _with_number_for_fence(txn: Any, result: Any) -> Any:
+    if not isinstance(result, tuple) or isinstance(result, protocol._InTheWay):
+        return result
+    fence, store = result
+    (number,) = txn.row("SELECT number FROM tickets WHERE fence = ?", fence)
+    txn.change("UPDATE tickets SET fence = number WHERE fence = ?", fence)
+    return number, store
+
+
+SQLITE = [
+    Mutant(
+        name="fence-not-stored",
+        mistake="the fence is taken from the clock alone, and not stored",
+        backend="sqlite",
+        server=FenceNotStored,
+    ),
+    Mutant(
+        name="fence-without-floor",
+        mistake="the fence is a counter that begins anew when the data is lost",
+        backend="sqlite",
+        server=FenceWithoutFloor,
+    ),
+    Mutant(
+        name="fence-drawn-when-queued",
+        mistake="the fence is drawn when the ticket is queued, and an old copy of the file brings old waiters back",
+        backend="sqlite",
+        server=FenceDrawnWhenQueued,
+        kinds=frozenset({"old_data", "slow", "pause"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="paused-is-dead",
+        mistake="a process that stands still is taken for dead",
+        backend="sqlite",
+        server=PausedIsDead,
+    ),
+]

@@ -1,0 +1,204 @@
+"""Shrinking: from a run that fails to a short and simple one that breaks the same promise.
+
+First the plan: fewer kinds of faults, clients, rounds; less variety. A smaller plan reads the tape differently, so it
+is tried with the tape as it is and then with some seeds. Then the tape: numbers are set to zero (the tame choice),
+taken out, cut off at the end, lowered. Each step is kept if the same failure is still there, and all of it is repeated
+until nothing helps.
+
+The budget is a number of runs, not of seconds: so the same failure always shrinks to the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from holdfast.sim import faults as faults_
+from holdfast.sim.run import Plan, Run, run
+
+RUNS = 3000
+_LEAP_SEEDS, _STEP_SEEDS = 40, 20  # that each smaller plan is tried with
+
+Progress = Callable[[int, "Shrunk"], None]
+
+
+class Shrunk(NamedTuple):
+    """A failing run, and how to have it again: `run(plan, tape=tape)`."""
+
+    plan: Plan
+    tape: tuple[int, ...]
+    run: Run
+    runs: int = 0  # that it took
+
+
+def shrink(plan: Plan, failing: Run, *, runs: int = RUNS, progress: Progress | None = None) -> Shrunk:
+    """The simplest run found that fails as this one does.
+
+    Raises:
+        ValueError: it does not fail.
+    """
+    if failing.failure is None:
+        raise ValueError("only a run that fails can be shrunk")
+    return _Shrinking(plan, failing, runs, progress).result()
+
+
+class _Over(Exception):
+    """No more runs."""
+
+
+class _Shrinking:
+    """The best run so far, and all ways to a better one."""
+
+    def __init__(self, plan: Plan, failing: Run, budget: int, progress: Progress | None) -> None:
+        self._failure = failing.failure
+        self._budget = budget
+        self._runs = 0
+        self._progress = progress
+        self._seen: set[tuple[int, ...]] = set()
+        self.best = _without_what_was_off(plan, failing)
+
+    def result(self) -> Shrunk:
+        try:
+            before: Shrunk | None = None
+            while before is not self.best:
+                before = self.best
+                self._smaller_plan()
+                self._simpler_tape()
+        except _Over:
+            pass
+        return self.best._replace(runs=self._runs)
+
+    # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _smaller_plan(self) -> None:
+        self._first_that_fails(_leaps(self.best.plan, self.best.run), _LEAP_SEEDS)
+        while self._first_that_fails(_steps(self.best.plan, self.best.run), _STEP_SEEDS):
+            pass
+
+    def _first_that_fails(self, plans: Iterator[Plan], seeds: int) -> bool:
+        return any(
+            self._fails(plan, self.best.tape) or any(self._fails(plan, seed=seed) for seed in range(seeds))
+            for plan in plans
+        )
+
+    # ── the tape ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _simpler_tape(self) -> None:
+        before: tuple[int, ...] | None = None
+        while before != self.best.tape:
+            before = self.best.tape
+            self._cut_off()
+            self._by_chunks(lambda tape, start, end: (*tape[:start], *(0,) * (end - start), *tape[end:]))
+            self._by_chunks(lambda tape, start, end: (*tape[:start], *tape[end:]))
+            self._lower()
+
+    def _cut_off(self) -> None:
+        """The end of the tape: halves of it, then smaller parts."""
+        part = len(self.best.tape) // 2
+        while part:
+            if not self._is_simpler(self.best.tape[:-part]):
+                part //= 2
+            part = min(part, len(self.best.tape))
+
+    def _by_chunks(self, change: Callable[[tuple[int, ...], int, int], tuple[int, ...]]) -> None:
+        """Large parts first, then smaller ones, from the end to the beginning."""
+        size = max(1, len(self.best.tape) // 2)
+        while size:
+            end = len(self.best.tape)
+            while end > 0:
+                start = max(0, end - size)
+                if any(self.best.tape[start:end]):
+                    self._is_simpler(change(self.best.tape, start, end))
+                end = min(start, len(self.best.tape))
+            size //= 2
+
+    def _lower(self) -> None:
+        """Each number, to the smallest that still does it, if it lies on the way of a bisection."""
+        place = 0
+        while place < len(self.best.tape):
+            low, high = 0, self.best.tape[place]
+            while low < high and place < len(self.best.tape):
+                middle = (low + high) // 2
+                tape = self.best.tape
+                if self._is_simpler((*tape[:place], middle, *tape[place + 1 :])):
+                    high = middle
+                else:
+                    low = middle + 1
+            place += 1
+
+    def _is_simpler(self, tape: Sequence[int]) -> bool:
+        tape = _stripped(tape)
+        if tape in self._seen or _weight(tape) >= _weight(self.best.tape):
+            return False
+        self._seen.add(tape)
+        return self._fails(self.best.plan, tape)
+
+    def _fails(self, plan: Plan, tape: Sequence[int] = (), *, seed: int | None = None) -> bool:
+        if self._runs >= self._budget:
+            raise _Over
+        self._runs += 1
+        again = run(plan, seed, tape)
+        is_it = again.failure == self._failure
+        if is_it:
+            # What was not read off the tape need not be on it.
+            self.best = Shrunk(plan, _stripped(again.tape if seed is not None else again.tape[: len(tape)]), again)
+        if self._progress is not None:
+            self._progress(self._runs, self.best)
+        return is_it
+
+
+def _without_what_was_off(plan: Plan, failing: Run) -> Shrunk:
+    """The very same run, in a plan that has only the kinds of faults which the run drew, and draws none itself."""
+    drawn = 0 if plan.enable >= 1.0 else len(faults_.enabled(plan.possible_faults))
+    same = replace(plan, faults=failing.faults, enable=1.0)
+    return Shrunk(same, _stripped(failing.tape[drawn:]), failing)
+
+
+def _leaps(plan: Plan, failing: Run) -> Iterator[Plan]:
+    """The smallest plans first, with nothing in them but what happened."""
+    faults = faults_.only(plan.faults, frozenset(kind for kind, count in failing.happened.items() if count))
+    for clients in range(1, min(4, plan.workload.clients)):
+        for rounds in (1, 2, 4):
+            for kind in plan.workload.kinds:
+                workload = replace(
+                    plan.workload,
+                    clients=clients,
+                    rounds=min(rounds, plan.workload.rounds),
+                    kinds=(kind,),
+                    variety=False,
+                )
+                yield replace(plan, faults=faults, workload=workload)
+
+
+def _steps(plan: Plan, failing: Run) -> Iterator[Plan]:
+    """Plans that are simpler in one way each, the boldest first."""
+    kinds = faults_.enabled(plan.faults)
+    happened = [kind for kind in kinds if failing.happened.get(kind)]
+    if len(happened) < len(kinds):
+        yield replace(plan, faults=faults_.only(plan.faults, frozenset(happened)))
+    for kind in happened:
+        yield replace(plan, faults=faults_.only(plan.faults, frozenset(kinds) - {kind}))
+    workload = plan.workload
+    if workload.variety:
+        yield replace(plan, workload=replace(workload, variety=False))
+    if len(workload.kinds) > 1:
+        for name in workload.kinds:
+            yield replace(plan, workload=replace(workload, kinds=(name,)))
+    for clients in range(1, workload.clients):
+        yield replace(plan, workload=replace(workload, clients=clients))
+    for rounds in range(1, workload.rounds):
+        yield replace(plan, workload=replace(workload, rounds=rounds))
+
+
+def _weight(tape: Sequence[int]) -> tuple[int, int, int]:
+    """What is simpler weighs less: few choices that are not tame, a short tape, small numbers."""
+    return len(tape) - tape.count(0), len(tape), sum(tape)
+
+
+def _stripped(tape: Sequence[int]) -> tuple[int, ...]:
+    """Without the zeros at its end: a tape that has run out goes on with them anyway."""
+    end = len(tape)
+    while end and tape[end - 1] == 0:
+        end -= 1
+    return tuple(tape[:end])

@@ -1,0 +1,73 @@
+"""A small world: a server, and clients that do what they are told. No nemesis, and no workload that was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.sim.client import SimClient, SimLock
+from holdfast.sim.faults import CALM
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.recorder import Recorder
+from holdfast.sim.world import Task, World
+
+if TYPE_CHECKING:
+    from holdfast.sim.choices import Choices
+    from holdfast.sim.run import Plan
+
+LOCK = "lock"
+
+
+class Party(NamedTuple):
+    """A client with its process, and what is between it and the server."""
+
+    process: Process
+    link: Link
+    client: SimClient
+
+    def lock(self, ttl: float) -> SimLock:
+        return self.client.lock(LOCK, options={"ttl": ttl})
+
+    def start(self, coroutine: Coroutine[Any, Any, None], name: str = "worker") -> Task:
+        return self.process.start(coroutine, name)
+
+
+class SmallWorld:
+    """Made of the plan's server and engine. Subclasses say what its parts are; `end` has to be called."""
+
+    world_type: type[World] = World
+    recorder_type: type[Recorder] = Recorder
+    process_type: type[Process] = Process
+
+    def __init__(self, plan: Plan, choices: Choices) -> None:
+        self.plan = plan
+        self.choices = choices
+        self.world = self.world_type(choices)
+        self.recorder = self.recorder_type(self.world)
+        self.server = plan.server_type(self.world, self.recorder)
+        self.parties: dict[str, Party] = {}
+        self._gone: list[Party] = []
+
+    def link(self, process: Process) -> Link:
+        return Link(process, self.server, CALM)
+
+    def add(self, name: str) -> Party:
+        """A new process; if there was one of that name, it is gone."""
+        if name in self.parties:
+            self._gone.append(self.parties[name])
+        process = self.process_type(self.world, name)
+        link = self.link(process)
+        more = {} if self.plan.engine is None else {"engine_type": self.plan.engine}
+        party = Party(process, link, SimClient(process, self.server, link, self.recorder, **more))
+        self.parties[name] = party
+        return party
+
+    def end(self) -> None:
+        """Nothing of it runs any more."""
+        for party in [*self._gone, *self.parties.values()]:
+            party.process.crash()
+            party.client.engine.abandon("the world has ended")
+            for task in party.process.tasks:
+                task.bury()
+        self.server.end()

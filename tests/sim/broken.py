@@ -1,0 +1,63 @@
+"""Deliberate bugs for the tests of the search, each as a mutant; importable, so that other processes can have them."""
+
+from __future__ import annotations
+
+from holdfast.backends.memory.port import Place, Store
+from holdfast.backends.memory.protocol import MemoryBackend
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.memory import MemoryServer
+
+
+class _CountsFromTheReply(MemoryBackend):
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().enter(ticket, queue=queue, deadline=deadline)
+        if isinstance(outcome, Waiting):
+            return outcome
+        return outcome._replace(deadline=lease_deadline(self._runtime.now(), ticket.ttl, 0.0))
+
+
+class CountsFromTheReply(MemoryServer):
+    backend = _CountsFromTheReply
+
+
+class _TrustsOldGrants(MemoryBackend):
+    """A ticket that was granted is granted when it comes again, also if its lease has run out meanwhile.
+
+    Two things have to go wrong: the first reply is lost, so that the ticket does come again; and somebody else comes
+    late enough to hold the lock by then.
+    """
+
+    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        granted: set[str] = store.__dict__.setdefault("granted", set())
+        places = store.queues.setdefault(ticket.name, {})
+        if ticket.nonce in granted and ticket.nonce not in places:
+            now = self._runtime.now()
+            store.last_number += 1
+            place = places[ticket.nonce] = Place(ticket, store.last_number, now, self._port.ring)
+            place.granted, place.expires = True, now + ticket.ttl
+            return place.number
+        outcome = super()._enter(store, ticket, queue=queue)
+        if not isinstance(outcome, Waiting):
+            granted.add(ticket.nonce)
+        return outcome
+
+
+class TrustsOldGrants(MemoryServer):
+    backend = _TrustsOldGrants
+
+    def state(self) -> object:
+        return super().state(), sorted(self.store.__dict__.get("granted", ()))
+
+
+FROM_THE_REPLY = Mutant(
+    name="tests.sim.broken:FROM_THE_REPLY",
+    mistake="counts the deadline of a lease from the reply",
+    server=CountsFromTheReply,
+)
+OLD_GRANTS = Mutant(
+    name="tests.sim.broken:OLD_GRANTS",
+    mistake="grants a ticket again that was granted before, whoever has the lock now",
+    server=TrustsOldGrants,
+)

@@ -1,0 +1,194 @@
+"""`holdfast simulate`: a verdict that a script and a person can both rely on, and pictures that open."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from holdfast.checking import history as h
+from holdfast.sim import faults
+from holdfast.sim.run import Plan, run
+from tests.sim.broken import FROM_THE_REPLY, OLD_GRANTS
+from tests.support.terminals import OnTerminal
+
+SIMULATE = [sys.executable, "-m", "holdfast", "simulate"]
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    errors: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def simulate(*arguments: str) -> Result:
+    done = subprocess.run([*SIMULATE, *arguments], capture_output=True, text=True, check=False, timeout=100)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def on_terminal(*arguments: str) -> OnTerminal:
+    return OnTerminal([*SIMULATE, *arguments], {**os.environ, "TERM": "xterm", "PYTHONUTF8": "1"})
+
+
+def test_a_search_that_finds_nothing_says_what_it_looked_at() -> None:
+    result = simulate("--backend", "memory", "--seeds", "60")
+
+    assert (result.status, result.errors) == (0, "")
+    assert result.out.startswith("memory: every promise kept in 60 worlds\n")
+    for word in ("steps/s", "grants", "faults: ", "kept: mutual exclusion, growing fences"):
+        assert word in result.out
+
+
+def test_json_has_the_same_whatever_the_number_of_processes() -> None:
+    one, two = (simulate("--seeds", "80", "--first", "7", "--json", "--jobs", jobs).json for jobs in ("1", "2"))
+
+    for data in (one, two):
+        assert data.pop("seconds") > 0
+        assert data.pop("steps_per_second") > 0
+    assert one == two
+    assert (one["ok"], one["worlds"], one["failing"]) == (True, 80, [])
+    assert one["promises"]["mutual exclusion"] == {"tested": 80, "broken": 0}
+    assert one["faults"]["pause"] > 0
+
+
+def test_a_world_without_faults_has_none() -> None:
+    data = simulate("--no-faults", "--seeds", "20", "--clients", "3", "--rounds", "2", "--json").json
+
+    assert data["faults"] == {}
+    assert data["losses"] <= data["grants"]
+    assert data["promises"]["steady progress"] == {"tested": 20, "broken": 0}
+
+
+def test_one_seed_is_shown_also_if_all_is_well(tmp_path: Path) -> None:
+    result = simulate(
+        "--backend", "memory", "--seed", "4", "--svg", f"{tmp_path}/a.svg", "--history", f"{tmp_path}/a.jsonl"
+    )
+
+    assert result.status == 0
+    assert "seconds │" in result.out
+    assert "All promises kept" in result.out
+    assert "Again: holdfast simulate --backend memory --seed 4\n" in result.out
+    assert ET.parse(tmp_path / "a.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314  (our own)
+    assert h.from_lines((tmp_path / "a.jsonl").read_text().splitlines()) == run(Plan(backend="memory"), 4).history
+
+
+def test_a_broken_promise_is_shown_with_its_picture_and_its_command(tmp_path: Path) -> None:
+    wanted = ["--faults", "slow,pause", "--seeds", "60", "--svg", f"{tmp_path}/a.svg"]
+    result = simulate("--mutant", FROM_THE_REPLY.name, *wanted)
+
+    assert result.status == 1
+    assert result.out.startswith("memory: BROKEN in ")
+    assert "\nBROKEN  " in result.out
+    assert "\nShrunk in " in result.out
+    assert f"\nAgain: holdfast simulate --mutant {FROM_THE_REPLY.name} --faults slow,pause --seed " in result.out
+    assert ET.parse(tmp_path / "a.svg").getroot() is not None  # noqa: S314  (our own)
+
+
+def test_a_failing_world_can_be_left_as_it_is() -> None:
+    data = simulate(
+        "--mutant", FROM_THE_REPLY.name, "--faults", "slow,pause", "--seeds", "60", "--no-shrink", "--json"
+    ).json
+
+    assert data["first"]["shrunk_in_runs"] is None
+    assert data["first"]["events"] > 100
+
+
+def test_every_place_to_cancel_a_call_is_tried() -> None:
+    result = simulate("--cancels", "--json")
+
+    assert result.status == 0
+    assert result.json["ok"]
+    assert sum(result.json["cancellations"].values()) > 100
+
+
+def test_a_small_world_is_searched_to_its_end() -> None:
+    result = simulate("--exhaustive", "--no-faults", "--backend", "memory")
+
+    assert result.status == 0
+    assert "memory: every promise kept, whatever happens to 2 clients" in result.out
+    assert " ".join(result.out.split()).count("each; complete") == 2
+
+
+@pytest.mark.slow
+def test_a_bug_that_needs_two_faults_is_found_by_the_exhaustive_search() -> None:
+    result = simulate("--exhaustive", "--mutant", OLD_GRANTS.name, "--json")
+
+    assert result.status == 1
+    (small,) = result.json["worlds"]
+    assert small["faults"] == 2
+    assert {one["failure"] for one in small["broken"]} >= {"mutual exclusion"}
+
+
+def test_faults_and_mutants_are_listed() -> None:
+    kinds, mutants = simulate("--faults", "list"), simulate("--mutant", "list")
+
+    assert kinds.out.split() == list(faults.KINDS)
+    assert (kinds.status, mutants.status) == (0, 0)
+    assert any(line.startswith("fence-drawn-when-queued ") for line in mutants.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--faults", "earthquake"], "no such fault: earthquake"),
+        (["--mutant", "x"], "no such mutant: 'x'"),
+        (["--mutant", "json:loads"], "no Mutant"),
+        (["--mutant", "no.such:THING"], "No module named"),
+        (["--seeds", "0"], "must be a whole number, 1 or more"),
+        (["--clients", "17"], "from 1 to 16"),
+        (["--seed", "1", "--seeds", "2"], "not allowed with"),
+        (["--tape", "/nowhere"], "No such file"),
+        (["--exhaustive", "--faults", "pause"], "faults of their own"),
+        (["--seed", "1", "--svg", "/nowhere/a.svg"], "cannot write"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(arguments: list[str], problem: str) -> None:
+    result = simulate(*arguments)
+
+    assert result.status == 2
+    assert problem in result.errors
+
+
+def test_a_tape_does_not_say_which_module_is_imported(tmp_path: Path) -> None:
+    saved = ["--save", f"{tmp_path}/a.tape", "--seed", "1"]
+    simulate("--mutant", FROM_THE_REPLY.name, *saved)
+
+    refused = simulate("--tape", f"{tmp_path}/a.tape")
+
+    assert refused.status == 2
+    assert f"say --mutant {FROM_THE_REPLY.name}, if you trust it" in refused.errors
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_ends_it_with_what_was_found_until_then(jobs: str) -> None:
+    terminal = on_terminal("--seeds", "1000000", "--jobs", jobs)
+    try:
+        terminal.read_until("of 1,000,000")
+        terminal.type("\x03")
+
+        assert terminal.finish() == 130
+        assert "every promise kept in " in terminal.output
+        assert "Traceback" not in terminal.output
+    finally:
+        terminal.close()
+
+
+def test_a_terminal_sees_a_bar_and_then_the_verdict() -> None:
+    terminal = on_terminal("--backend", "memory", "--seeds", "400", "--jobs", "1")
+    try:
+        terminal.read_until("of 400")
+        assert terminal.finish() == 0
+        assert "█" in terminal.output
+        assert "every promise kept in 400 worlds" in terminal.output
+    finally:
+        terminal.close()

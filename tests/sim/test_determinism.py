@@ -1,0 +1,81 @@
+"""The same seed gives the same world: in another process, with other hashes, from its tape, on one core or on two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.checking import history as h
+from holdfast.sim.run import Plan, run
+from holdfast.sim.search import Outcome, search
+
+BACKENDS = ("memory", "sqlite")
+PRINT_HISTORIES = """
+import sys
+from holdfast.checking.history import to_lines
+from holdfast.sim.run import Plan, run
+for seed in range(12):
+    ran = run(Plan(backend=sys.argv[1]), seed)
+    print(*to_lines(ran.history), ran.tape, sep="\\n")
+"""
+
+
+def printed(backend: str, hash_seed: str) -> bytes:
+    return subprocess.run(
+        [sys.executable, "-c", PRINT_HISTORIES, backend],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        check=True,
+        capture_output=True,
+    ).stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_processes_with_other_hashes_write_the_same_histories(backend: str) -> None:
+    one, other = printed(backend, "1"), printed(backend, "2")
+
+    assert one.count(b'"event":"Granted"') > 50
+    assert one == other
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_run_does_not_depend_on_those_before_it(backend: str) -> None:
+    plan = Plan(backend=backend)
+    first = list(h.to_lines(run(plan, 5).history))
+
+    for seed in range(4):
+        run(plan, seed)
+
+    assert list(h.to_lines(run(plan, 5).history)) == first
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tape_replays_its_run_to_the_byte(backend: str) -> None:
+    plan = Plan(backend=backend)
+    for seed in range(10):
+        ran = run(plan, seed)
+
+        again = run(plan, tape=ran.tape)
+
+        assert list(h.to_lines(again.history)) == list(h.to_lines(ran.history))
+        assert (again.tape, again.steps, again.happened) == (ran.tape, ran.steps, ran.happened)
+
+
+def test_a_tape_that_has_run_out_goes_on_tamely() -> None:
+    ran = run(Plan(backend="memory"), tape=())
+
+    assert ran.failure is None
+    assert not ran.happened
+    assert ran.verdict.statistics.grants > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_outcomes_do_not_depend_on_the_number_of_processes(backend: str) -> None:
+    plan, seeds = Plan(backend=backend), range(100, 190)
+
+    alone, together = ([*search(plan, seeds, jobs=jobs)] for jobs in (1, 2))
+
+    assert [outcome.seed for outcome in together] == list(seeds)
+    assert together == alone == [Outcome.of(seed, run(plan, seed)) for seed in seeds]

@@ -1,0 +1,167 @@
+"""From a bug to a short story of it: found by a seed, shrunk, and replayed by the command that was printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.core.engine import Engine
+from holdfast.core.handles import Handle
+from holdfast.core.ports import Owner
+from holdfast.sim import faults, tapes
+from holdfast.sim.client import SimLease
+from holdfast.sim.run import Plan, Run, run
+from holdfast.sim.search import Totals, search
+from holdfast.sim.shrink import Shrunk, shrink
+from tests.sim.broken import FROM_THE_REPLY
+
+SEEDS = range(60)
+KINDS = ("slow", "pause")
+
+
+class Bug(NamedTuple):
+    plan: Plan
+    failing: Run
+    shrunk: Shrunk
+
+
+@pytest.fixture(scope="module")
+def bug() -> Bug:
+    plan = FROM_THE_REPLY.apply(Plan(faults=faults.only(faults.ALL, frozenset(KINDS)), enable=1.0))
+    failing = next(ran for ran in (run(plan, seed) for seed in SEEDS) if ran.failure is not None)
+    return Bug(plan, failing, shrink(plan, failing))
+
+
+def test_search_finds_the_same_seeds_with_one_process_and_with_two(bug: Bug) -> None:
+    alone, together = ([*search(bug.plan, SEEDS, jobs=jobs)] for jobs in (1, 2))
+
+    assert alone == together
+    assert bug.failing.seed == next(outcome.seed for outcome in alone if outcome.failure is not None)
+
+
+def test_totals_count_what_there_was(bug: Bug) -> None:
+    totals = Totals()
+    outcomes = [*search(bug.plan, SEEDS, jobs=1)]
+    for outcome in outcomes:
+        totals.add(outcome)
+
+    assert totals.worlds == len(SEEDS)
+    assert totals.steps == sum(outcome.steps for outcome in outcomes)
+    assert totals.happened["pause"] == sum(outcome.happened.get("pause", 0) for outcome in outcomes)
+    assert totals.tested["mutual exclusion"] == len(SEEDS)
+    assert [outcome.seed for outcome in totals.failing] == [one.seed for one in outcomes if one.failure is not None]
+
+
+def test_a_search_can_be_ended_early_and_leaves_no_process_behind() -> None:
+    before = threading.active_count()
+    outcomes = search(Plan(backend="memory"), range(10_000), jobs=2)
+    first = [next(outcomes).seed for _ in range(30)]
+    outcomes.close()
+
+    assert first == list(range(30))
+    assert threading.active_count() == before
+
+
+def test_a_plan_that_cannot_be_sent_to_other_processes_is_searched_in_this_one() -> None:
+    class Local(Engine[SimLease]):
+        """No other process can import this."""
+
+    outcomes = [*search(Plan(backend="memory", engine=Local), range(3), jobs=2)]
+
+    assert [outcome.seed for outcome in outcomes] == [0, 1, 2]
+
+
+def test_a_shrunk_run_breaks_the_same_promise_with_less(bug: Bug) -> None:
+    shrunk = bug.shrunk
+
+    assert shrunk.run.failure == bug.failing.failure
+    assert len(shrunk.tape) < len(bug.failing.tape) / 2
+    assert len(shrunk.run.history) < len(bug.failing.history)
+    assert sum(shrunk.run.happened.values()) <= 4
+
+
+def test_a_shrunk_run_replays_and_shrinking_is_repeatable(bug: Bug) -> None:
+    shrunk = bug.shrunk
+
+    assert run(shrunk.plan, tape=shrunk.tape).history == shrunk.run.history
+    again = shrink(bug.plan, bug.failing)
+    assert (again.plan, again.tape, again.runs) == (shrunk.plan, shrunk.tape, shrunk.runs)
+
+
+def test_shrinking_keeps_to_its_budget_and_tells_of_its_progress(bug: Bug) -> None:
+    told: list[int] = []
+
+    shrunk = shrink(bug.plan, bug.failing, runs=40, progress=lambda runs, _: told.append(runs))
+
+    assert told == list(range(1, 41))
+    assert shrunk.run.failure == bug.failing.failure
+
+
+def test_the_first_step_of_shrinking_changes_nothing_but_the_plan(bug: Bug) -> None:
+    shrunk = shrink(bug.plan, bug.failing, runs=0)
+
+    assert shrunk.plan.enable == 1.0
+    assert faults.enabled(shrunk.plan.faults) == faults.enabled(bug.failing.faults)
+    assert run(shrunk.plan, tape=shrunk.tape).history == bug.failing.history
+
+
+def test_a_run_that_is_well_cannot_be_shrunk() -> None:
+    plan = Plan(backend="memory", faults=faults.CALM)
+
+    with pytest.raises(ValueError, match="only a run that fails"):
+        shrink(plan, run(plan, 0))
+
+
+def test_an_error_that_ends_a_world_is_a_failure_and_is_kept() -> None:
+    class Stumbles(Engine[SimLease]):
+        def _publish(self, hold: SimLease, lock: Handle[SimLease], owner: Owner) -> None:
+            raise ZeroDivisionError
+
+    ran = run(Plan(backend="memory", engine=Stumbles), 0)
+
+    assert ran.failure == "ZeroDivisionError"
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert shrink(Plan(backend="memory", engine=Stumbles), ran).plan.workload.clients == 1
+
+
+def test_a_tape_survives_its_file(bug: Bug) -> None:
+    tape = tapes.Tape(bug.shrunk.plan, bug.shrunk.tape, FROM_THE_REPLY.name)
+
+    again = tapes.from_text(tapes.to_text(tape))
+
+    assert (list(again.numbers), again.mutant) == (list(tape.numbers), tape.mutant)
+    assert FROM_THE_REPLY.apply(again.plan) == tape.plan
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"backend": "papyrus"}', "not json"])
+def test_what_is_no_tape_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a tape"):
+        tapes.from_text(text)
+
+
+def test_the_printed_command_replays_what_was_found(bug: Bug, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "holdfast", "simulate", "--json", "--mutant", FROM_THE_REPLY.name]
+    worlds = ["--faults", ",".join(KINDS), "--seeds", str(len(SEEDS)), "--save", str(tmp_path / "a.tape")]
+    searched = subprocess.run([*words, *worlds], capture_output=True, text=True, check=False)
+    first = json.loads(searched.stdout)["first"]
+
+    again = shlex.split(first["again"])
+    replayed = subprocess.run([sys.executable, "-m", *again, "--json"], capture_output=True, text=True, check=False)
+    from_tape = subprocess.run(
+        [*words, "--tape", str(tmp_path / "a.tape")], capture_output=True, text=True, check=False
+    )
+
+    assert (searched.returncode, replayed.returncode, from_tape.returncode) == (1, 1, 1)
+    assert first["tape"] == list(bug.shrunk.tape)
+    assert again[-2:] == ["--seed", str(bug.failing.seed)]
+    for name in ("failure", "at", "what", "events", "tape"):
+        assert json.loads(replayed.stdout)[name] == first[name]
+    for name in ("failure", "at", "what", "events"):
+        assert json.loads(from_tape.stdout)[name] == first[name]

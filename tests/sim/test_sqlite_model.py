@@ -1,0 +1,206 @@
+"""A model of a store that answers otherwise than the store: the same steps, on the simulated file and on a real one.
+
+Time passes on both sides, but only one thing depends on it: a ticket either outlives the test or is over by the next
+step. Fences differ (they are drawn from the clock); that they are drawn, and grow, does not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import pytest
+
+from holdfast.backends.sqlite.blocking import open_backend
+from holdfast.core.ports import Backend
+from holdfast.core.tickets import Granted, Live, LockInfo, Ticket
+from holdfast.errors import LimitConflict
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.sim.choices import Choices
+from holdfast.sim.run import Plan
+from holdfast.sim.small import SmallWorld
+from holdfast.url import parse
+
+T = TypeVar("T")
+
+CLIENTS = ("a", "b", "c")
+NAMES = ("one", "two")
+SHAPES = ((1, True), (None, False), (2, False))  # limit, exclusive
+LONG, OVER = 1000.0, 1e-6
+
+
+class Side(Protocol):
+    """One of the two."""
+
+    backends: dict[str, Backend]
+
+    def do(self, client: str, step: Callable[[Backend, float], Coroutine[Any, Any, T]]) -> T: ...
+
+    def open(self, client: str) -> None: ...
+
+
+class Real:
+    def __init__(self, folder: Path) -> None:
+        self._url = f"sqlite://{folder}/locks.db"
+        self._runtime = ThreadRuntime()
+        self.backends: dict[str, Backend] = {}
+
+    def open(self, client: str) -> None:
+        self.backends[client] = open_backend(parse(self._url), self._runtime)
+
+    def do(self, client: str, step: Callable[[Backend, float], Coroutine[Any, Any, T]]) -> T:
+        return run_sync(step(self.backends[client], self._runtime.now() + 5.0))
+
+
+class Simulated:
+    def __init__(self) -> None:
+        self._world = SmallWorld(Plan(backend="sqlite"), Choices(tape=()))
+        self.new_nonce = self._world.recorder.new_nonce
+        self.backends: dict[str, Backend] = {}
+
+    def open(self, client: str) -> None:
+        self.backends[client] = self._world.add(client).client.engine.backend
+
+    def do(self, client: str, step: Callable[[Backend, float], Coroutine[Any, Any, T]]) -> T:
+        world, process = self._world.world, self._world.parties[client].process
+        outcome: list[T | Exception] = []
+
+        async def run() -> None:
+            try:
+                outcome.append(await step(self.backends[client], process.now() + 5.0))
+            except Exception as error:  # an answer too
+                outcome.append(error)
+
+        process.start(run(), "step")
+        world.run(world.now + 0.001)
+        answer = outcome[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        self._world.end()
+
+
+class Sides(NamedTuple):
+    real: Real
+    simulated: Simulated
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> Iterator[Sides]:
+    both = Sides(Real(tmp_path), Simulated())
+    for client in CLIENTS:
+        for side in both:
+            side.open(client)
+    yield both
+    for client in CLIENTS:
+        both.real.do(client, lambda backend, _: backend.close())
+    both.simulated.end()
+
+
+class Steps:
+    """Random steps, done to both; what each answered, without what has to differ."""
+
+    def __init__(self, sides: Sides, seed: int) -> None:
+        self._sides = sides
+        self._random = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+        self._tickets: dict[str, list[Ticket]] = {client: [] for client in CLIENTS}
+        self._fences: dict[str, dict[str, int]] = {"Real": {}, "Simulated": {}}
+        self.kinds: set[str] = set()
+
+    def step(self) -> tuple[object, object]:
+        draw = self._random
+        client = draw.choice(CLIENTS)
+        mine = self._tickets[client]
+        verbs = ["enter", "enter", "enter", "inspect", "break", "restart"] + (
+            ["leave", "again", "renew"] * 2 if mine else []
+        )
+        verb = draw.choice(verbs)
+        if verb == "enter":
+            mine.append(self._new_ticket(client))
+        ticket = mine[-1] if verb == "enter" else draw.choice(mine) if mine else None
+        queue, broken = draw.random() < 0.7, draw.choice([None, *self._fences["Real"]])
+        if verb == "restart" and draw.random() < 0.7:
+            verb = "inspect"
+        name = draw.choice(NAMES)
+        one, other = (
+            self._do(side, client, verb, ticket, queue=queue, name=name, broken=broken) for side in self._sides
+        )
+        return (verb, one), (verb, other)
+
+    def _new_ticket(self, client: str) -> Ticket:
+        limit, exclusive = self._random.choice(SHAPES)
+        nonce = self._sides.simulated.new_nonce(client, 0)
+        ttl = self._random.choice([LONG, LONG, OVER])
+        info = f'{{"who": {{"host": "{client}", "pid": 1, "program": "test"}}, "meta": {{}}}}'
+        return Ticket(self._random.choice(NAMES), nonce, ttl, limit, exclusive, client, info)
+
+    def _do(
+        self,
+        side: Real | Simulated,
+        client: str,
+        verb: str,
+        ticket: Ticket | None,
+        *,
+        queue: bool,
+        name: str,
+        broken: str | None,
+    ) -> object:
+        fences = self._fences[type(side).__name__]
+        match verb, ticket:
+            case (("enter" | "again"), Ticket()):
+                return self._enter(side, client, ticket, fences, queue=queue)
+            case "leave", Ticket():
+                return side.do(client, lambda backend, by: backend.leave([ticket], deadline=by))
+            case "renew", Ticket():
+                outcomes = side.do(client, lambda backend, by: backend.renew([ticket], deadline=by))
+                return [isinstance(outcome, Live) for outcome in outcomes]
+            case "break", _:
+                fence = fences.get(broken or "", 1)
+                return side.do(client, lambda backend, by: backend.break_lock(name, fence, deadline=by))
+            case "restart", _:
+                side.do(client, lambda backend, _: backend.close())
+                side.open(client)
+                self._tickets[client].clear()
+                return None
+            case _:
+                return _facts(side.do(client, lambda backend, by: backend.inspect(name, deadline=by)), fences)
+
+    def _enter(
+        self, side: Real | Simulated, client: str, ticket: Ticket, fences: dict[str, int], *, queue: bool
+    ) -> object:
+        try:
+            outcome = side.do(client, lambda backend, by: backend.enter(ticket, queue=queue, deadline=by))
+        except LimitConflict as error:
+            return "conflict", error.ours, error.theirs
+        if isinstance(outcome, Granted):
+            self.kinds.add("granted")
+            is_new = ticket.nonce not in fences
+            grew = all(outcome.fence > fence for nonce, fence in fences.items() if nonce != ticket.nonce)
+            is_same = outcome.fence == fences.setdefault(ticket.nonce, outcome.fence)
+            fences[ticket.nonce] = outcome.fence
+            return "granted", is_new, is_same, grew
+        self.kinds.add("waiting")
+        return "waiting", round(outcome.look_again_in, 1), outcome.holder
+
+
+def _facts(info: LockInfo, fences: dict[str, int]) -> object:
+    nonces = {fence: nonce for nonce, fence in fences.items()}
+    return (
+        [(holder.agent, nonces.get(holder.fence or 0), holder.exclusive, holder.limit) for holder in info.holders],
+        [(waiter.agent, waiter.fence, waiter.exclusive, waiter.limit) for waiter in info.waiters],
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_model_answers_as_the_file_does(sides: Sides, seed: int) -> None:
+    sequence = Steps(sides, seed)
+
+    steps = [sequence.step() for _ in range(120)]
+
+    for number, (real, simulated) in enumerate(steps):
+        assert real == simulated, f"step {number}"
+    assert sequence.kinds == {"granted", "waiting"}

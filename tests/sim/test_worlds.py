@@ -1,0 +1,196 @@
+"""A simulator that only says it breaks things, or that lets the dead act: then its verdict means nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from holdfast.checking import history as h
+from holdfast.checking import report
+from holdfast.sim import faults
+from holdfast.sim.choices import Choices
+from holdfast.sim.process import Process
+from holdfast.sim.recorder import Recorder
+from holdfast.sim.run import SERVERS, Plan, run
+from holdfast.sim.runtime import SimRuntime
+from holdfast.sim.small import SmallWorld
+from holdfast.sim.workload import Workload
+from holdfast.sim.world import World
+
+BACKENDS = tuple(SERVERS)
+
+
+def only(kind: str, backend: str) -> Plan:
+    """Worlds in which this happens often, and nothing else does."""
+    often = faults.only(faults.ALL, frozenset({kind}))
+    probability = getattr(often, kind)
+    return Plan(
+        backend=backend,
+        faults=replace(often, **{kind: probability if kind == "drift" else min(0.5, 4 * probability)}),
+        enable=1.0,
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_three_hundred_worlds_keep_every_promise(backend: str) -> None:
+    for seed in range(300):
+        ran = run(Plan(backend=backend), seed)
+        assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", faults.KINDS)
+def test_a_fault_happens_where_it_is_enabled_and_can_and_no_other_does(kind: str, backend: str) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(8):
+        ran = run(only(kind, backend), seed)
+        happened.update(ran.happened)
+        assert ran.failure is None, report(ran.history, ran.verdict)
+
+    if kind in SERVERS[backend].cannot:
+        assert not happened
+    else:
+        assert set(happened) == {kind}
+        assert happened[kind] >= 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_said_to_happen_is_in_the_history(backend: str) -> None:
+    kinds: dict[str, type] = {"pause": h.Paused, "crash": h.Crashed, "cut": h.CutOff, "break_lock": h.Forgot}
+    for kind, event in kinds.items():
+        ran = run(only(kind, backend), 3)
+
+        assert sum(type(one) is event for one in ran.history) == ran.happened[kind] > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_faults_everybody_gets_the_lock_and_nothing_is_lost(backend: str) -> None:
+    workload = Workload(variety=False, timeout_max=1000.0, kinds=("lock",))
+    ran = run(Plan(backend=backend, faults=faults.CALM, workload=workload), 1)
+    statistics = ran.verdict.statistics
+
+    assert ran.failure is None
+    assert not ran.happened
+    assert statistics.losses == statistics.failures == 0
+    assert statistics.grants + statistics.timeouts == statistics.calls == workload.clients * workload.rounds
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_virtual_time_passes_and_real_time_hardly_does(backend: str) -> None:
+    ran = run(Plan(backend=backend), 2)
+    times = [event.at for event in ran.history]
+
+    assert times == sorted(times)
+    assert ran.verdict.statistics.seconds > 30
+    assert len(set(times)) > 50
+
+
+def test_a_clock_that_runs_fast_runs_fast_for_its_own_process_only() -> None:
+    world = World(Choices(tape=()))
+    fast, true = Process(world, "fast", offset=500.0, rate=1.009), Process(world, "true")
+    woke: dict[str, float] = {}
+
+    async def doze(process: Process) -> None:
+        await SimRuntime(process, Recorder(world)).sleep(100.0)
+        woke[process.name] = world.now
+
+    for process in (fast, true):
+        process.start(doze(process), "worker")
+    world.run(200.0)
+
+    assert woke["true"] == pytest.approx(100.0, abs=1e-5)
+    assert woke["fast"] == pytest.approx(100.0 / 1.009, abs=1e-5)
+    assert (true.now(), fast.now()) == pytest.approx((200.0, 701.8))
+
+
+# ── the dead, and those that stand still ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dead_process_runs_no_code_not_even_clean_up() -> None:
+    world = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+    party = world.add("a")
+    said: list[str] = []
+
+    async def talk() -> None:
+        try:
+            while True:
+                await party.client.runtime.sleep(1.0)
+                said.append(f"{world.world.now:.0f}")
+        finally:
+            said.append("cleaned up")
+
+    party.start(talk())
+    world.world.run(3.5)
+    party.process.crash()
+    world.world.run(100.0)
+
+    assert said == ["1", "2", "3"]
+    world.end()
+
+
+def test_a_process_that_stands_still_does_nothing_and_then_goes_on() -> None:
+    world = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+    party = world.add("a")
+    said: list[float] = []
+
+    async def talk() -> None:
+        while True:
+            await party.client.runtime.sleep(1.0)
+            said.append(round(world.world.now, 3))
+
+    party.start(talk())
+    world.world.run(2.5)
+    party.process.pause()
+    world.world.run(10.0)
+    party.process.go_on()
+    world.world.run(11.5)
+
+    assert said == [1.0, 2.0, 10.0, 11.0]
+    world.end()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_after_a_crash_nothing_of_it_is_in_the_history(backend: str) -> None:
+    for seed in range(10):
+        down: set[str] = set()
+        for event in run(only("crash", backend), seed).history:
+            if isinstance(event, h.Crashed):
+                down.add(event.client)
+            elif isinstance(event, h.Restarted):
+                down.discard(event.client)
+            elif isinstance(event, (h.Asked, h.Granted, h.GaveUp, h.Renewed, h.Checked, h.Released, h.Told, h.Wrote)):
+                assert event.client not in down
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_waits_with_a_mutex_held_is_found_out(backend: str) -> None:
+    world = SmallWorld(Plan(backend=backend), Choices(tape=()))
+    party = world.add("a")
+
+    async def waits() -> None:
+        with party.client.runtime.mutex():
+            await party.client.runtime.sleep(1.0)
+
+    party.start(waits())
+
+    with pytest.raises(AssertionError, match="waits with a mutex held"):
+        world.world.run(2.0)
+    world.world.held_mutexes = 0
+    world.end()
+
+
+def test_an_endless_loop_ends() -> None:
+    world = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+    party = world.add("a")
+
+    async def spins() -> None:
+        while True:
+            await party.client.runtime.sleep(0.0)
+
+    party.start(spins())
+
+    with pytest.raises(RuntimeError, match="goes round in circles"):
+        world.world.run(10.0)
+    world.end()
