@@ -3,16 +3,16 @@
 A *debt* is a ticket that must be taken off the server although nobody waits for the answer: a cancelled, failed or
 late enter, a release without an answer, a lost lease. The keeper repeats `leave` until the server has answered.
 
-One background thread or task does all three. A request that hangs is cut half-way to the earliest deadline of any
-lease: one lost reply costs no lease, and a dead server cannot delay the news of a loss. (Only for a lease that is taken
-meanwhile, and ends before that request does, somebody else has to look at the clock.) It starts when first needed,
-sleeps until something is due, and ends when there has been nothing to keep for a while. Taking or releasing a lock does
-not wake it.
+One background thread or task does all three. It starts when first needed, sleeps until something is due, and ends when
+there has been nothing to keep for a while. Taking or releasing a lock does not wake it. A request that hangs is cut
+half-way to the earliest deadline of any lease: one lost reply costs no lease, and a dead server cannot delay the news
+of a loss. If something is due before a request can come back (a lease taken meanwhile, say), another thread or task
+stands in until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ LAST_CHANCE = 1.0  # seconds for the debts when the keeper itself is being cance
 class Keeper:
     """All state is guarded by the engine's mutex, which is never held across a request."""
 
+    workers_max = 4  # one, and those that stand in for it while it waits for a server
+
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
         self._runtime = engine.runtime
@@ -42,12 +44,11 @@ class Keeper:
         self._renewals: Agenda[Hold] = Agenda(_renew_at)
         self._alarms: Agenda[Hold] = Agenda(_alarm_at)
         self._debts: dict[str, tuple[Ticket, float, float]] = {}  # nonce -> ticket, when to try, how long to pause
-        self._running = False
+        self._workers: dict[int, float] = {}  # number -> when the request that it waits for is cut; 0: it does not
+        self._last_worker = 0
         self._stopped = False
         self._wakes_at = 0.0
-        self._busy_until = 0.0  # when the request that it waits for is cut
         self._bell = self._runtime.event()
-        self._end = self._runtime.event()
 
     def add(self, hold: Hold) -> None:
         """Keep this new lease until it is released or lost."""
@@ -56,17 +57,14 @@ class Keeper:
             self._alarms.put(stop_at, hold)
             if hold._terms.renew:
                 self._renewals.put(renew_at, hold)
-            is_away = stop_at < self._busy_until
-        self._be_there(min(renew_at, stop_at))
-        if is_away:
-            self._runtime.spawn(lambda: self._stand_in(stop_at), "alarm")
+        self._be_there(min(renew_at, stop_at), is_lease=True)
 
     def owe(self, ticket: Ticket, after: float = 0.0) -> None:
         """Take this ticket off the server, from `after` on, until it answers."""
         when = max(after, self._runtime.now())
         with self._mutex:
             self._debts[ticket.nonce] = (ticket, when, RETRY_MIN)
-        self._be_there(when)
+        self._be_there(when, is_lease=False)
 
     def forgive(self, ticket: Ticket) -> None:
         """Somebody else has paid."""
@@ -85,82 +83,97 @@ class Keeper:
         """End soon, whatever is left: the client is closing."""
         self._stopped = True
         self._bell.set()
-        self._end.set()
 
     def abandon(self, mutex: AbstractContextManager[Any]) -> None:
         """In a forked child: there is nothing to keep, and nobody to keep it."""
         self._mutex = mutex
         self._stopped = True
         self._bell = self._runtime.event()
-        self._end = self._runtime.event()
 
-    def _be_there(self, when: float) -> None:
-        start = False
+    def _be_there(self, when: float, *, is_lease: bool) -> None:
+        """See to it that somebody looks at what is due by then. Debts can wait until the one who pays them is back."""
+        worker = 0
         try:
             with self._mutex:
-                if self._stopped or (self._running and when >= self._wakes_at):
+                if self._stopped:
                     return
-                self._wakes_at = when
-                if not self._running:
-                    self._running = start = True
-            if start:
-                self._runtime.spawn(self._run, "keeper")
+                everybody_is_away = is_lease and all(until > when for until in self._workers.values())
+                if not self._workers or (everybody_is_away and len(self._workers) < self.workers_max):
+                    worker = self._last_worker = self._last_worker + 1
+                    self._workers[worker] = 0.0
+                    self._wakes_at = when
+                elif when >= self._wakes_at:
+                    return
+                else:
+                    self._wakes_at = when
+            if worker:
+                self._runtime.spawn(lambda: self._run(worker), "keeper")
             else:
                 self._bell.set()
         except BaseException:
-            if start:
-                self._running = False  # should it run all the same, a second one does no harm
+            self._forget(worker)  # should it run all the same, one more does no harm
             raise
 
-    async def _run(self) -> None:
+    async def _run(self, worker: int) -> None:
         try:
-            while not self._stopped and await self._turn():
+            while not self._stopped and await self._turn(worker):
                 pass
         except GeneratorExit:  # the loop was closed under us: there is nothing left to await on
             raise
         except BaseException:  # cancelled, as asyncio.run does at its end: the debts get a last chance
-            self._running = False
+            self._forget(worker)
             await self.pay_all(self._runtime.now() + LAST_CHANCE)
             raise
+        finally:
+            self._forget(worker)
 
-    async def _turn(self) -> bool:
-        """Do what is due, then sleep until something is; False when the keeper may end."""
+    def _forget(self, worker: int) -> None:
+        with self._mutex:
+            self._workers.pop(worker, None)
+
+    async def _turn(self, worker: int) -> bool:
+        """Do what is due, then sleep until something is; False when this worker may end."""
         try:
             now = self._runtime.now()
             self._sound_alarms(now)
             with self._mutex:
                 due = self._renewals.take(now, BATCH_MAX)
-                owed = [ticket for ticket, when, _ in self._debts.values() if when <= now][:BATCH_MAX]
-            if due:
-                await self._renew(due)
-            if owed:
-                await self._pay(owed, self._limit())
+                owed = [ticket for ticket, when, _ in self._debts_of(worker) if when <= now][:BATCH_MAX]
+            try:
+                if due:
+                    await self._renew(due, self._limit(worker))
+                if owed:
+                    await self._pay(owed, self._limit(worker))
+            finally:
+                self._workers[worker] = 0.0
         except Exception:
             # Whatever broke, the keeper goes on: what it was about is put off, and leases that it cannot renew are told
             # lost at their deadline.
             logger().exception("the keeper failed and goes on")
             return True
-        return True if due or owed else await self._sleep(now)
+        return True if due or owed else await self._sleep(worker, now)
 
-    async def _stand_in(self, when: float) -> None:
-        """Tell of a loss at that moment, while the keeper waits for an answer."""
-        await self._end.wait(when)
-        self._sound_alarms(self._runtime.now())
+    def _debts_of(self, worker: int) -> Collection[tuple[Ticket, float, float]]:
+        """The first worker pays; who stands in for it is there for the leases."""
+        return self._debts.values() if worker == min(self._workers, default=worker) else ()
 
-    async def _sleep(self, now: float) -> bool:
+    async def _sleep(self, worker: int, now: float) -> bool:
         with self._mutex:
             times = [self._renewals.earliest(), self._alarms.earliest()]
-            times += [when for _, when, _ in self._debts.values()]
+            times += [when for _, when, _ in self._debts_of(worker)]
             until = min((time for time in times if time is not None), default=None)
             self._wakes_at = now + IDLE_MAX if until is None else until
-            if self._stopped:
+            somebody_else = any(busy == 0.0 for other, busy in self._workers.items() if other != worker)
+            if self._stopped or somebody_else:
+                self._workers.pop(worker, None)
+                self._bell.set()  # in case it is asleep: it looks at what has changed since
                 return False
             self._bell.clear()
         rung = await self._bell.wait(self._wakes_at)
         if until is None and not rung:
             with self._mutex:
                 if self._alarms.earliest() is None and not self._debts:
-                    self._running = False
+                    self._workers.pop(worker, None)
                     return False
         return True
 
@@ -173,14 +186,13 @@ class Keeper:
             for hold in over:
                 self._engine.lose(hold, hold._why_over())
 
-    async def _renew(self, holds: Sequence[Hold]) -> None:
+    async def _renew(self, holds: Sequence[Hold], deadline: float) -> None:
         try:
-            outcomes = await self._engine.backend.renew([hold._ticket for hold in holds], deadline=self._limit())
+            outcomes = await self._engine.backend.renew([hold._ticket for hold in holds], deadline=deadline)
         except BackendError as error:
             logger().warning("renewal of %d lease(s) failed, trying again: %s", len(holds), error)
             outcomes = []
         finally:
-            self._busy_until = 0.0
             self._again(holds)
         for hold, outcome in zip(holds, outcomes, strict=False):
             if isinstance(outcome, Gone):
@@ -205,8 +217,6 @@ class Keeper:
         except BaseException:
             self._put_off(tickets)
             raise
-        finally:
-            self._busy_until = 0.0
         with self._mutex:
             for ticket in tickets:
                 self._debts.pop(ticket.nonce, None)
@@ -221,15 +231,15 @@ class Keeper:
                     pause = min(RETRY_MAX, 2 * debt[2])
                     self._debts[ticket.nonce] = (ticket, now + pause, pause)
 
-    def _limit(self) -> float:
+    def _limit(self, worker: int) -> float:
         """When to cut the request that begins now: in time to try again before a lease ends, and to tell of its end."""
         now = self._runtime.now()
         with self._mutex:
             alarm = self._alarms.earliest()
             limit = now + self._engine.io_timeout
             if alarm is not None:
-                limit = min(limit, now + max(RETRY_MIN, (alarm - now) / 2))
-            self._busy_until = limit
+                limit = min(limit, now + max(RETRY_MIN, (alarm - now) / 2), max(alarm, now))
+            self._workers[worker] = limit
         return limit
 
 

@@ -184,8 +184,8 @@ class Simulation:
     def _drawn(self, workload: Workload) -> Workload:
         """This run's own. With a very long ttl, what is left to lapse instead of being given back is noticed."""
         ttl = workload.ttl
-        if not self._has_to_lapse():
-            ttl = self.choices.pick((ttl, LONG * ttl))
+        choices = (ttl, ttl / 2, ttl / 6) if self._has_to_lapse() else (ttl, ttl / 2, ttl / 6, LONG * ttl)
+        ttl = self.choices.pick(choices)
         return replace(workload, ttl=ttl, hold_max=self.choices.pick((workload.hold_max / 4, workload.hold_max)))
 
     def _has_to_lapse(self) -> bool:

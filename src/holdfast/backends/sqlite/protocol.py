@@ -55,7 +55,7 @@ _AHEAD = f"{_PLACES} AND number < ? AND (exclusive OR ?) ORDER BY number"
 _BEFORE = f"{_PLACES} AND number < ? ORDER BY number DESC"
 _OTHER_LIMIT = f'{_PLACES} AND NOT exclusive AND "limit" IS NOT ?'
 _LOOK = "SELECT fence, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM tickets WHERE name = '' AND number = 0"
-_MINE = "SELECT number, fence FROM tickets WHERE name = ? AND nonce = ?"
+_MINE = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
 _DRAW = "UPDATE tickets SET fence = ? WHERE name = '' AND number = 0"
 _INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _GRANT = "UPDATE tickets SET fence = ?, expires = ?, since = ? WHERE name = ? AND number = ?"
@@ -166,19 +166,17 @@ class SqliteBackend:
 
 def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _InTheWay:
     name = ticket.name
-    number = fence = None
+    number: int | None = None
     last_number, is_in_use = txn.row(_LOOK, name) or _NO_STATE
     if is_in_use:
-        number, fence = txn.row(_MINE, name, ticket.nonce) or (None, None)
+        (number,) = txn.row(_MINE, name, ticket.nonce) or (None,)
         if not ticket.exclusive:
             _agree_on_limit(txn, ticket)
         obstacle = first_obstacle(ticket.limit, _live_ahead(txn, ticket, number))
         if obstacle is not None:
             return _stand_in_line(txn, ticket, number, obstacle, last_number, queue=queue)
     expires = txn.now + ticket.ttl
-    if fence is not None:
-        txn.change(_STAY, expires, name, number)
-        return fence, txn.store
+    # Once more if it was granted before: nobody has heard of that fence, and the row may be an old copy's.
     fence = _draw(txn, last_number)
     if number is None:
         _insert(txn, ticket, fence, fence=fence, expires=expires)

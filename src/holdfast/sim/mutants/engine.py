@@ -163,18 +163,17 @@ class _PaysNothing(Keeper):
 
 
 class _OneTry(Keeper):
-    def _limit(self) -> float:
-        now = self._runtime.now()
-        alarm = self._alarms.earliest()
-        self._busy_until = now + self._engine.io_timeout
+    def _limit(self, worker: int) -> float:
+        now, alarm = self._runtime.now(), self._alarms.earliest()
+        limit = now + self._engine.io_timeout
         if alarm is not None:
-            self._busy_until = min(self._busy_until, max(alarm, now + 0.05))
-        return self._busy_until
+            limit = min(limit, max(alarm, now + 0.05))
+        self._workers[worker] = limit
+        return limit
 
 
 class _NobodyStandsIn(Keeper):
-    async def _stand_in(self, when: float) -> None:
-        """The keeper is the only one who looks at the clock, when it is back."""
+    workers_max = 1
 
 
 class OneTryForARenewal(_WithKeeper):
@@ -263,7 +262,7 @@ ENGINES = [
     ),
     Mutant(
         name="alarm-behind-request",
-        mistake="the news of a loss waits until an unrelated request has its answer",
+        mistake="renewals and the news of a loss wait until an unrelated request has its answer",
         engine=AlarmBehindRequest,
         kinds=frozenset({"slow", "lose_reply", "cancel"}),
         budget=1000,
@@ -272,8 +271,8 @@ ENGINES = [
         name="renews-by-the-ttl-only",
         mistake="a lease that was granted late is renewed as late as any other, and runs out before",
         engine=RenewsByTheTtlOnly,
-        kinds=frozenset({"slow"}),
-        budget=1000,
+        kinds=frozenset({"slow", "stall"}),
+        budget=3000,
     ),
     Mutant(name="no-debts", mistake="what nobody waits for is never taken off the server", engine=NoDebts),
 ]
