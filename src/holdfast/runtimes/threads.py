@@ -85,7 +85,7 @@ def _seconds(until: float) -> float:
 class _Identity(threading.local):
     def __init__(self) -> None:
         self.owner = Owner()
-        self.agent = threading.current_thread().name
+        self.thread = threading.current_thread()
 
 
 class ThreadRuntime:
@@ -110,7 +110,7 @@ class ThreadRuntime:
         return self._identity.owner
 
     def agent(self) -> str:
-        return self._identity.agent
+        return self._identity.thread.name
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
