@@ -230,7 +230,7 @@ def test_every_event_can_be_drawn() -> None:
 
     assert {"nothing left", "single grants"} <= {violation.checker for violation in violations}
     for violation in (*violations, None):
-        assert ET.fromstring(svg(everything, violation).encode())  # noqa: S314
+        assert len(ET.fromstring(svg(everything, violation).encode()))  # noqa: S314
         assert max(map(len, timeline(everything, violation, width=80).splitlines())) <= 80
 
 
@@ -284,7 +284,7 @@ def test_any_name_fits_into_the_svg() -> None:
 
     document = svg(history, judge(history).gravest)
 
-    assert ET.fromstring(document.encode())  # noqa: S314
+    assert len(ET.fromstring(document.encode()))  # noqa: S314
 
 
 def test_rows_of_the_svg_and_of_the_text_are_the_same() -> None:
