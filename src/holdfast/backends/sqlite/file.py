@@ -175,6 +175,14 @@ class LockFile:
             # and beside it SQLite would believe in locks that this process does not have.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
             self._spoilt.add(self._path)
+        self._connection = self._cursor = None
+
+    def __del__(self) -> None:
+        """Dropped with a client that was never closed. Its leases run out; their session closes itself."""
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
 
