@@ -81,7 +81,8 @@ class Keeper:
 
     def stop(self) -> None:
         """End soon, whatever is left: the client is closing."""
-        self._stopped = True
+        with self._mutex:  # or a worker that is about to sleep could clear the bell after it has looked
+            self._stopped = True
         self._bell.set()
 
     def abandon(self, mutex: AbstractContextManager[Any]) -> None:
@@ -127,6 +128,10 @@ class Keeper:
         finally:
             self._forget(worker)
 
+    def _is_back(self, worker: int) -> None:
+        with self._mutex:
+            self._workers[worker] = 0.0
+
     def _forget(self, worker: int) -> None:
         with self._mutex:
             self._workers.pop(worker, None)
@@ -145,7 +150,7 @@ class Keeper:
                 if owed:
                     await self._pay(owed, self._limit(worker))
             finally:
-                self._workers[worker] = 0.0
+                self._is_back(worker)
         except Exception:
             # Whatever broke, the keeper goes on: what it was about is put off, and leases that it cannot renew are told
             # lost at their deadline.
