@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -41,3 +42,11 @@ def _private_default_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch
     """No test touches the user's own lock file."""
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A job in the background of a script ignores SIGINT, and its children do too; handlers are not inherited."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
