@@ -8,6 +8,7 @@ import gc
 import inspect
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,13 @@ def _private_default_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """A job in the background of a script ignores SIGINT, and its children do too; handlers are not inherited."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A job in the background of a script, or under nohup, ignores signals, and so would all that the tests start."""
+    usual: dict[signal.Signals, Any] = {
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGQUIT: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
