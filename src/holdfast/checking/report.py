@@ -74,7 +74,7 @@ class Judge:
 
     def __init__(self, promises: Promises | None = None, checkers: Sequence[type[Checker]] = CHECKERS) -> None:
         self.checkers = [checker(promises or Promises()) for checker in checkers]
-        self._counts: dict[type, int] = dict.fromkeys(h.EVENT_TYPES, 0)  # type: ignore[arg-type]
+        self._counts: dict[type, int] = dict.fromkeys(h.EVENT_TYPES, 0)  # type: ignore[arg-type]  # all are types; mypy sees a union
         self._wait = _Waits()
         self._start: float | None = None
         self._now = float("-inf")

@@ -44,9 +44,6 @@ class Recorder:
         self._owner[nonce] = (client, call)
         return nonce
 
-    def client_of(self, nonce: str) -> str:
-        return self._owner[nonce[:NONCE]][0]
-
     def add(self, event: h.Event) -> None:
         self.history.append(event)
 
@@ -73,10 +70,6 @@ class Recorder:
             elif before is None:
                 self.add(h.Queued(now, client, call, entry.lock, *shape))
         self._seen = tickets
-
-    def forget_all(self) -> None:
-        """The server has lost its data, and knows none of the tickets that it had."""
-        self.look({})
 
     def remained(self, tickets: dict[str, Entry]) -> None:
         """At the end: what is still there."""

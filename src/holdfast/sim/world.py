@@ -32,7 +32,7 @@ class Trap:
     __slots__ = ()
 
     def begin(self, task: Task, turn: int) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # every kind of trap has its own
 
     def __await__(self) -> Generator[Trap, Any, Any]:
         return (yield self)
@@ -71,10 +71,6 @@ class World:
                 raise RuntimeError(f"no end after {STEPS_MAX} steps: something here goes round in circles")
             action(*arguments)
         self.now = max(self.now, until)
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._due
 
 
 class Task:

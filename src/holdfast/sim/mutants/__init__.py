@@ -1,7 +1,8 @@
 """Deliberately broken variants of engine and protocols. Each has to be caught: a survivor is a hole in the harness.
 
-Every promise of the checkers has at least one. Mutants subclass the shipped code and change one thing; they are never
-used outside the simulator.
+Mutants subclass the shipped code and change one thing; they are never used outside the simulator. Which promise each
+one breaks is in tests/sim/test_mutants.py. "Fenced writes", "single grants" and "bounded waiting" have none of their
+own: for these, tests/unit/checking plants the violations.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Server(ABC):
 
     def state(self) -> object:
         """All that it knows, to compare by its `repr`; for exhaustive search."""
-        raise NotImplementedError
+        raise NotImplementedError  # a model without it is searched by seeds only
 
     @abstractmethod
     def break_lock(self, name: str, fence: int) -> None:
@@ -64,11 +64,11 @@ class Server(ABC):
 
     def lose_data(self) -> None:
         """Come back with nothing."""
-        raise NotImplementedError
+        raise NotImplementedError  # who names `lose_data` in `cannot` is never asked
 
     def restore_data(self) -> None:
         """Come back with what was there some time ago."""
-        raise NotImplementedError
+        raise NotImplementedError  # likewise `old_data`
 
     def back_up(self) -> None:  # noqa: B027  (who cannot have old data needs no copy of it)
         """Keep what is there now, to come back with it later."""
