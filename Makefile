@@ -15,7 +15,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv run test test-all lint format readme cover sim bench clean
+.PHONY: help venv servers run test test-all lint format readme cover sim bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -26,7 +26,10 @@ venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 run: $(VENV)/.package ## set up .venv and show locks at work, on the embedded default
 	@$(BIN)/holdfast demo $(ARGS)
 
-test: $(VENV)/.dev ## run the tests
+servers: $(VENV)/.dev ## install the servers that the tests start: with apt-get if root, and into .venv/servers
+	@tools/install-servers $(VENV)
+
+test: servers ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
 # Any one patch release stands for its minor version.
@@ -61,20 +64,23 @@ format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixe
 readme: $(VENV)/.dev ## write the table of guarantees into README.md
 	@$(BIN)/python tests/structure/test_readme.py
 
-cover: $(VENV)/.dev ## run the tests and report coverage, child processes included
+cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest $(ARGS)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-sim: $(VENV)/.package ## search for faults that break a promise: many worlds of each backend, and all small ones
-	@for backend in memory sqlite; do \
+sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each backend, and all small ones
+	@for backend in memory sqlite redis; do \
 		for search in "--seeds 10000 $(ARGS)" --exhaustive --cancels; do \
 			$(BIN)/holdfast simulate --backend $$backend $$search || exit; \
 		done; \
 	done
+	@for backend in redis-setnx redis-getset; do \
+		$(BIN)/holdfast simulate --backend $$backend --seeds 10000 $(ARGS) || exit; \
+	done
 
-bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for under a minute
+bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for two minutes
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
@@ -98,9 +104,10 @@ $(VENV)/.dev: $(VENV)/.package
 	@$(PIP_INSTALL) -e '.[dev]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt
+$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
 	@echo "holdfast: installing the peers into $(VENV)"
 	@$(PIP_INSTALL) -r benchmarks/peers.txt
+	@$(PIP_INSTALL) --no-deps --upgrade --target $(VENV)/apart -r benchmarks/peers-apart.txt
 	@touch $@
 
 $(BIN)/python:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Sequence
 
 from benchmarks import machine, runner
-from benchmarks.contender import all_contenders
+from benchmarks.contender import Contender, all_contenders
 from benchmarks.measure import FULL, QUICK, all_measures
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report
 from benchmarks.results import Record
+from benchmarks.servers import missing
 from benchmarks.table import number
 
 PUBLISHED = os.path.join(runner.ROOT, "docs", "benchmarks")
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     effort = QUICK if arguments.quick else FULL
     if arguments.rounds is not None:
         effort = effort._replace(rounds=arguments.rounds, leases_rounds=arguments.rounds)
-    contenders = all_contenders()
+    contenders = _with_a_server(all_contenders())
     plan = make_plan(all_measures(), contenders, effort, arguments.only)
     if arguments.list:
         _list(plan)
@@ -78,7 +79,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PATTERN",
         help="cases whose name, or a part of it, begins so (see --list; * and ? as in a shell); may be repeated",
     )
-    parser.add_argument("--quick", action="store_true", help="under a minute: one short round, for a first look")
+    parser.add_argument("--quick", action="store_true", help="a minute and a half: one short round, for a first look")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="rounds at most; long cases have fewer")
     parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
     parser.add_argument("--out", default=RESULTS, metavar="FOLDER", help="where the results go")
@@ -105,6 +106,16 @@ def _cores(text: str) -> list[int]:
     if not set(chosen) <= allowed:
         raise argparse.ArgumentTypeError(f"must be some of {','.join(map(str, sorted(allowed)))}, not {text!r}")
     return chosen
+
+
+def _with_a_server(contenders: Sequence[Contender]) -> list[Contender]:
+    """Without those whose server is not on this machine; says which."""
+    servers = {one.server.name: one.server for one in contenders if one.server is not None}
+    absent = missing(list(servers.values()))
+    for server in absent:
+        print(f"benchmarks: no {server.program} on this machine: all on {server.name} is left out", file=sys.stderr)
+    names = {server.name for server in absent}
+    return [one for one in contenders if one.server is None or one.server.name not in names]
 
 
 def _list(plan: Sequence[Group]) -> None:

@@ -1,6 +1,6 @@
 """One contender, one measure, one round: the inside of a process that the runner starts.
 
-    python -m benchmarks.case '{"measure": …, "contender": …, "numbers": …, "folder": …, "cores": [1], "limit": 60}'
+    python -m benchmarks.case '{"measure": …, "contender": …, "numbers": …, "place": …, "cores": [1], "limit": 60}'
 
 Its last line on stdout is the answer as JSON: {"figures": {…}} or {"failed": "…"}.
 """
@@ -29,7 +29,8 @@ def main(text: str) -> None:
     contender = next(one for one in all_contenders() if one.name == job["contender"])
     answer: dict[str, Any]
     try:
-        answer = {"figures": measure.run(contender, job["numbers"], job["folder"])}
+        contender.load()
+        answer = {"figures": measure.run(contender, job["numbers"], job["place"])}
     except Exception as error:
         traceback.print_exc()
         answer = {"failed": f"{type(error).__name__}: {error}"}

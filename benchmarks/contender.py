@@ -1,21 +1,29 @@
 """What a contender is: a lock that takes part, and what a measure has to know about it.
 
-A family is a module in `contenders/` with a list CONTENDERS. To add one (a server, say) write that module; nothing
-else has to know of it. Peers are imported when they are opened, in the process that measures, so that a peer that is
-not installed is a line in the table and no more.
+A family is a module in `contenders/` with a list CONTENDERS. To add one, write that module; nothing else has to know of
+it, but for an arena of its own if it cannot be compared with the others, and its server, if it needs one. Peers are
+imported when they are opened, in the process that measures, so that a peer that is not installed is a line in the table
+and no more.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import pkgutil
 import re
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
+
+from benchmarks.servers import Server
+
+# Packages whose modules have the same name as another's cannot be installed beside it: they lie here.
+APART = os.path.join(sys.prefix, "apart")
 
 
 class Arena(StrEnum):
@@ -24,10 +32,16 @@ class Arena(StrEnum):
     THREADS = "threads of one process"
     TASKS = "tasks of one event loop"
     MACHINE = "processes of one machine"
+    REDIS = "clients of one Redis"
 
     @property
     def slug(self) -> str:
         return self.name.lower()
+
+    @property
+    def has_processes(self) -> bool:
+        """It keeps processes out, not only threads or tasks of one."""
+        return self not in {Arena.THREADS, Arena.TASKS}
 
 
 class Locks(Protocol):
@@ -54,12 +68,16 @@ class Contender:
 
     name: str
     arena: Arena
-    threads: Callable[[str], Locks] | None = None  # opens it; all that it writes goes into the folder it is given
+    # Opens it at the place that it is given: the URL of its server, or a folder, into which all goes that it writes.
+    threads: Callable[[str], Locks] | None = None
     tasks: Callable[[str], AsyncLocks] | None = None
+    server: Server | None = None  # what has to run, in each case anew
     ours: bool = False
     package: str | None = None  # what has to be installed; None: it comes with Python
+    driver: str | None = None  # what has to be installed too
     imports: str  # the import statement of a program that uses it
-    first_use: str  # such a program, after that statement: it takes the lock once, in the folder `sys.argv[1]`
+    # Such a program, after that statement: it takes the lock once, at the place `sys.argv[1]`. None: as another does.
+    first_use: str | None
     waits: str | None  # how it waits for its turn; None: it cannot, so it is not asked to
     order: str = "none"  # in which order those who wait are served
     writes: str = "nothing"  # what reaches the disk, and whether it is synced
@@ -77,14 +95,19 @@ class Contender:
         """Of its package; None if that is not installed, "" if there is none to install."""
         if self.package is None:
             return ""
-        try:
-            return importlib.metadata.version(self.package)
-        except importlib.metadata.PackageNotFoundError:
-            return None
+        return _version(self.package) if self.driver is None or _version(self.driver) else None
+
+    def load(self) -> None:
+        """Import what it needs: before processes are forked, or each of them would have to."""
+        exec(self.imports, {"sys": sys})  # noqa: S102  our own text
+        if self.driver is not None:
+            importlib.import_module(self.driver)
 
 
-def peer(module: str) -> Any:
+def peer(module: str, *, apart: bool = False) -> Any:
     """A module that need not be there where this code is checked: typed as anything, imported when used."""
+    if apart and APART not in sys.path:
+        sys.path.insert(0, APART)
     return importlib.import_module(module)
 
 
@@ -95,3 +118,8 @@ def all_contenders() -> list[Contender]:
     for family in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
         found += importlib.import_module(f"{package.__name__}.{family}").CONTENDERS
     return sorted(found, key=lambda one: not one.ours)
+
+
+def _version(package: str) -> str | None:
+    found = importlib.metadata.distributions(name=package, path=[*sys.path, APART])
+    return next((one.version for one in found), None)

@@ -20,9 +20,11 @@ def describe(cores: Sequence[int], folder: str | None, contenders: Sequence[Cont
     """One line for each fact."""
     versions = {one.package: one.version for one in contenders if one.package and one.version}
     ours = versions.pop("holdfast", "?")
+    servers = {one.server.name: one.server.version() for one in contenders if one.server is not None}
     return {
         "holdfast": f"{ours}{_commit()}",
         "peers": ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or "none installed",
+        "servers": ", ".join(f"{name} {version}" for name, version in servers.items()) or "none",
         "CPU": f"{_cpu_model()}, {os.cpu_count()} cores, {len(cores)} of them used",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}, SQLite {sqlite3.sqlite_version}",

@@ -28,6 +28,7 @@ class Effort(NamedTuple):
     pairs_seconds: float  # uncontended: for that long
     contended_seconds: float
     crowds: tuple[int, ...]  # how many contend
+    back_to_back: bool  # and once more without holding it
     waiters: tuple[int, ...]  # how many wait
     settle_seconds: float  # until all of them certainly wait; more for more than 300
     idle_seconds: float  # for which the cost of waiting is watched
@@ -42,6 +43,7 @@ FULL = Effort(
     pairs_seconds=0.4,
     contended_seconds=1.0,
     crowds=(2, 8),
+    back_to_back=True,
     waiters=(2, 64, 1000),
     settle_seconds=0.3,
     idle_seconds=0.5,
@@ -55,6 +57,7 @@ QUICK = Effort(
     pairs_seconds=0.1,
     contended_seconds=0.25,
     crowds=(8,),
+    back_to_back=False,
     waiters=(64,),
     settle_seconds=0.1,
     idle_seconds=0.2,
@@ -76,7 +79,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Column:
-    """One figure, as a table shows it."""
+    """One figure, as a table shows it; a table in which nobody has that figure goes without."""
 
     key: str
     heading: str  # in up to two lines
@@ -107,7 +110,7 @@ class Measure:
     cannot: Callable[[Contender, Setting], str | None]  # why this contender takes no part; None: it does
     columns: tuple[Column, ...]
     panels: tuple[Panel, ...] = ()  # a plot for each table
-    lines: Panel | None = None  # one plot for all its settings: the dot over the first number of the setting
+    lines: tuple[Panel, ...] = ()  # each one plot for all its settings: the dot over the first number of the setting
     ratio_of: str | None = None  # the figure that is compared with the baseline's
     cores: Callable[[Contender], Literal["one", "all"]] = lambda _: "one"
     layout: Callable[[Contender, Setting], str] | None = None  # a column of words: who does it

@@ -59,7 +59,7 @@ class Group:
 def make_plan(
     measures: Sequence[Measure], contenders: Sequence[Contender], effort: Effort, only: Sequence[str] = ()
 ) -> list[Group]:
-    """All tables, of the cases that match one of the patterns, or of all cases."""
+    """All tables that somebody can be in, of the cases that match one of the patterns, or of all cases."""
     groups = []
     for measure in measures:
         arenas: list[Arena | None] = [*Arena] if measure.by_arena else [None]
@@ -72,6 +72,6 @@ def make_plan(
                     for case in [Case(measure, setting, contender)]
                     if not only or any(case.matches(pattern) for pattern in only)
                 )
-                if cases:
+                if any(measure.cannot(case.contender, setting) is None for case in cases):
                     groups.append(Group(measure, arena, setting, cases, measure.rounds(effort)))
     return groups

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
+from textwrap import wrap
 
 from benchmarks import figures, plots
+from benchmarks.claims import claims_table, judge
 from benchmarks.contender import Contender
-from benchmarks.measure import Effort, Panel
+from benchmarks.measure import Column, Effort, Panel
 from benchmarks.results import Outcome, Record
-from benchmarks.table import Row, Table, number
+from benchmarks.table import WIDTH, Row, Table, number
 
 
 class Report:
@@ -23,10 +26,12 @@ class Report:
         self._effort = effort
         self._contenders = contenders
         self._outcomes = outcomes
+        self._claims = judge(outcomes)
 
     def to_text(self, *, color: bool = False) -> str:
         """For a terminal."""
-        parts = ["\n".join(f"{name + ':':13}{fact}" for name, fact in self._machine.items()) + "\n"]
+        facts = [f"{name + ':':13}{fact}" for name, fact in self._machine.items()]
+        parts = ["\n".join(line for fact in facts for line in wrap(fact, WIDTH, subsequent_indent=" " * 13)) + "\n"]
         measure = None
         for outcome in self._outcomes:
             if outcome.group.measure is not measure:
@@ -34,6 +39,8 @@ class Report:
                 heading = Table(f"== {measure.title}", [""], notes=[measure.explains])
                 parts.append(_paragraph(heading))
             parts.append(outcome_table(outcome).to_text(color=color))
+        if self._claims:
+            parts.append(claims_table(self._claims).to_text(color=color))
         return "\n".join(parts)
 
     def to_markdown(self) -> str:
@@ -48,10 +55,13 @@ class Report:
                 measure = outcome.group.measure
                 parts.append(f"## {measure.title}\n\n{measure.explains}\n")
             parts.append(outcome_table(outcome).to_markdown())
-            name = _plot_name(outcome)
-            if name in drawn:
-                parts.append(f"![{_plot_title(outcome)}]({name})\n")
-                del drawn[name]  # a plot of several tables is shown once
+            for name in _plot_names(outcome):
+                if name in drawn:
+                    parts.append(f"![{_plot_title(outcome)}]({name})\n")
+                    del drawn[name]  # a plot of several tables is shown once
+        if self._claims:
+            parts.append("## What is claimed\n\nOf ourselves, by this run.\n")
+            parts.append(claims_table(self._claims).to_markdown())
         return "\n".join(parts)
 
     def to_json(self) -> str:
@@ -67,20 +77,21 @@ class Report:
             }
             for outcome in self._outcomes
         ]
-        data = {"machine": self._machine, "effort": self._effort._asdict(), "tables": tables}
+        claims = [{**asdict(claim), "holds": claim.holds} for claim in self._claims]
+        data = {"machine": self._machine, "effort": self._effort._asdict(), "tables": tables, "claims": claims}
         return json.dumps(data, indent=1) + "\n"
 
     def to_plots(self) -> dict[str, str]:
         """SVG texts by file name."""
         drawn: dict[str, str] = {}
         for outcome in self._outcomes:
-            name = _plot_name(outcome)
-            if outcome.group.measure.lines is not None:
-                alike = [one for one in self._outcomes if _plot_name(one) == name]
-                if name not in drawn and any(record.good for one in alike for record in one.records):
-                    drawn[name] = _draw_lines(alike, outcome.group.measure.lines)
-            elif any(record.good for record in outcome.records):
-                drawn[name] = _draw_dots(outcome)
+            names = _plot_names(outcome)
+            for name, panel in zip(names, outcome.group.measure.lines, strict=False):
+                alike = [one for one in self._outcomes if name in _plot_names(one)]
+                if name not in drawn and any(record.values(panel.dot) for one in alike for record in one.records):
+                    drawn[name] = _draw_lines(alike, panel)
+            if not outcome.group.measure.lines and any(record.good for record in outcome.records):
+                drawn[names[0]] = _draw_dots(outcome)
         return drawn
 
     def write(self, folder: str) -> None:
@@ -103,8 +114,8 @@ class Report:
 def outcome_table(outcome: Outcome) -> Table:
     """One table: a row for each contender, best known facts first."""
     group, baseline = outcome.group, outcome.baseline
-    measure = group.measure
-    headings = ["", *(["who waits"] if measure.layout else []), *(column.heading for column in measure.columns)]
+    measure, columns = group.measure, _columns(outcome)
+    headings = ["", *(["who waits"] if measure.layout else []), *(column.heading for column in columns)]
     if measure.ratio_of is not None:
         headings += ["±", f"×\n{baseline.case.contender.name}" if baseline else "×\n(no baseline)"]
     table = Table(_title(outcome), headings, words=2 if measure.layout else 1)
@@ -121,7 +132,7 @@ def outcome_table(outcome: Outcome) -> Table:
         elif not record.good:
             row.remark = f"failed: {record.problem}" if record.rounds else record.problem
         else:
-            row.cells += _cells(record, baseline)
+            row.cells += _cells(record, columns, baseline)
             if record.problem is not None:
                 failed = len(record.rounds) - len(record.good)
                 table.notes.append(
@@ -144,11 +155,17 @@ def contender_table(contenders: Sequence[Contender]) -> Table:
     return table
 
 
-def _cells(record: Record, baseline: Record | None) -> list[str]:
+def _columns(outcome: Outcome) -> list[Column]:
+    """Those that somebody has a figure for; all of them, if nobody has any."""
+    columns = outcome.group.measure.columns
+    return [one for one in columns if any(record.values(one.key) for record in outcome.records)] or list(columns)
+
+
+def _cells(record: Record, columns: Sequence[Column], baseline: Record | None) -> list[str]:
     measure, cells = record.case.measure, []
     if measure.layout:
         cells.append(measure.layout(record.case.contender, record.case.setting))
-    cells += [number(record.value(column), plain=column.plain) for column in measure.columns]
+    cells += [number(record.value(column), plain=column.plain) for column in columns]
     if measure.ratio_of is not None:
         values = record.values(measure.ratio_of)
         cells.append(f"{figures.spread(values):.0%}" if len(values) > 1 else "-")
@@ -185,17 +202,20 @@ def _row_data(outcome: Outcome, record: Record) -> dict[str, object]:
     }
 
 
-def _plot_name(outcome: Outcome) -> str:
+def _plot_names(outcome: Outcome) -> list[str]:
+    """The files that show this table: one for all its panels, or one for each panel of lines."""
     group = outcome.group
-    if group.measure.lines is not None:
-        return f"{group.measure.name}{f'-{group.arena.slug}' if group.arena else ''}.svg"
-    return f"{group.slug}.svg"
+    if not group.measure.lines:
+        return [f"{group.slug}.svg"]
+    name = "-".join((group.measure.name, *([group.arena.slug] if group.arena else [])))
+    others = [f"{name}-{panel.dot.replace('_', '-')}.svg" for panel in group.measure.lines[1:]]
+    return [f"{name}.svg", *others]
 
 
 def _plot_title(outcome: Outcome) -> str:
     group = outcome.group
     where = f"{group.arena}, " if group.arena else ""
-    setting = "" if group.measure.lines is not None else group.setting.title
+    setting = "" if group.measure.lines else group.setting.title
     return f"{group.measure.title.partition(':')[0]}: {where}{setting}".rstrip(", ")
 
 
@@ -234,7 +254,7 @@ def _draw_lines(outcomes: Sequence[Outcome], panel: Panel) -> str:
     for outcome in outcomes:
         across = next(iter(outcome.group.setting.numbers.values()))
         for record in outcome.records:
-            if record.good:
+            if record.values(panel.dot):
                 name = record.case.contender.name
                 kinds[name] = "bad" if "bad" in (_kind(record), kinds.get(name)) else _kind(record)
                 points.setdefault(name, []).append((across, panel.scale * figures.median(record.values(panel.dot))))

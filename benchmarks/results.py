@@ -39,14 +39,14 @@ class Record:
         return column.scale * (max(values) if column.over_rounds == "max" else figures.median(values))
 
     def values(self, key: str) -> list[float]:
-        return [one[key] for one in self.good]
+        return [one[key] for one in self.good if key in one]
 
     def ratio(self, baseline: Record, key: str) -> float | None:
         """The median of the ratios within each round: what slows down a whole round does not count."""
         ratios = [
             mine[key] / theirs[key]
             for mine, theirs in zip(self.rounds, baseline.rounds, strict=False)
-            if mine is not None and theirs is not None and theirs[key] > 0
+            if mine is not None and theirs is not None and key in mine and theirs.get(key, 0) > 0
         ]
         return figures.median(ratios) if ratios else None
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.measure import now
 from benchmarks.plan import Case, Group
 from benchmarks.results import Outcome, Record
+from benchmarks.servers import ServerFailed
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -64,16 +65,30 @@ def _cores_for(case: Case, cores: Sequence[int]) -> list[int]:
 
 def _run_case(record: Record, cores: list[int], place: str) -> None:
     """Add the figures of one more round to the record, or what went wrong."""
-    case, folder = record.case, tempfile.mkdtemp(dir=place)
+    folder, server = tempfile.mkdtemp(dir=place), record.case.contender.server
+    try:
+        if server is None:
+            _run_at(record, cores, folder, folder)
+        else:
+            with server.run(folder, cores) as url:
+                _run_at(record, cores, folder, url)
+    except ServerFailed as failed:
+        record.add_failure(str(failed))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_at(record: Record, cores: list[int], folder: str, place: str) -> None:
+    case = record.case
     job = {
         "measure": case.measure.name,
         "contender": case.contender.name,
         "numbers": dict(case.setting.numbers),
-        "folder": folder,
+        "place": place,
         "cores": cores,
         "limit": case.measure.limit,
     }
-    with tempfile.TemporaryFile("w+", dir=place) as errors:
+    with tempfile.TemporaryFile("w+", dir=folder) as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.case", json.dumps(job)],
             cwd=ROOT,
@@ -90,7 +105,6 @@ def _run_case(record: Record, cores: list[int], place: str) -> None:
             return
         finally:
             _end_group(process)
-            shutil.rmtree(folder, ignore_errors=True)
         if process.returncode != 0 or not shown:
             errors.seek(0)
             last = errors.read().strip().rpartition("\n")[2]

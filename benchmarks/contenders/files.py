@@ -147,6 +147,7 @@ async def main():
 asyncio.run(main())
 """,
         waits="polls, 50 ms",
+        baseline_of=("many",),
     ),
     Contender(
         name="fasteners",

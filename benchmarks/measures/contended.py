@@ -24,19 +24,19 @@ from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting,
 HOLD = 0.002  # seconds
 
 
-def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
     """The figures of one window; see the columns below."""
     crowd, seconds, hold = int(numbers["crowd"]), numbers["seconds"], numbers["hold"]
-    if contender.arena is not Arena.MACHINE:
+    if not contender.arena.has_processes:
         seconds /= 2  # nobody polls there, nor waits for seconds
     if contender.arena is Arena.TASKS:
         assert contender.tasks is not None
-        begin, seen = asyncio.run(_many_tasks(contender.tasks(folder), crowd, seconds, hold))
+        begin, seen = asyncio.run(_many_tasks(contender.tasks(place), crowd, seconds, hold))
     elif contender.arena is Arena.THREADS:
         assert contender.threads is not None
-        begin, seen = _many_threads(contender.threads(folder), crowd, seconds, hold)
+        begin, seen = _many_threads(contender.threads(place), crowd, seconds, hold)
     else:
-        begin, seen = _many_processes(contender, folder, crowd, seconds, hold)
+        begin, seen = _many_processes(contender, place, crowd, seconds, hold)
     turns = [
         Turn(who, *times[at : at + 3])
         for who, times in enumerate(seen)
@@ -69,19 +69,24 @@ def judge(turns: list[Turn], crowd: int, begin: float, end: float) -> Figures:
         "wait_max": max(waits),
         "jain": figures.jain(counts),
     }
-    if handed_over:
-        judged["gap_to_another"] = figures.median(handed_over)  # only where somebody else was next; not in the tables
+    if handed_over:  # not in the tables
+        judged["gap_to_another"] = figures.median(handed_over)  # only where somebody else was next
+        # What a wait takes if all have their turns in order, and each holds it and hands it over as fast as here.
+        hold = figures.median(turn.leaving - turn.acquired for turn in inside)
+        judged["fair_share"] = crowd * (hold + judged["gap_to_another"])
+        judged["wait_p99_of_share"] = judged["wait_p99"] / judged["fair_share"]
+        judged["wait_max_of_share"] = judged["wait_max"] / judged["fair_share"]
     return judged
 
 
 def _many_processes(
-    contender: Contender, folder: str, crowd: int, seconds: float, hold: float
+    contender: Contender, place: str, crowd: int, seconds: float, hold: float
 ) -> tuple[float, list[array[float]]]:
     def part(_: int, end: Connection) -> array[float]:
         if contender.tasks is not None:
-            return asyncio.run(_one_task(contender.tasks(folder), end, seconds, hold))
+            return asyncio.run(_one_task(contender.tasks(place), end, seconds, hold))
         assert contender.threads is not None
-        locks = contender.threads(folder)
+        locks = contender.threads(place)
         lock = locks.lock("wanted")
         with lock:  # warm, and the file is there
             pass
@@ -171,14 +176,10 @@ def _settings(effort: Effort) -> list[Setting]:
         )
         for crowd in effort.crowds
     ]
-    most = max(effort.crowds)
-    found.append(
-        Setting(
-            f"{most}-back-to-back",
-            f"{most} contend, back to back",
-            {"crowd": most, "seconds": effort.contended_seconds, "hold": 0.0},
-        )
-    )
+    if effort.back_to_back:
+        most = max(effort.crowds)
+        numbers = {"crowd": most, "seconds": effort.contended_seconds, "hold": 0.0}
+        found.append(Setting(f"{most}-back-to-back", f"{most} contend, back to back", numbers))
     return found
 
 
@@ -187,7 +188,7 @@ def _cannot(contender: Contender, _: Setting) -> str | None:
 
 
 def _cores(contender: Contender) -> Literal["one", "all"]:
-    return "all" if contender.arena is Arena.MACHINE else "one"
+    return "all" if contender.arena.has_processes else "one"
 
 
 MEASURE = Measure(

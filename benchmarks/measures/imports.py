@@ -15,18 +15,27 @@ from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting
 COUNT = "\nprint(len(sys.modules))"
 
 
-def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
     """Bare Python, the import, and a whole first lock, in turn: the medians, and what they are above bare Python."""
     programs = {
         "bare": "import sys",
         "import": f"import sys\n{contender.imports}",
         "first": f"import sys\n{contender.imports}\n{contender.first_use}",
     }
-    modules = {name: _modules(code, folder, name) for name, code in programs.items()}  # and the .pyc files are there
+
+    def own(name: str) -> str:
+        """A place for each, so that every first lock is the first; a server is the same for all."""
+        if contender.server is not None:
+            return place
+        folder = os.path.join(place, name)
+        os.mkdir(folder)
+        return folder
+
+    modules = {name: _modules(code, own(name)) for name, code in programs.items()}  # and the .pyc files are there
     took: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(int(numbers["interpreters"])):
         for name, code in programs.items():
-            took[name].append(_seconds(code, os.path.join(folder, f"{name}-{number}")))
+            took[name].append(_seconds(code, own(f"{name}-{number}")))
     middle = {name: median(values) for name, values in took.items()}
     return {
         "bare": middle["bare"],
@@ -37,22 +46,23 @@ def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figu
     }
 
 
-def _seconds(code: str, folder: str) -> float:
-    os.mkdir(folder)  # its own, so that every first lock is the first
+def _seconds(code: str, place: str) -> float:
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code, folder], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code, place], check=True, stdin=subprocess.DEVNULL)
     return time.perf_counter() - started
 
 
-def _modules(code: str, folder: str, name: str) -> int:
-    own = os.path.join(folder, name)
-    os.mkdir(own)
-    shown = subprocess.run([sys.executable, "-c", code + COUNT, own], check=True, capture_output=True, text=True)
+def _modules(code: str, place: str) -> int:
+    shown = subprocess.run([sys.executable, "-c", code + COUNT, place], check=True, capture_output=True, text=True)
     return int(shown.stdout)
 
 
 def _settings(effort: Effort) -> list[Setting]:
     return [Setting("fresh", "a fresh interpreter each", {"interpreters": effort.imports})]
+
+
+def _cannot(contender: Contender, _: Setting) -> str | None:
+    return "as others of its package" if contender.first_use is None else None
 
 
 MEASURE = Measure(
@@ -64,7 +74,7 @@ MEASURE = Measure(
     ),
     settings=_settings,
     run=run,
-    cannot=lambda _contender, _setting: None,
+    cannot=_cannot,
     columns=(
         Column("import", "import\nms", scale=1e3),
         Column("modules", "import\nmodules", plain=True),

@@ -14,13 +14,13 @@ WINDOW = 2 / 3  # of the ttl: every lease is renewed twice in it, by all who ren
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
     """Take them one after the other, do nothing while they are renewed, give them back one after the other."""
     count, ttl = int(numbers["leases"]), numbers["ttl"]
     if contender.tasks is not None:
-        return asyncio.run(_tasks(contender.tasks(folder), count, ttl))
+        return asyncio.run(_tasks(contender.tasks(place), count, ttl))
     assert contender.threads is not None
-    return _threads(contender.threads(folder), count, ttl)
+    return _threads(contender.threads(place), count, ttl)
 
 
 def _threads(locks: Locks, count: int, ttl: float) -> Figures:

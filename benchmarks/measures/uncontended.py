@@ -17,12 +17,12 @@ SINGLES_SHARE = 0.4  # of the time goes to pairs that are timed one by one
 SINGLES_MAX = 200_000  # more would only fill memory
 
 
-def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
     """Seconds for one acquire and release: the median of many batches, and the p99 of single pairs."""
     if contender.tasks is not None:
-        return asyncio.run(_tasks(contender.tasks(folder), numbers["seconds"]))
+        return asyncio.run(_tasks(contender.tasks(place), numbers["seconds"]))
     assert contender.threads is not None
-    return _threads(contender.threads(folder), numbers["seconds"])
+    return _threads(contender.threads(place), numbers["seconds"])
 
 
 def _threads(locks: Locks, seconds: float) -> Figures:

@@ -15,10 +15,11 @@ from multiprocessing.connection import Connection
 from typing import Literal, NamedTuple
 
 from benchmarks import figures
-from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
+from benchmarks.contender import AsyncLocks, Contender, Locks
 from benchmarks.crowd import Crowd, answer, cpu_of
 from benchmarks.figures import Turn
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
+from benchmarks.servers import Stats
 
 PROCESSES = 2  # that the waiters of a lock between processes are spread over, as threads or as tasks
 PROCESSES_MAX = 64  # where every waiter has to be a process
@@ -41,15 +42,15 @@ class _Script(NamedTuple):
     idle: float  # seconds for which the cost of waiting is watched, in the first pass
 
 
-def run(contender: Contender, numbers: Mapping[str, float], folder: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
     """The figures of one hand-over through the whole queue, the median of all passes; see the columns below."""
     script = _Script(int(numbers["waiters"]), int(numbers["passes"]), numbers["settle"], numbers["idle"])
-    if contender.arena is Arena.MACHINE:
-        return _between_processes(contender, folder, script)
+    if contender.arena.has_processes:
+        return _between_processes(contender, place, script)
     if contender.tasks is not None:
-        return asyncio.run(_in_one_loop(contender.tasks(folder), script))
+        return asyncio.run(_in_one_loop(contender.tasks(place), script))
     assert contender.threads is not None
-    return _in_one_process(contender.threads(folder), script)
+    return _in_one_process(contender.threads(place), script)
 
 
 # ── the holder ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +92,7 @@ async def _in_one_loop(locks: AsyncLocks, script: _Script) -> Figures:
     return ledger.figures()
 
 
-def _between_processes(contender: Contender, folder: str, script: _Script) -> Figures:
+def _between_processes(contender: Contender, place: str, script: _Script) -> Figures:
     """This process is the holder; the waiters are in others."""
     processes = PROCESSES if contender.threads_exclude else script.waiters
 
@@ -99,20 +100,21 @@ def _between_processes(contender: Contender, folder: str, script: _Script) -> Fi
         share = script.waiters // processes + (who < script.waiters % processes)
         mine = script._replace(waiters=share)
         if contender.tasks is not None:
-            asyncio.run(_wait_as_tasks(contender.tasks(folder), mine, end))
+            asyncio.run(_wait_as_tasks(contender.tasks(place), mine, end))
         else:
             assert contender.threads is not None
-            _wait_as_threads(contender.threads(folder), mine, end)
+            _wait_as_threads(contender.threads(place), mine, end)
 
     with Crowd(processes, part) as crowd:
+        stats = contender.server.stats(place) if contender.server is not None else None
         if contender.tasks is not None:
-            return asyncio.run(_hold_as_task(contender.tasks(folder), crowd, script))
+            return asyncio.run(_hold_as_task(contender.tasks(place), crowd, script, stats))
         assert contender.threads is not None
-        return _hold_as_thread(contender.threads(folder), crowd, script)
+        return _hold_as_thread(contender.threads(place), crowd, script, stats)
 
 
-def _hold_as_thread(locks: Locks, crowd: Crowd, script: _Script) -> Figures:
-    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)))
+def _hold_as_thread(locks: Locks, crowd: Crowd, script: _Script, stats: Stats | None) -> Figures:
+    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)), stats)
     _warm_up(locks)
     crowd.hear()  # all are ready
     for number in range(script.passes):
@@ -128,12 +130,15 @@ def _hold_as_thread(locks: Locks, crowd: Crowd, script: _Script) -> Figures:
         seen: list[Seen] = crowd.hear()
         ledger.add(seen, time.process_time() + sum(one.cpu for one in seen))
     crowd.hear()
+    with locks.lock(NAME):
+        ledger.last_release_begins()
+    ledger.last_release_ends()
     locks.close()
     return ledger.figures()
 
 
-async def _hold_as_task(locks: AsyncLocks, crowd: Crowd, script: _Script) -> Figures:
-    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)))
+async def _hold_as_task(locks: AsyncLocks, crowd: Crowd, script: _Script, stats: Stats | None) -> Figures:
+    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)), stats)
     await _warm_up_awaited(locks)
     await asyncio.to_thread(crowd.hear)
     for number in range(script.passes):
@@ -149,6 +154,9 @@ async def _hold_as_task(locks: AsyncLocks, crowd: Crowd, script: _Script) -> Fig
         seen: list[Seen] = await asyncio.to_thread(crowd.hear)
         ledger.add(seen, time.process_time() + sum(one.cpu for one in seen))
     await asyncio.to_thread(crowd.hear)
+    async with locks.lock(NAME):
+        ledger.last_release_begins()
+    ledger.last_release_ends()
     await locks.close()
     return ledger.figures()
 
@@ -257,43 +265,73 @@ async def _warm_up_awaited(locks: AsyncLocks) -> None:
 
 
 class _Ledger:
-    """What each pass took."""
+    """What each pass took: in time, in CPU (a server's included), and in commands that a server ran."""
 
-    def __init__(self, cpu: Callable[[], float]) -> None:
-        """`cpu` gives the CPU seconds of all processes of the case together."""
-        self._cpu = cpu
+    def __init__(self, cpu: Callable[[], float], stats: Stats | None = None) -> None:
+        """`cpu` gives the CPU seconds of all processes of the case together, but for the server's."""
+        self._cpu_of_clients = cpu
+        self._stats = stats
+        self._server = stats.pid() if stats is not None else None
         self._idle = 0.0
-        self._from = (0.0, 0.0)
+        self._idle_commands = 0.0
+        self._last_release = 0.0
+        self._from = (0.0, 0.0, 0.0)
         self._overlaps = 0
         self._handovers: list[float] = []
         self._cpus: list[float] = []
+        self._commands: list[tuple[float, int]] = []
 
     def idle_begins(self) -> None:
-        self._from = (self._cpu(), now())
+        self._begin()
 
     def idle_ends(self) -> None:
-        cpu, wall = self._from
-        self._idle = (self._cpu() - cpu) / (now() - wall)
+        cpu, commands, wall = self._from
+        took = now() - wall
+        self._idle = (self._cpu_of_clients() + self._cpu_of_server() - cpu) / took
+        self._idle_commands = (self._run_by_server() - commands) / took
 
     def leaving(self) -> None:
         """The holder is about to release."""
-        self._from = (self._cpu(), now())
+        self._begin()
 
     def add(self, seen: Sequence[Seen], cpu: float) -> None:
-        """All are through, and by then had used so much CPU."""
-        cpu_before, leaving = self._from
+        """All are through, and by then the clients had used so much CPU."""
+        cpu_before, commands_before, leaving = self._from
         turns = figures.in_order(turn for one in seen for turn in one.turns)
         self._overlaps += figures.overlaps([Turn(0, 0.0, float("-inf"), leaving), *turns])
         self._handovers.append((turns[-1].acquired - leaving) / len(turns))
-        self._cpus.append((cpu - cpu_before) / len(turns))
+        self._cpus.append((cpu + self._cpu_of_server() - cpu_before) / len(turns))
+        self._commands.append((self._run_by_server() - commands_before, len(turns)))
+
+    def last_release_begins(self) -> None:
+        """The holder is about to release once more, and nobody waits."""
+        self._last_release = self._run_by_server()
+
+    def last_release_ends(self) -> None:
+        self._last_release = self._run_by_server() - self._last_release
 
     def figures(self) -> Figures:
-        return {
+        found: Figures = {
             "overlaps": self._overlaps,
             "handover": figures.median(self._handovers),
             "cpu": figures.median(self._cpus),
             "idle": self._idle,
         }
+        if self._stats is not None:
+            # Through n waiters the lock is released n + 1 times and handed over n times: the last goes to nobody.
+            found["commands"] = figures.median((count - self._last_release) / turns for count, turns in self._commands)
+            found["idle_commands"] = self._idle_commands
+            self._stats.close()
+        return found
+
+    def _begin(self) -> None:
+        self._from = (self._cpu_of_clients() + self._cpu_of_server(), self._run_by_server(), now())
+
+    def _cpu_of_server(self) -> float:
+        return cpu_of(self._server) if self._server is not None else 0.0
+
+    def _run_by_server(self) -> float:
+        return self._stats.commands() if self._stats is not None else 0.0
 
 
 def _settings(effort: Effort) -> list[Setting]:
@@ -321,15 +359,15 @@ def _cannot(contender: Contender, setting: Setting) -> str | None:
 
 
 def _cores(contender: Contender) -> Literal["one", "all"]:
-    return "all" if contender.arena is Arena.MACHINE else "one"
+    return "all" if contender.arena.has_processes else "one"
 
 
 def _layout(contender: Contender, setting: Setting) -> str:
     number, unit = int(setting.numbers["waiters"]), "threads" if contender.tasks is None else "tasks"
-    if contender.arena is not Arena.MACHINE:
+    if not contender.arena.has_processes:
         return f"{number:,} {unit}"
     if contender.threads_exclude:
-        return f"{PROCESSES} × {number // PROCESSES} {unit}"
+        return f"{PROCESSES}×{number // PROCESSES} {unit}"
     return f"{number:,} processes"
 
 
@@ -338,17 +376,25 @@ MEASURE = Measure(
     title="A long queue: one hand-over through all who wait",
     explains=(
         "hand-over: from the release until the last waiter has had its turn, divided by their number. CPU: of all "
-        "processes together. waiting: what they use of a core while nothing happens. Less is better throughout."
+        "processes together, a server's too, for one hand-over; commands: that the server runs for one, those within "
+        "scripts included. idle: what they use of a core, and how many commands per second, while all of them wait. "
+        "Less is better throughout."
     ),
     settings=_settings,
     run=run,
     cannot=_cannot,
     columns=(
         Column("handover", "hand-over\nms", scale=1e3),
-        Column("cpu", "CPU each\nms", scale=1e3),
-        Column("idle", "waiting\nCPU %", scale=100),
+        Column("cpu", "CPU\nms", scale=1e3),
+        Column("idle", "idle\nCPU %", scale=100),
+        Column("commands", "com-\nmands"),
+        Column("idle_commands", "idle\n/s"),
     ),
-    lines=Panel("ms for one hand-over, by the number that wait", "handover", None, 1e3),
+    lines=(
+        Panel("ms for one hand-over, by the number that wait", "handover", None, 1e3),
+        Panel("commands that the server runs for one hand-over, by the number that wait", "commands"),
+        Panel("commands per second that the server runs while all wait, by their number", "idle_commands"),
+    ),
     ratio_of="handover",
     cores=_cores,
     layout=_layout,

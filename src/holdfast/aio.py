@@ -139,6 +139,10 @@ class AsyncRWLock(BaseRWLock[AsyncLock]):
 class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
+    In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
+    or a list of redis:// URLs: independent servers, a majority of which decides (redlock).
+    What may stand behind the question mark of a URL may also be given as keywords: `prefix="jobs:"`.
+
     It belongs to the event loop that first uses it.
 
     >>> import asyncio, holdfast

@@ -87,7 +87,8 @@ class Lock(Handle[Lease]):
             LimitConflict: it is in use elsewhere with another limit.
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
-        names.refuse_unknown("acquire", unknown)
+        if unknown:
+            names.refuse_unknown("acquire", unknown)
         return self._attempt(self.waits(timeout)).lease
 
     def release(self) -> None:
@@ -142,6 +143,10 @@ class RWLock(BaseRWLock[Lock]):
 
 class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
+
+    In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
+    or a list of redis:// URLs: independent servers, a majority of which decides (redlock).
+    What may stand behind the question mark of a URL may also be given as keywords: `prefix="jobs:"`.
 
     >>> import holdfast
     >>> client = holdfast.Client("memory://")

@@ -7,17 +7,20 @@
     ├── WouldDeadlock                    you hold it already and it is not reentrant
     ├── BackendError                     the server could not be asked properly
     │   ├── BackendUnavailable           nothing changed there: retry freely
-    │   └── OutcomeUnknown               sent, no answer: it may have happened
+    │   ├── OutcomeUnknown               sent, no answer: it may have happened
+    │   └── QuorumError                  too few nodes answered; .causes says why, node by node
     ├── Unsupported                      this backend cannot promise that; says which can
     ├── UsageError(RuntimeError)         called from the wrong place: another loop, a closed client
     └── ConfigurationError(ValueError)   an argument or setting is refused; says which and what to do
-        └── LimitConflict                two programs disagree on the limit of one lock
+        ├── LimitConflict                two programs disagree on the limit of one lock
+        └── NameConflict                 what the store has under this name cannot be used as this lock
 
 Errors carry their data as attributes, build their own message and survive pickling.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -78,6 +81,18 @@ class OutcomeUnknown(BackendError):
     """The request was sent and no answer came: it may have happened."""
 
 
+class QuorumError(BackendError):
+    """Too few of several nodes answered, or may be counted. Some of them may have done what they were asked."""
+
+    def __init__(self, *, backend: str, needed: int, nodes: int, causes: Mapping[str, HoldfastError]) -> None:
+        why = "; ".join(f"{node}: {_problem(error).removeprefix(f'{node}: ')}" for node, error in causes.items())
+        super().__init__(
+            backend=backend,
+            problem=f"{nodes - len(causes)} of {nodes} nodes answered and count, {needed} are needed ({why})",
+        )
+        self.needed, self.nodes, self.causes = needed, nodes, dict(causes)
+
+
 class Unsupported(HoldfastError):
     """This backend cannot do or promise that."""
 
@@ -105,6 +120,18 @@ class LimitConflict(ConfigurationError):
             "give all programs the same limit, or use another name"
         )
         self.lock, self.ours, self.theirs, self.holder = lock, ours, theirs, holder
+
+
+class NameConflict(ConfigurationError):
+    """The store keeps something else under this lock's name. Found on the server, so only at acquire."""
+
+    def __init__(self, *, lock: str, reason: str) -> None:
+        super().__init__(f"lock {lock!r} cannot be used: {reason}")
+        self.lock, self.reason = lock, reason
+
+
+def _problem(error: HoldfastError) -> str:
+    return error.problem if isinstance(error, BackendError) else str(error)
 
 
 def _shape(limit: int | None) -> str:

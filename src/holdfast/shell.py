@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
 from holdfast.core import names
 from holdfast.core.engine import Engine
@@ -14,7 +14,14 @@ from holdfast.core.holds import Hold
 from holdfast.errors import UsageError
 from holdfast.guarantees import Guarantees
 from holdfast.runtimes import system
-from holdfast.url import Address, default_url, opener, parse
+from holdfast.url import Address, Option, default_url, opener, parse, together
+
+if TYPE_CHECKING:
+    from redis import Redis, RedisCluster
+    from redis.asyncio import Redis as AsyncRedis
+    from redis.asyncio import RedisCluster as AsyncRedisCluster
+
+    Store = str | list[str] | tuple[str, ...] | Redis | RedisCluster | AsyncRedis | AsyncRedisCluster
 
 DEFAULT_TTL = 30.0
 
@@ -54,10 +61,11 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
     _semaphore_type: ClassVar[type[Any]]
     _rwlock_type: ClassVar[type[Any]]
 
-    def __init__(self, url: str | None = None, *, ttl: float = DEFAULT_TTL) -> None:
-        self._url = default_url() if url is None else url
+    def __init__(self, url: Store | None = None, *, ttl: float = DEFAULT_TTL, **options: Option) -> None:
+        self._url = default_url() if url is None else together(url) if isinstance(url, list | tuple) else url
+        self._options = options
         self._ttl = names.check_ttl(ttl)
-        self._address: Address = parse(self._url)
+        self._address: Address = parse(self._url, options)
         self._open = opener(self._address, self._runtime_name)
         self._events = Events()
         self._closed = False
@@ -136,7 +144,9 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
             self._current = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_remake, (type(self), self._url, self._ttl))
+        if not isinstance(self._url, str):
+            raise UsageError("a client made from a driver's client object cannot be pickled: make it from a url")
+        return (_remake, (type(self), self._url, self._ttl, self._options))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -162,5 +172,5 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
         return kind(self, *make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options))
 
 
-def _remake(kind: type[Any], url: str, ttl: float) -> Any:
-    return kind(url, ttl=ttl)
+def _remake(kind: type[Any], url: str, ttl: float, options: dict[str, Option]) -> Any:
+    return kind(url, ttl=ttl, **options)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Scheme(NamedTuple):
@@ -20,12 +20,46 @@ class Scheme(NamedTuple):
     driver: str | None = None  # the module that has to be importable
     extra: str | None = None  # the extra that installs it; None: it comes with Python
     options: tuple[str, ...] = ()  # what may stand behind the question mark
+    adopts: bool = False  # its adopted.py takes the driver's own client object in place of a URL
 
+
+def _redis(*options: str) -> Scheme:
+    common = ("prefix", "method", "compat", "eviction", "replicas", "replicas_timeout")
+    connection = ("connect_timeout", "io_timeout", "client_name")
+    return Scheme(
+        "holdfast.backends.redis",
+        driver="redis",
+        extra="redis",
+        options=(*common, *connection, *options),
+        adopts=True,
+    )
+
+
+_TLS = ("ca_certs", "certfile", "keyfile", "verify")
 
 SCHEMES: dict[str, Scheme] = {
     "memory": Scheme("holdfast.backends.memory"),
     "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3"),
+    "redis": _redis(),
+    "rediss": _redis(*_TLS),
+    "redis+unix": _redis("db", "user", "password"),
+    "redis+sentinel": _redis("sentinel_user", "sentinel_password", "tls", *_TLS),
+    "redis+cluster": _redis("tls", *_TLS),
 }
+
+SCHEMES["redlock"] = Scheme(
+    "holdfast.backends.redlock",
+    driver="redis",
+    extra="redis",
+    options=(
+        *("prefix", "nodes", "max_ttl", "node_timeout", "quarantine", "eviction"),
+        *("connect_timeout", "client_name", "tls", *_TLS),
+    ),
+)
+
+_SECRET = ("password", "sentinel_password")  # options that no message may show
+
+Option = str | float  # what an option may be given as, when it is given as a keyword
 
 
 class Address(NamedTuple):
@@ -36,6 +70,7 @@ class Address(NamedTuple):
     path: str
     options: dict[str, str]
     redacted: str  # the URL without its password: for messages, logs and `client.url`
+    client: object = None  # the driver's own client object, if it was given in place of a URL
 
 
 def default_url() -> str:
@@ -54,33 +89,113 @@ def default_url() -> str:
     return "sqlite://" + os.path.join(os.path.abspath(state), "holdfast", "locks.db")
 
 
-def parse(url: object) -> Address:
-    """Take a URL apart.
+def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
+    """Take a URL apart, or a driver's own client object; `given` are more options, as keywords.
 
     Raises:
         ConfigurationError: not a URL, an unknown scheme or option; says what would do.
     """
-    if not isinstance(url, str) or "://" not in url:
-        raise ConfigurationError(f"url must look like scheme://…, not {url!r} (known: {_known()})")
-    parts = urlsplit(url)
+    if not isinstance(url, str):
+        return _adopt(url, given or {})
+    if "://" not in url:
+        shown = "…" if "@" in url else url  # what stands before an @ may be a password
+        raise ConfigurationError(f"url must look like scheme://…, not {shown!r} (known: {_known()})")
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # which may show a password
+        raise ConfigurationError(
+            "url cannot be read: brackets are for IPv6 addresses, [::1]:6379; elsewhere write [ and ] as %5B and %5D"
+        ) from None
     if parts.scheme not in SCHEMES:
         raise ConfigurationError(f"url has the unknown scheme {parts.scheme!r}{_did_you_mean(parts.scheme, SCHEMES)}")
-    scheme = SCHEMES[parts.scheme]
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        twice = next(name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1)
+        raise ConfigurationError(f"url has the option {twice!r} twice")
+    keywords = in_words(given or {})
+    both = sorted(options.keys() & keywords.keys())
+    if both:
+        raise ConfigurationError(f"the option {both[0]!r} is given in the url and as a keyword: give it once")
+    check_options(parts.scheme, options)
+    check_options(parts.scheme, keywords)
+    if parts.fragment or url.endswith("#"):
+        raise ConfigurationError("url has a fragment: write # as %23 if it belongs to the path or a password")
+    if parts.scheme == "redlock":  # several hosts, and each may have a user before it and a path behind it
+        shown = ",".join(map(_without_password, f"{parts.netloc}{parts.path}".split(",")))
+    else:
+        shown = f"{_without_password(parts.netloc)}{parts.path}"
+    query = "&".join(f"{name}={'***' if name in _SECRET else quote(options[name], safe='/:{}')}" for name in options)
+    redacted = f"{parts.scheme}://{shown}" + (f"?{query}" if query else "")
+    # The redlock scheme has several hosts, and each may have a path: it takes them apart itself.
+    path = parts.path if parts.scheme == "redlock" else unquote(parts.path)
+    return Address(parts.scheme, parts.netloc, path, options | keywords, redacted)
+
+
+def together(urls: Sequence[object]) -> str:
+    """The one URL that names the servers of all these: independent ones, a majority of which decides.
+
+    Raises:
+        ConfigurationError: not each of them is a redis:// or rediss:// URL, or they do not go together.
+    """
+    hosts: list[str] = []
+    schemes: set[str] = set()
+    queries: dict[str, str] = {}
+    for url in urls:
+        scheme, colons, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
+        if not colons or scheme not in {"redis", "rediss"}:
+            known = "redis:// or rediss://"
+            raise ConfigurationError(f"a list of urls is for {known} only, the nodes of a quorum: one is {scheme!r}")
+        place, _, query = rest.partition("?")
+        if "," in place:
+            raise ConfigurationError("one of the urls names several servers: in a list each names one")
+        hosts.append(place)
+        schemes.add(scheme)
+        for option, value in parse_qsl(query, keep_blank_values=True):
+            if queries.setdefault(option, value) != value:
+                raise ConfigurationError(f"the urls differ in the option {option!r}: it is for all of them together")
+    if len(schemes) > 1:
+        raise ConfigurationError("some urls are redis:// and some rediss://: use TLS for all of them, or for none")
+    if "rediss" in schemes:
+        queries["tls"] = "yes"
+    return f"redlock://{','.join(hosts)}" + (f"?{urlencode(queries)}" if queries else "")
+
+
+def check_options(scheme: str, options: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for one that this scheme does not take."""
+    takes = SCHEMES[scheme].options
     for option in options:
-        if option not in scheme.options:
-            known = ", ".join(scheme.options) or "none"
-            hint = _did_you_mean(option, scheme.options) if scheme.options else ""
+        if "@" in option:  # what stands before it may be the rest of a password
+            raise ConfigurationError("url has an @ behind its question mark: write ? as %3F in a password")
+        if option not in takes:
+            known = ", ".join(takes) or "none"
+            hint = _did_you_mean(option, takes) if takes else ""
             raise ConfigurationError(
-                f"url has the unknown option {option!r}{hint} ({parts.scheme}:// takes: {known}); "
+                f"url has the unknown option {option!r}{hint} ({scheme}:// takes: {known}); "
                 "what belongs to a lock, such as ttl, goes to client.lock()"
             )
-    if parts.fragment:
-        raise ConfigurationError(f"url has a fragment (#{parts.fragment}); write # as %23 if it belongs to the path")
-    user, at, hosts = parts.netloc.rpartition("@")
-    shown = f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{hosts}"
-    redacted = f"{parts.scheme}://{shown}{parts.path}" + (f"?{parts.query}" if parts.query else "")
-    return Address(parts.scheme, parts.netloc, unquote(parts.path), options, redacted)
+
+
+def in_words(given: Mapping[str, Option]) -> dict[str, str]:
+    """Options that were given as keywords, as they would stand in a URL."""
+    for name, value in given.items():
+        if not isinstance(value, str | int | float):
+            raise ConfigurationError(f"{name} must be a str or a number, not {type(value).__name__}")
+    words = {True: "yes", False: "no"}
+    return {name: words[value] if isinstance(value, bool) else str(value) for name, value in given.items()}
+
+
+def _adopt(client: object, given: Mapping[str, Option]) -> Address:
+    """The address of what a driver's own client object is connected to."""
+    origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
+    for scheme in SCHEMES.values():
+        if scheme.adopts and scheme.driver in origins:
+            module = importlib.import_module(f"{scheme.package}.adopted")
+            address: Address = module.address_of(client, in_words(given))
+            return address
+    raise ConfigurationError(
+        f"url must look like scheme://…, not {client!r} (known: {_known()}; or a client object of redis-py's)"
+    )
 
 
 def opener(address: Address, runtime: str) -> Callable[..., Any]:
@@ -109,6 +224,11 @@ def require_driver(scheme: str, driver: str, extra: str | None) -> None:
         )
         problem = f"{scheme}:// needs the module {driver!r}, which cannot be imported ({error})"
         raise ConfigurationError(f"{problem}: {how}") from error
+
+
+def _without_password(place: str) -> str:
+    user, at, host = place.rpartition("@")
+    return f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{host}"
 
 
 def _known() -> str:

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from tests.support.redis import shared as redis
+
+_REDIS = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK)
+_REDLOCK = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.NONE, Wake.PUSH, Scope.NETWORK)
+_PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 
 
 class Case(NamedTuple):
@@ -16,9 +21,12 @@ class Case(NamedTuple):
     name: str
     fresh_url: Callable[[Path], str]
     claims: Guarantees
+    shares: bool = True  # it has readers and semaphores too
+    shows_waiters: bool = True  # the store knows who waits
 
 
-CASES = [
+# Each in all suites.
+BACKENDS = [
     Case(
         "memory",
         lambda _: f"memory://{uuid.uuid4().hex}",
@@ -29,4 +37,14 @@ CASES = [
         lambda folder: f"sqlite://{folder}/locks.db",
         Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.MACHINE),
     ),
+    Case("redis", lambda _: redis.fresh_url(), _REDIS),
+]
+
+# Other shapes and methods of these: in our own suite, as far as they go.
+CASES = [
+    *BACKENDS,
+    Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
+    Case("redlock", lambda _: redis.fresh_redlock_url(), _REDLOCK, shares=False),
+    Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
+    Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
 ]

@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 import holdfast
+from tests.conformance.backends import Case
 from tests.conformance.lab import Lab
+
+
+@pytest.fixture(autouse=True)
+def _can_share(case: Case) -> None:
+    if not case.shares:
+        pytest.skip(f"{case.name} has no readers and no semaphores; test_unsupported.py")
 
 
 async def test_readers_share_and_keep_the_writer_out(lab: Lab) -> None:

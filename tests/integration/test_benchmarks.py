@@ -1,5 +1,5 @@
-"""Hazards of benchmarks: a wrong median, an overlap that nobody sees, a peer whose failure ends the run or hides,
-processes that stay behind. Times are never asserted.
+"""Hazards of benchmarks: a wrong median, an overlap that nobody sees, a peer whose failure ends the run or hides, a
+claim that holds only on paper, processes that stay behind. Times are never asserted.
 """
 
 from __future__ import annotations
@@ -7,24 +7,27 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks import figures, plots, runner
+from benchmarks import claims, figures, plots, runner
 from benchmarks.__main__ import main
 from benchmarks.contender import Arena, Contender, all_contenders
 from benchmarks.figures import Turn
-from benchmarks.measure import QUICK, Effort, Measure, all_measures
+from benchmarks.measure import FULL, QUICK, Effort, Measure, all_measures
 from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
+from benchmarks.servers import Redis, ServerFailed
 from benchmarks.table import WIDTH, Row, Table, number
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -33,6 +36,7 @@ TINY = Effort(
     pairs_seconds=0.02,
     contended_seconds=0.05,
     crowds=(2,),
+    back_to_back=True,
     waiters=(3,),
     settle_seconds=0.05,
     idle_seconds=0.05,
@@ -41,6 +45,8 @@ TINY = Effort(
     leases_rounds=1,
     imports=1,
 )
+
+needs_redis = pytest.mark.skipif(Redis().version() is None, reason="no redis-server on this machine")
 
 
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -92,6 +98,16 @@ def test_a_window_counts_who_starves_and_waits_that_end_after_it() -> None:
     assert judged["turns"] == 1
 
 
+def test_waits_are_compared_with_the_fair_share_of_all_who_take_turns() -> None:
+    turns = [Turn(at % 2, at * 3.0 - 3.0, at * 3.0, at * 3.0 + 2.0) for at in range(1, 11)]
+
+    judged = contended.judge(turns, crowd=2, begin=0.0, end=40.0)
+
+    assert judged["gap_to_another"] == 1
+    assert judged["fair_share"] == 6
+    assert judged["wait_max_of_share"] == 0.5
+
+
 def test_a_ratio_is_taken_within_each_round() -> None:
     mine, theirs = _record("holdfast sqlite", [10, 300]), _record("two SQLite statements", [5, 100])
 
@@ -137,6 +153,41 @@ def test_a_lock_that_let_two_in_is_shown_as_broken_in_red() -> None:
     assert "BROKEN: 3 turns overlapped" in shown
 
 
+def test_a_column_that_nobody_has_a_figure_for_is_left_out() -> None:
+    outcome = _outcome(_record("holdfast sqlite", [1]))
+    del outcome.records[0].good[0]["single_p99"]
+
+    shown = outcome_table(outcome).to_text()
+
+    assert "a pair" in shown
+    assert "p99" not in shown
+
+
+def test_claims_are_judged_by_what_was_run_and_by_nothing_else() -> None:
+    ours, theirs, bare = "holdfast redis", "redis-py Lock", "two Connection calls"
+    fine = [_outcome(_record(ours, [6, 5]), _record(theirs, [10, 10]))]
+    slow = [_outcome(_record(ours, [9, 9]), _record(theirs, [10, 10]), _record(bare, [3, 3]))]
+
+    (judged,) = claims.judge(fine)
+    assert (judged.measured, judged.limit, judged.holds) == (0.55, 0.6, True)
+    assert [one.holds for one in claims.judge(slow)] == [False, False]
+    assert claims.judge([_outcome(_record("holdfast sqlite", [1]))]) == []
+    assert "NO" in claims.claims_table(claims.judge(slow)).to_text()
+    assert "NO" not in claims.claims_table(claims.judge(fine)).to_text()
+
+
+def test_every_claim_is_about_somebody_who_takes_part_and_something_that_is_measured() -> None:
+    outcomes = [
+        Outcome(group, {}, [Record(case, [_ones(group.measure)]) for case in group.cases])
+        for group in make_plan(all_measures(), all_contenders(), FULL)
+    ]
+
+    judged = claims.judge(outcomes)
+
+    assert len(judged) == len(claims.CLAIMS)
+    assert max(map(len, claims.claims_table(judged).to_text().splitlines())) <= WIDTH
+
+
 def test_plots_are_well_formed_and_name_everybody() -> None:
     marks = [plots.Mark("ours", "ours", 2.0, 30.0, 1.9, 2.1), plots.Mark("<theirs>", "peer", 0.0)]
     drawn = [
@@ -165,23 +216,121 @@ def test_patterns_match_whole_parts_from_their_beginning() -> None:
     assert not chosen("nobody")
 
 
+def test_no_table_is_planned_that_nobody_can_be_in() -> None:
+    plan = make_plan(all_measures(), all_contenders(), QUICK, ["many"])
+
+    assert {group.arena for group in plan} == {Arena.TASKS, Arena.MACHINE, Arena.REDIS}
+
+
+def test_without_its_server_a_family_is_left_out_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    status = main(["--list"])
+
+    listed = capsys.readouterr()
+    assert status == 0
+    assert listed.err == "benchmarks: no redis-server on this machine: all on Redis is left out\n"
+    assert "/redis/" not in listed.out
+    assert "/machine/" in listed.out
+
+
 def test_every_arena_of_a_measure_with_ratios_has_exactly_one_baseline() -> None:
     for group in make_plan(all_measures(), all_contenders(), QUICK):
         named = [case for case in group.cases if group.measure.name in case.contender.baseline_of]
         assert len(named) == (group.measure.ratio_of is not None), group.slug
 
 
+# ── servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_redis
+def test_a_server_runs_for_as_long_as_the_block_and_only_on_its_cores(tmp_path: Path) -> None:
+    with Redis().run(str(tmp_path), CORES[-1:]) as url:
+        stats = Redis().stats(url)
+        pid = stats.pid()
+        cores = os.sched_getaffinity(pid)
+        stats.close()
+
+    assert cores == {CORES[-1]}
+    assert not Path("/proc", str(pid)).exists()
+    with pytest.raises(ConnectionRefusedError):
+        _connect(url)
+
+
+@needs_redis
+def test_commands_are_counted_exactly_with_those_of_scripts_and_without_those_that_count(tmp_path: Path) -> None:
+    with Redis().run(str(tmp_path), CORES) as url, _connect(url) as client:
+        stats = Redis().stats(url)
+        before = stats.commands()
+        client.sendall(b"PING\r\n")
+        assert client.recv(64) == b"+PONG\r\n"
+        stats.pid()
+        plain = stats.commands() - before
+        client.sendall(b"EVAL \"redis.call('SET', 'a', 1) return redis.call('GET', 'a')\" 0\r\n")
+        assert client.recv(64) == b"$1\r\n1\r\n"
+        scripted = stats.commands() - before - plain
+        stats.close()
+
+    assert plain == 1
+    assert scripted == 3
+
+
+@needs_redis
+def test_a_server_ends_with_its_runner_even_if_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from benchmarks.servers import Redis\n"
+        f"with Redis().run(sys.argv[1], {CORES}) as url: print(url, flush=True); time.sleep(60)"
+    )
+    runs = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=runner.ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert runs.stdout is not None
+    url = runs.stdout.readline().strip()
+    _connect(url).close()
+
+    runs.kill()
+    runs.wait()
+    runs.stdout.close()
+
+    while True:
+        try:
+            _connect(url).close()
+        except ConnectionRefusedError:
+            break
+        time.sleep(0.01)
+
+
+@needs_redis
+def test_a_server_that_does_not_come_up_says_why_and_is_a_failure_of_its_case_only(tmp_path: Path) -> None:
+    class Misled(Redis):
+        program = "false"
+
+    with pytest.raises(ServerFailed, match="false did not start"), Misled().run(str(tmp_path), CORES):
+        pass
+    plan = make_plan(all_measures(), all_contenders(), TINY, ["uncontended/redis/pairs/two-connection-calls"])
+    case = plan[0].cases[0]
+    group = replace(plan[0], cases=(replace(case, contender=replace(case.contender, server=Misled())),))
+
+    (outcome,) = runner.run([group], cores=CORES, folder=str(tmp_path))
+
+    assert "false did not start" in (outcome.records[0].problem or "")
+
+
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_tiny_run_of_everything_of_ours(tmp_path: Path) -> None:
-    plan = make_plan(all_measures(), all_contenders(), TINY, ["holdfast-*"])
+    plan = make_plan(all_measures(), _contenders_here(), TINY, ["holdfast-*"])
 
     outcomes = runner.run(plan, cores=CORES, folder=str(tmp_path))
 
     assert {outcome.group.measure.name for outcome in outcomes} == {measure.name for measure in all_measures()}
     for outcome in outcomes:
         for record in outcome.records:
+            if outcome.group.measure.cannot(record.case.contender, outcome.group.setting):
+                continue
             assert record.problem is None, (record.case.name, record.problem)
             assert len(record.good) == outcome.group.rounds
             assert not record.is_broken
@@ -191,6 +340,22 @@ def test_a_tiny_run_of_everything_of_ours(tmp_path: Path) -> None:
     assert all(svg.startswith("<svg ") for svg in report.to_plots().values())
     report.write(str(tmp_path / "out"))
     assert json.loads((tmp_path / "out" / "results.json").read_text())["machine"] == {"CPU": "known"}
+
+
+@needs_redis
+def test_on_a_server_its_commands_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    plan = make_plan(all_measures(), _contenders_here(), TINY, ["waiters/redis/3/redis-py"])
+
+    (outcome,) = runner.run(plan, cores=CORES, folder=str(tmp_path))
+
+    assert [record.problem for record in outcome.records] == [None, None]
+    for record in outcome.records:
+        assert record.good[0]["commands"] >= 4  # a SET that gets it; a script that looks and deletes
+        assert "idle_commands" in record.good[0]
+    drawn = Report({}, TINY, [], [outcome]).to_plots()
+    assert set(drawn) == {"waiters-redis.svg", "waiters-redis-commands.svg", "waiters-redis-idle-commands.svg"}
+    assert not list(tmp_path.iterdir())
 
 
 def test_rounds_are_interleaved(tmp_path: Path) -> None:
@@ -274,6 +439,26 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not _processes_with(str(tmp_path))
 
 
+def _contenders_here() -> list[Contender]:
+    """Those whose driver and server this machine has."""
+    return [one for one in all_contenders() if one.version is not None and _has_server(one)]
+
+
+def _has_server(contender: Contender) -> bool:
+    return contender.server is None or contender.server.version() is not None
+
+
+def _connect(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=5.0)
+
+
+def _ones(measure: Measure) -> dict[str, float]:
+    """A round in which everything was 1."""
+    more = ["gap_to_another", "wait_p99_of_share", "wait_max_of_share"]
+    return dict.fromkeys([*(column.key for column in measure.columns), *more], 1.0)
+
+
 def _processes_with(words: str) -> list[str]:
     """The processes of this machine that were started with these words."""
     found = []
@@ -303,5 +488,5 @@ def _record(name: str, pairs: list[float]) -> Record:
 
 def _outcome(*records: Record) -> Outcome:
     case = records[0].case
-    group = Group(case.measure, Arena.MACHINE, case.setting, tuple(one.case for one in records), rounds=1)
+    group = Group(case.measure, case.contender.arena, case.setting, tuple(one.case for one in records), rounds=1)
     return Outcome(group, {one.case.contender.name: 1 for one in records}, list(records))

@@ -12,7 +12,7 @@ from holdfast.checking import history as h
 from holdfast.sim.run import Plan, run
 from holdfast.sim.search import Outcome, search
 
-BACKENDS = ("memory", "sqlite")
+BACKENDS = ("memory", "sqlite", "redis")
 PRINT_HISTORIES = """
 import sys
 from holdfast.checking.history import to_lines

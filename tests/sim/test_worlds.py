@@ -60,7 +60,9 @@ def test_a_fault_happens_where_it_is_enabled_and_can_and_no_other_does(kind: str
 def test_what_is_said_to_happen_is_in_the_history(backend: str) -> None:
     kinds: dict[str, type] = {"pause": h.Paused, "crash": h.Crashed, "cut": h.CutOff, "break_lock": h.Forgot}
     for kind, event in kinds.items():
-        ran = run(only(kind, backend), 3)
+        if kind in SERVERS[backend].cannot:
+            continue
+        ran = run(only(kind, backend), 4)
 
         assert sum(type(one) is event for one in ran.history) == ran.happened[kind] > 0
 

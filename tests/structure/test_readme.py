@@ -5,6 +5,7 @@ As a program (`make readme`) this writes the table.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import textwrap
@@ -19,15 +20,41 @@ from holdfast.url import SCHEMES
 
 README = Path(__file__).parents[2] / "README.md"
 MARKED = re.compile(r"(<!-- guarantees: .*? -->\n)(.*?)(<!-- /guarantees -->)", re.DOTALL)
-EXAMPLE_URLS = {"memory": "memory://", "sqlite": "sqlite:///var/tmp/holdfast-readme.db"}
+EXAMPLE_URLS = {
+    "memory": "memory://",
+    "sqlite": "sqlite:///var/tmp/holdfast-readme.db",
+    "redis": "redis://cache.example:6379/0",
+    "rediss": "rediss://cache.example:6379/0",
+    "redis+unix": "redis+unix:///run/redis/redis.sock",
+    "redis+sentinel": "redis+sentinel://one.example,two.example,three.example/locks/0",
+    "redis+cluster": "redis+cluster://one.example,two.example",
+    "redlock": "redlock://one.example,two.example,three.example",
+}
 
 
 def table() -> str:
+    """A row for each backend, and for each of its methods; schemes of one backend differ in how to get there only."""
     lines = ["| backend | " + " | ".join(Guarantees._fields) + " |", "|---" * (1 + len(Guarantees._fields)) + "|"]
-    for scheme in SCHEMES:
-        promised = holdfast.Client(EXAMPLE_URLS[scheme]).guarantees.as_dict()
-        lines.append(f"| `{scheme}://` | " + " | ".join(promised.values()) + " |")
+    backends: dict[str, list[str]] = {}
+    for scheme, row in SCHEMES.items():
+        backends.setdefault(row.package, []).append(scheme)
+    for package, schemes in backends.items():
+        promised = importlib.import_module(f"{package}.protocol").GUARANTEES
+        methods = promised if isinstance(promised, dict) else {"": promised}
+        first, *others = (f"`{scheme}://`" for scheme in schemes)
+        names = [f"{first}, {', '.join(others)}" if others else first]
+        names += [f"{first} with `method={method}`" for method in [*methods][1:]]
+        for name, guarantees in zip(names, methods.values(), strict=True):
+            lines.append(f"| {name} | " + " | ".join(guarantees.as_dict().values()) + " |")
     return "\n".join(lines) + "\n"
+
+
+def test_a_client_that_has_asked_nobody_yet_promises_what_the_table_says() -> None:
+    for scheme, row in SCHEMES.items():
+        promised = importlib.import_module(f"{row.package}.protocol").GUARANTEES
+        least = next(iter(promised.values())) if isinstance(promised, dict) else promised
+
+        assert holdfast.Client(EXAMPLE_URLS[scheme]).guarantees == least
 
 
 def test_the_table_of_guarantees_is_what_the_backends_claim() -> None:

@@ -120,10 +120,11 @@ def test_words_of_other_libraries_in_acquire() -> None:
         ("localhost:6379", "url must look like scheme://"),
         (7, "url must look like scheme://"),
         ("sqlte:///tmp/x.db", r"unknown scheme 'sqlte' \(did you mean 'sqlite'\?\)"),
-        ("mongo://x", r"unknown scheme 'mongo' \(known: memory, sqlite\)"),
+        ("mongo://x", r"unknown scheme 'mongo' \(known: memory, sqlite, redis, "),
         ("memory://x?ttl=5", "unknown option 'ttl'.*takes: none.*goes to client.lock"),
         ("sqlite:///tmp/x.db?timout=5", "unknown option 'timout'"),
         ("sqlite:///tmp/x#y.db", "fragment.*%23"),
+        ("redis://cache?prefix=a&prefix=b", "the option 'prefix' twice"),
         ("sqlite://relative.db", "absolute path"),
         ("sqlite://", "absolute path"),
     ],
@@ -191,3 +192,35 @@ def test_passwords_are_never_shown() -> None:
 
     assert client.url == "memory://user:***@host/0"
     assert "s3cret" not in repr(client)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis:/user:s3cret@host",
+        "redis://user:s3cret#x@host",
+        "redis://user:x#s3cret@host",
+        "redis://user:x/s3cret@host",
+        "redis://user:x?s3cret@host",
+        "redis://user:x:s3cret@host:port",
+        "redis://:s3cret@host:port",
+        "redis+unix:///run/redis.sock?password=s3cret&db=x",
+        "redis+sentinel://host/locks?sentinel_password=s3cret&replicas=x",
+    ],
+)
+def test_passwords_are_not_shown_in_refusals_either(make: Any, url: str) -> None:
+    with pytest.raises(holdfast.ConfigurationError) as refused:
+        make(url)
+
+    assert "s3cret" not in str(refused.value)
+
+
+def test_options_may_be_keywords_but_not_both(make: Any) -> None:
+    assert "s3cret" not in make("redis+unix:///run/redis.sock", password="s3cret").url  # noqa: S106
+
+    with refused("'prefix' is given in the url and as a keyword"):
+        make("redis://cache?prefix=a", prefix="b")
+    with refused(r"unknown option 'timeout'.*goes to client.lock\(\)"):
+        make("redis://cache", timeout=5)
+    with refused("prefix must be a str or a number, not list"):
+        make("redis://cache", prefix=["a"])

@@ -28,10 +28,14 @@ server is asked.
 """
 
 
+_WIDTH = 80  # columns
+
+
 class Backend(NamedTuple):
     """One scheme, as far as it can be known without opening a store."""
 
     scheme: str
+    folder: str  # of the code behind it, which other schemes may share
     guarantees: Mapping[str, Guarantees]  # for each method; the key is "" if there is only one
     primitives: tuple[str, ...]
     options: tuple[str, ...]
@@ -99,6 +103,7 @@ def describe(name: str, scheme: Scheme) -> Backend:
     is_installed, package, version = _driver(scheme.driver)
     return Backend(
         scheme=name,
+        folder=scheme.package,
         guarantees=declared if isinstance(declared, Mapping) else {"": declared},
         primitives=tuple(getattr(protocol, "PRIMITIVES", facts.PRIMITIVES)),
         options=scheme.options,
@@ -143,25 +148,42 @@ def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
     from holdfast.cli.tables import Column, draw
     from holdfast.guarantees import Guarantees
 
+    # Several schemes may lead to one backend; what it promises is said once.
+    alike: dict[str, list[Backend]] = {}
+    for each in backends:
+        alike.setdefault(each.folder, []).append(each)
     promises = draw(
         [Column("backend", flexible=True), *map(Column, Guarantees._fields)],
-        [row for each in backends for row in _promises(each)],
+        [row for first, *_ in alike.values() for row in _promises(first)],
         terminal,
     )
+    same = [
+        f"{', '.join(f'{other.scheme}://' for other in others)}: as {first.scheme}://"
+        for first, *others in alike.values()
+        if others
+    ]
     needs = draw(
         [Column("backend"), Column("primitives", flexible=True), Column("driver", flexible=True)],
         [(f"{each.scheme}://", ", ".join(each.primitives), _driver_words(each)) for each in backends],
         terminal,
     )
-    taken = [f"  {each.scheme}://…?{'=…&'.join(each.options)}=…" for each in backends if each.options]
+    taken = [line for each in backends if each.options for line in _options(each)]
     missing = [f"  {each.scheme}://  {each.install}" for each in backends if each.install and not each.is_installed]
     return [
         *promises,
+        *same,
         "",
         *needs,
         *(["", "options:", *taken] if taken else []),
         *(["", "to install what is missing:", *missing] if missing else []),
     ]
+
+
+def _options(backend: Backend) -> list[str]:
+    import textwrap
+
+    name = f"  {backend.scheme}://  "
+    return textwrap.wrap(name + ", ".join(backend.options), _WIDTH, subsequent_indent=" " * len(name))
 
 
 def _promises(backend: Backend) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -11,9 +12,11 @@ _WHOLE_FROM = 10  # seconds from which tenths do not matter
 def short(seconds: float) -> str:
     """In one unit and up to four characters, for a table. Never more than is true.
 
-    >>> short(3.25), short(59.9), short(150), short(90_000)
-    ('3.2s', '59s', '2m', '1d')
+    >>> short(3.25), short(59.9), short(150), short(90_000), short(math.inf)
+    ('3.2s', '59s', '2m', '1d', '-')
     """
+    if seconds == math.inf:
+        return "-"
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{int(seconds // size)}{unit[0]}"
@@ -23,9 +26,11 @@ def short(seconds: float) -> str:
 def long(seconds: float) -> str:
     """In two units, where there is room.
 
-    >>> long(3.25), long(150), long(90_000)
-    ('3.2 s', '2 min 30 s', '1 d 1 h')
+    >>> long(3.25), long(150), long(90_000), long(math.inf)
+    ('3.2 s', '2 min 30 s', '1 d 1 h', 'no end')
     """
+    if seconds == math.inf:
+        return "no end"
     smaller = (*_UNITS[1:], (1, "s"))
     for (size, unit), (part, part_unit) in zip(_UNITS, smaller, strict=True):
         if seconds >= size:
@@ -34,8 +39,8 @@ def long(seconds: float) -> str:
 
 
 def age(since: float, now: float) -> float:
-    """Seconds since a moment on another machine's clock, which may be ahead of ours."""
-    return max(0.0, now - since)
+    """Seconds since a moment on another machine's clock, which may be ahead of ours; 0 is a moment nobody knows."""
+    return max(0.0, now - since) if since else math.inf
 
 
 def moment(at: float) -> str:

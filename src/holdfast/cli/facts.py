@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,8 @@ def ticket_as_dict(ticket: TicketInfo) -> dict[str, Any]:
         "pid": ticket.pid,
         "agent": ticket.agent,
         "program": ticket.program,
-        "since": ticket.since,
-        "ttl_left": ticket.remaining,
+        "since": ticket.since or None,  # another program does not say
+        "ttl_left": ticket.remaining if math.isfinite(ticket.remaining) else None,
         "exclusive": ticket.exclusive,
         "meta": dict(ticket.meta),
     }

@@ -84,7 +84,7 @@ def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]
         (role(holder, info, "holder"), who(holder)),
         ("program", escape(holder.program)),
         ("thread or task", escape(holder.agent)),
-        ("since", f"{moment(holder.since)} ({long(age(holder.since, now))} ago)"),
+        ("since", f"{moment(holder.since)} ({long(age(holder.since, now))} ago)" if holder.since else "unknown"),
         ("ttl left", long(holder.remaining)),
         ("fence", str(holder.fence)),
     ]

@@ -28,12 +28,12 @@ class Agenda(Generic[T]):
         """Note it for its due time, unless it is not due at all."""
         when = self._due(item)
         if when is not None:
-            self.put(when, item)
+            self.put(when, weakref.ref(item))
 
-    def put(self, when: float, item: T) -> None:
+    def put(self, when: float, item: weakref.ref[T]) -> None:
         """Note it for a time that the caller knows to be its due time."""
         self._count += 1
-        heapq.heappush(self._heap, (when, self._count, weakref.ref(item)))
+        heapq.heappush(self._heap, (when, self._count, item))
         if len(self._heap) > self._sweep_at:
             self._sweep()
 

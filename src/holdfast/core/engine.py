@@ -10,13 +10,23 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, TypeVar
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import Keeper
 from holdfast.core.tickets import Gone, Ticket, Waiting
-from holdfast.errors import BackendError, BackendUnavailable, NotHeld, OutcomeUnknown, UsageError, WouldDeadlock
+from holdfast.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    NotHeld,
+    OutcomeUnknown,
+    QuorumError,
+    UsageError,
+    WouldDeadlock,
+)
 
 if TYPE_CHECKING:
     from holdfast.core.handles import Handle
@@ -53,6 +63,7 @@ class Engine(Generic[L]):
         self._lease_type = lease_type
         self._serial = next(_serials)
         self._who = runtime.who()
+        self._last_info = ("", "")  # a lock's meta, and what tickets say with it: mostly the same as the last time
         self._holds: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of their grants
         self._waiting: dict[str, Ticket] = {}
         self._keeper = Keeper(self)
@@ -60,7 +71,7 @@ class Engine(Generic[L]):
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def acquire(self, lock: Handle[L], timeout: float | None) -> Attempt[L]:
+    def acquire(self, lock: Handle[L], timeout: float | None) -> Coroutine[Any, Any, Attempt[L]]:
         """Take the lock, or wait for it until the time is up.
 
         Raises:
@@ -70,9 +81,7 @@ class Engine(Generic[L]):
         """
         owner = self.runtime.owner()
         held = self._held_by(owner, lock.terms)
-        if held is not None:
-            return self._reenter(held, lock, owner, timeout)
-        return await self._take(lock, owner, timeout)
+        return self._take(lock, owner, timeout) if held is None else self._reenter(held, lock, owner, timeout)
 
     async def _take(self, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
         terms = lock.terms
@@ -84,28 +93,36 @@ class Engine(Generic[L]):
         outage: BackendError | None = None  # what keeps us from its next one
         pause = OUTAGE_PAUSE_MIN
         known = False  # the server may have heard of this ticket
+        limit = started + self.io_timeout if timeout is None else self._limit(give_up)
         try:
             while not self._closed:
                 was_known, known = known, True
                 try:
-                    outcome = await self.backend.enter(ticket, queue=timeout != 0, deadline=self._limit(give_up))
+                    outcome = await self.backend.enter(ticket, queue=timeout != 0, deadline=limit)
                 except BackendUnavailable as error:
                     known, outage = was_known, error
                     if in_the_way is None:
                         raise  # before the first answer, down is down
+                except ConfigurationError:
+                    known = was_known  # refused, so nothing has changed
+                    raise
+                except QuorumError as error:
+                    outage = error
+                    if in_the_way is None:
+                        raise
                 except OutcomeUnknown as error:
                     if in_the_way is None and outage is not None:
                         raise
                     outage = error  # a lost reply: the next round asks again, which is the same question
                 else:
                     if isinstance(outcome, Waiting):
-                        if self.events and in_the_way is None:
+                        if self.events.subscribers and in_the_way is None:
                             self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
                         in_the_way, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
                     elif (since := self.runtime.now()) < outcome.deadline - terms.stop_margin:
-                        hold = self._lease_type(self, terms, ticket, outcome, since=since, owner=owner, lock=lock)
+                        hold = self._lease_type(self, terms, ticket, outcome, since, owner, lock)
                         self._publish(hold, lock, owner)
-                        if self.events:
+                        if self.events.subscribers:
                             self.events.emit(Event("acquired", terms.name, hold.fence, since - started))
                         return Attempt(hold)
                     else:
@@ -121,6 +138,7 @@ class Engine(Generic[L]):
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
                 elif in_the_way is not None:
                     await self._wait(ticket, min(give_up, now + in_the_way.look_again_in))
+                limit = self._limit(give_up)
             if self._closed:
                 await self._withdraw(ticket, give_up)
                 raise UsageError("the client was closed while this waited")
@@ -153,7 +171,7 @@ class Engine(Generic[L]):
             owner.holds.pop(key, None)
         return held if held is not None and held.held else None
 
-    def _reenter(self, held: L, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
+    async def _reenter(self, held: L, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
         """The owner has it already: count, if both sides agreed to that and the old lease covers the new claim."""
         terms = lock.terms
         if terms.reentrant and held._terms.reentrant and (held._terms.exclusive or not terms.exclusive):
@@ -181,13 +199,14 @@ class Engine(Generic[L]):
         raise WouldDeadlock(lock=terms.name, fence=held.fence, reason=reason)
 
     def _publish(self, hold: L, lock: Handle[L], owner: Owner) -> None:
+        terms, ref = hold._terms, weakref.ref(hold)
         hold._phase = Phase.HELD
-        if not hold._terms.is_permit:
-            owner.holds[self._serial, hold._terms.name] = weakref.ref(hold)
+        if terms.exclusive or terms.limit is None:  # not one of several permits that an owner may take at once
+            owner.holds[self._serial, terms.name] = ref
         lock.keep(owner, hold)
         with self.mutex:
-            self._holds[hold._ticket.nonce] = weakref.ref(hold)
-        self._keeper.add(hold)
+            self._holds[hold._ticket.nonce] = ref
+        self._keeper.add(hold, ref)
 
     def _unpublish(self, hold: L, phase: Phase) -> None:
         with self.mutex:
@@ -210,21 +229,19 @@ class Engine(Generic[L]):
 
     async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
         try:
-            await self.backend.leave([ticket], deadline=self._limit(give_up))
+            (was_ours,) = await self.backend.leave([ticket], deadline=self._limit(give_up))
+            if isinstance(was_ours, BackendError):
+                raise was_ours
         except BackendError:
             self._keeper.owe(ticket)  # the caller's answer does not change: the lock was busy
 
     def _ticket(self, terms: Terms) -> Ticket:
         runtime = self.runtime
-        return Ticket(
-            terms.name,
-            runtime.nonce(),
-            terms.ttl,
-            terms.limit,
-            terms.exclusive,
-            runtime.agent(),
-            f'{{"who": {self._who}, "meta": {terms.meta_json}}}',
-        )
+        meta, info = self._last_info
+        if meta is not terms.meta_json:
+            info = f'{{"who": {self._who}, "meta": {terms.meta_json}}}'
+            self._last_info = (terms.meta_json, info)
+        return Ticket(terms.name, runtime.nonce(), terms.ttl, terms.limit, terms.exclusive, runtime.agent(), info)
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -250,6 +267,8 @@ class Engine(Generic[L]):
                 begun = True
                 hold._phase = Phase.RELEASING
             was_ours = (await self.backend.leave([hold._ticket], deadline=self._limit()))[0]
+            if isinstance(was_ours, BackendError):
+                raise was_ours
             if repeated:
                 self._keeper.forgive(hold._ticket)
             elif not was_ours:
@@ -265,7 +284,7 @@ class Engine(Generic[L]):
             raise
         if hold._lost_event is not None:
             hold._lost_event.set()  # who waits for a loss need not wait any longer
-        if self.events:
+        if self.events.subscribers:
             held_for = self.runtime.now() - hold._since
             self.events.emit(Event("released", hold.name, hold.fence, held_for))
 
@@ -313,6 +332,8 @@ class Engine(Generic[L]):
         """
         hold.check()
         outcome = (await self.backend.renew([hold._ticket], deadline=self._limit()))[0]
+        if isinstance(outcome, BackendError):
+            raise outcome
         if isinstance(outcome, Gone):
             self.lose(hold, outcome.reason)
         else:
@@ -328,7 +349,7 @@ class Engine(Generic[L]):
             left = hold._deadline - now
             hold._deadline = max(hold._deadline, hold._bounded(deadline))
             hold._renew_at = next_renewal(now, deadline)
-        if self.events:
+        if self.events.subscribers:
             self.events.emit(Event("renewed", hold.name, hold.fence, left))
 
     def lose(self, hold: Hold, reason: str) -> None:
@@ -346,7 +367,7 @@ class Engine(Generic[L]):
     def _tell_lost(self, hold: Hold) -> None:
         held_for = self.runtime.now() - hold._since
         logger().warning("lock %r (fence %d) was lost after %.3f s: %s", hold.name, hold.fence, held_for, hold._reason)
-        if self.events:
+        if self.events.subscribers:
             self.events.emit(Event("lost", hold.name, hold.fence, held_for, hold._reason))
         if hold._lost_event is not None:
             hold._lost_event.set()

@@ -32,22 +32,19 @@ class Events:
     """The subscribers of one client."""
 
     def __init__(self) -> None:
-        self._subscribers: tuple[Subscriber, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self._subscribers)
+        self.subscribers: tuple[Subscriber, ...] = ()  # without any, nobody need make an event
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call it with every event from now on; the returned function ends that."""
-        self._subscribers = (*self._subscribers, subscriber)
+        self.subscribers = (*self.subscribers, subscriber)
 
         def unsubscribe() -> None:
-            self._subscribers = tuple(one for one in self._subscribers if one is not subscriber)
+            self.subscribers = tuple(one for one in self.subscribers if one is not subscriber)
 
         return unsubscribe
 
     def emit(self, event: Event) -> None:
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             try:
                 subscriber(event)
             except Exception:

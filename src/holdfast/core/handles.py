@@ -26,14 +26,27 @@ class Unset:
 UNSET = Unset()
 
 
+class _Kept(list[L]):
+    """What one owner took through one lock. What it never released is dropped with it, and so runs out.
+
+    A WeakKeyDictionary would do the same, at several times the price for every acquire.
+    """
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Owner, table: dict[int, _Kept[L]]) -> None:
+        super().__init__()
+        number = id(owner)  # nobody else has it before the owner is gone, and with it this entry
+        self._owner = weakref.ref(owner, lambda _: table.pop(number, None))
+
+
 class Handle(Generic[L]):
     """A named lock and how to take it. Holds no state of a lease, so threads and tasks can share one."""
 
     def __init__(self, terms: Terms, timeout: float | None) -> None:
         self.terms = terms
         self._timeout = timeout
-        # Owners weakly: what a thread or task took and never released is dropped with it, and so runs out.
-        self._kept: weakref.WeakKeyDictionary[Owner, list[L]] = weakref.WeakKeyDictionary()
+        self._kept: dict[int, _Kept[L]] = {}  # by the id of an owner, while it lives
 
     @property
     def name(self) -> str:
@@ -42,20 +55,20 @@ class Handle(Generic[L]):
 
     def keep(self, owner: Owner, lease: L) -> None:
         """Remember a lease for the owner that took it through this object."""
-        leases = self._kept.get(owner)
+        leases = self._kept.get(id(owner))
         if leases is None:
-            self._kept[owner] = [lease]
-        elif lease not in leases:
+            leases = self._kept[id(owner)] = _Kept(owner, self._kept)
+        elif leases:
+            if lease in leases:
+                return
             leases[:] = [one for one in leases if one._phase in _UNFINISHED]
-            leases.append(lease)
+        leases.append(lease)
 
     def drop(self, owner: Owner, lease: L) -> None:
         """Forget a lease that has ended."""
-        leases = self._kept.get(owner)
+        leases = self._kept.get(id(owner))
         if leases and lease in leases:
             leases.remove(lease)
-            if not leases:
-                self._kept.pop(owner, None)
 
     def last_of(self, owner: Owner) -> L:
         """The lease that this owner took last and has not released.
@@ -63,7 +76,7 @@ class Handle(Generic[L]):
         Raises:
             NotHeld: there is none.
         """
-        for lease in reversed(self._kept.get(owner, ())):
+        for lease in reversed(self._kept.get(id(owner), ())):
             if lease._phase in _UNFINISHED:
                 return lease
         raise NotHeld(
@@ -73,7 +86,7 @@ class Handle(Generic[L]):
 
     def is_held_by(self, owner: Owner) -> bool:
         """It has a lease that it took through this object and that has not ended."""
-        return any(lease.held for lease in self._kept.get(owner, ()))
+        return any(lease.held for lease in self._kept.get(id(owner), ()))
 
     def waits(self, timeout: float | Unset | None) -> float | None:
         """The timeout of this call: its own if given, else the lock's."""

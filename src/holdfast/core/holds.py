@@ -89,13 +89,12 @@ class Hold:
         "_ticket",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (by position, because it is made for every acquire)
         self,
         engine: Engine[Any],
         terms: Terms,
         ticket: Ticket,
         granted: Granted,
-        *,
         since: float,
         owner: Owner,
         lock: Handle[Any],
@@ -106,8 +105,8 @@ class Hold:
         self._fence = granted.fence
         self._store: Hashable = granted.store
         self._since = since
-        self._end = since + terms.max_hold if terms.max_hold is not None else None
-        self._deadline = self._bounded(granted.deadline)
+        self._end = None if terms.max_hold is None else since + terms.max_hold
+        self._deadline = granted.deadline if self._end is None else self._bounded(granted.deadline)
         self._renew_at = next_renewal(since, granted.deadline)
         self._phase = Phase.RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
         self._depth = 1

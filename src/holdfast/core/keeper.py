@@ -12,6 +12,7 @@ stands in until then.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,11 @@ from holdfast.core.agenda import Agenda
 from holdfast.core.events import logger
 from holdfast.core.holds import Hold, Phase
 from holdfast.core.tickets import Gone
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Live, Ticket
 
 BATCH_MAX = 100  # leases in one request
 IDLE_MAX = 10.0  # seconds without anything to keep before the keeper ends
@@ -50,14 +51,18 @@ class Keeper:
         self._wakes_at = 0.0
         self._bell = self._runtime.event()
 
-    def add(self, hold: Hold) -> None:
+    def add(self, hold: Hold, ref: weakref.ref[Any]) -> None:
         """Keep this new lease until it is released or lost."""
-        stop_at, renew_at = hold._stop_at, hold._renew_at
+        terms = hold._terms
+        when = stop_at = hold._deadline - terms.stop_margin
         with self._mutex:
-            self._alarms.put(stop_at, hold)
-            if hold._terms.renew:
-                self._renewals.put(renew_at, hold)
-        self._be_there(min(renew_at, stop_at), is_lease=True)
+            self._alarms.put(stop_at, ref)
+            if terms.renew:
+                when = min(when, hold._renew_at)
+                self._renewals.put(hold._renew_at, ref)
+            if when >= self._wakes_at and self._workers and not any(self._workers.values()):
+                return  # nearly always: somebody is there, not waiting for the server, and up in time
+        self._be_there(when, is_lease=True)
 
     def owe(self, ticket: Ticket, after: float = 0.0) -> None:
         """Take this ticket off the server, from `after` on, until it answers."""
@@ -167,7 +172,13 @@ class Keeper:
             times = [self._renewals.earliest(), self._alarms.earliest()]
             times += [when for _, when, _ in self._debts_of(worker)]
             until = min((time for time in times if time is not None), default=None)
-            self._wakes_at = now + IDLE_MAX if until is None else until
+            if until is None:
+                # With nothing to do, a time that was promised before still stands: leases that come and go within it,
+                # which is most of them, then need not ring.
+                until_idle = now + IDLE_MAX
+                self._wakes_at = self._wakes_at if now < self._wakes_at < until_idle else until_idle
+            else:
+                self._wakes_at = until
             somebody_else = any(busy == 0.0 for other, busy in self._workers.items() if other != worker)
             if self._stopped or somebody_else:
                 self._workers.pop(worker, None)
@@ -192,14 +203,19 @@ class Keeper:
                 self._engine.lose(hold, hold._why_over())
 
     async def _renew(self, holds: Sequence[Hold], deadline: float) -> None:
+        outcomes: Sequence[Live | Gone | BackendError]
         try:
             outcomes = await self._engine.backend.renew([hold._ticket for hold in holds], deadline=deadline)
         except BackendError as error:
-            logger().warning("renewal of %d lease(s) failed, trying again: %s", len(holds), error)
-            outcomes = []
+            outcomes = [error] * len(holds)
         finally:
             self._again(holds)
-        for hold, outcome in zip(holds, outcomes, strict=False):
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
+        if failed:
+            logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
+        for hold, outcome in zip(holds, outcomes, strict=True):
+            if isinstance(outcome, BackendError):
+                continue
             if isinstance(outcome, Gone):
                 self._engine.lose(hold, outcome.reason)
             else:
@@ -214,18 +230,23 @@ class Keeper:
                 self._renewals.add(hold)
 
     async def _pay(self, tickets: Sequence[Ticket], deadline: float) -> bool:
+        unpaid: Sequence[Ticket] = tickets
         try:
-            await self._engine.backend.leave(tickets, deadline=deadline)
+            outcomes = await self._engine.backend.leave(tickets, deadline=deadline)
+            pairs = zip(tickets, outcomes, strict=True)
+            unpaid = [ticket for ticket, outcome in pairs if isinstance(outcome, BackendError)]
         except BackendError:
-            self._put_off(tickets)
             return False
-        except BaseException:
-            self._put_off(tickets)
-            raise
+        except ConfigurationError as error:
+            # What stands there now cannot be ours, or must not be used: there is nobody to pay.
+            logger().warning("%d ticket(s) cannot be given back: %s", len(tickets), error)
+            unpaid = []
+        finally:
+            self._put_off(unpaid)
         with self._mutex:
-            for ticket in tickets:
-                self._debts.pop(ticket.nonce, None)
-        return True
+            for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unpaid}:
+                self._debts.pop(nonce, None)
+        return not unpaid
 
     def _put_off(self, tickets: Sequence[Ticket]) -> None:
         now = self._runtime.now()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
+    from holdfast.errors import BackendError
     from holdfast.guarantees import Guarantees
 
 
@@ -86,7 +87,10 @@ class Backend(Protocol):
     """
 
     url: str
-    guarantees: Guarantees
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What it promises, as far as it is known by now: some stores say more once they were asked."""
 
     @property
     def lifelines(self) -> tuple[int, ...]:
@@ -98,11 +102,14 @@ class Backend(Protocol):
     async def wait(self, ticket: Ticket, until: float) -> None:
         """Return when it is worth to enter again, at `until` at the latest."""
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
-        """Release or withdraw; for each, whether it was a granted lease of ours until now."""
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+        """Release or withdraw; for each, whether it was a granted lease of ours until now.
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
-        """Let each lease run for its ttl again."""
+        Where one server of several gave no answer, its tickets have the error in their place, and the others count.
+        """
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
+        """Let each lease run for its ttl again; errors as in `leave`."""
 
     def intact(self, store: Hashable) -> bool:
         """False if it can be seen locally, without asking, that the store which granted a lease was taken away."""

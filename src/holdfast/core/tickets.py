@@ -79,13 +79,13 @@ def first_obstacle(limit: int | None, ahead: Iterable[P]) -> P | None:
 class TicketInfo(NamedTuple):
     """A holder or waiter as an operator sees it."""
 
-    fence: int | None  # None while waiting
+    fence: int | None  # None while waiting; 0: held by a program that gives no fences
     host: str
     pid: int
     agent: str
     program: str
-    since: float  # Unix time
-    remaining: float  # seconds until the server lets go of it without a renewal
+    since: float  # Unix time; 0 if nobody knows
+    remaining: float  # seconds until the server lets go of it without a renewal; inf: it never will
     exclusive: bool
     limit: int | None
     meta: Mapping[str, Any]

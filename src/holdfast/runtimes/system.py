@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -16,14 +17,23 @@ from holdfast.core.events import logger
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def now() -> float:
-    """Seconds since the machine started, suspended time included."""
-    return time.clock_gettime(_CLOCK)
+# Seconds since the machine started, suspended time included. Not a `def`: it is called all the time.
+now: Callable[[], float] = functools.partial(time.clock_gettime, _CLOCK)
 
 
 def nonce() -> str:
     """32 hexadecimal digits from the kernel: unguessable, and different after a fork."""
-    return os.urandom(16).hex()
+    try:
+        return _nonces.pop()  # one step, whatever other threads do
+    except IndexError:
+        digits = os.urandom(16 * _NONCES_AT_ONCE).hex()
+        _nonces.extend(digits[start : start + 32] for start in range(32, len(digits), 32))
+        return digits[:32]
+
+
+# The kernel is asked for many at once: a system call for each would be felt.
+_nonces: list[str] = []
+_NONCES_AT_ONCE = 64
 
 
 def jitter() -> float:
@@ -72,6 +82,7 @@ def _tell(of: str) -> Callable[[], None]:
     return tell
 
 
+os.register_at_fork(after_in_child=_nonces.clear)
 os.register_at_fork(
     before=_tell("before_fork"),
     after_in_parent=_tell("after_fork_in_parent"),

@@ -39,13 +39,17 @@ class Faults:
     # Between process and server, per second.
     cut: float = 0.0  # requests, replies or both do not get through, for up to `cut_max`
     cut_max: float = 20.0
+    drop: float = 0.0  # the connection on which it hears wake-ups ends, and it does not know yet
 
     # The server, per second.
     stall: float = 0.0  # answers nothing for up to `stall_max`, then all at once
     stall_max: float = 10.0
+    restart: float = 0.0  # goes down and comes back with its data: what was on its way is not done
     lose_data: float = 0.0  # comes back with no data
     old_data: float = 0.0  # comes back with the data of some time ago
     step_clock: float = 0.0  # its wall clock goes back, by up to an hour
+    leap_clock: float = 0.0  # its wall clock goes forward, by up to `leap_max`
+    leap_max: float = 60.0
     break_lock: float = 0.0  # an operator breaks a lease
 
 
@@ -64,10 +68,13 @@ ALL = Faults(
     cancel=0.2,
     drift=0.009,
     cut=0.05,
+    drop=0.1,
     stall=0.05,
+    restart=0.03,
     lose_data=0.02,
     old_data=0.02,
     step_clock=0.03,
+    leap_clock=0.03,
     break_lock=0.03,
 )
 

@@ -8,6 +8,7 @@ from holdfast.checking import history as h
 
 if TYPE_CHECKING:
     from holdfast.sim.run import Simulation
+    from holdfast.sim.servers.base import Server
 
 TICK = 1.0
 
@@ -24,7 +25,7 @@ class Nemesis:
         self._add = simulation.recorder.add
         self._happened = simulation.recorder.happened
         self._is_at_work = True
-        self._cut: set[str] = set()
+        self._cut: dict[str, int] = {}  # which of a client's ways to its server; 0 is all of them
         self._backed_up = False
         self._world.at(TICK, self._tick)
 
@@ -35,7 +36,8 @@ class Nemesis:
             self._go_on(name)
             self._mend(name)
             self._restart(name)
-        self._server_goes_on()
+        for node in self._server.nodes:
+            self._goes_on(node)
 
     def _tick(self) -> None:
         if not self._is_at_work:
@@ -51,24 +53,37 @@ class Nemesis:
                 self._happened["cancel"] += 1
             if choices.chance(faults.cut):
                 self._cut_off(name)
+            if choices.chance(faults.drop) and self._server.drop(self._simulation.members[name].process):
+                self._happened["drop"] += 1
+        node = choices.pick(self._server.nodes)
         if choices.chance(faults.stall):
-            self._stall()
+            self._stall(node)
+        if choices.chance(faults.restart):
+            self._happened["restart"] += 1
+            self._add(h.FaultBegan(self._world.now, "restart", "with its data"))
+            node.restart()
+            self._add(h.FaultEnded(self._world.now, "restart", "with its data"))
         if choices.chance(faults.lose_data):
             self._happened["lose_data"] += 1
-            self._add(h.Forgot(self._world.now, "data", detail="all of it"))
-            self._server.lose_data()
+            self._add_all(node.forgot("data", "all of it"))
+            node.lose_data()
         if faults.old_data:
             if not self._backed_up or choices.chance(0.2):
-                self._server.back_up()
+                for one in self._server.nodes:
+                    one.back_up()
                 self._backed_up = True
             elif choices.chance(faults.old_data):
                 self._happened["old_data"] += 1
-                self._add(h.Forgot(self._world.now, "data", detail="an old copy is back"))
-                self._server.restore_data()
+                self._add_all(node.forgot("data", "an old copy is back"))
+                node.restore_data()
         if choices.chance(faults.step_clock):
             self._happened["step_clock"] += 1
-            self._add(h.Forgot(self._world.now, "clock"))
-            self._server.wall_step -= choices.between(0.001, 3600.0)
+            self._add_all(node.forgot("clock"))
+            node.step_clock(-choices.between(0.001, self._server.back_max))
+        if choices.chance(faults.leap_clock):
+            self._happened["leap_clock"] += 1
+            self._add_all(node.forgot("lease", "its clock leapt ahead"))
+            node.step_clock(choices.between(0.001, faults.leap_max))
         if choices.chance(faults.break_lock) and self._simulation.break_something():
             self._happened["break_lock"] += 1
 
@@ -110,36 +125,51 @@ class Nemesis:
     # ── the network ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _cut_off(self, name: str) -> None:
-        link = self._simulation.members[name].link
-        if link.cut_there or link.cut_back:
+        trunk = self._simulation.members[name].link
+        ways = [trunk, *trunk.branches]
+        if any(link.cut_there or link.cut_back for link in ways):
             return
         which = self._choices.below(3)
-        link.cut_there = which != 1
-        link.cut_back = which != 0
-        if name not in self._cut:
-            self._cut.add(name)
+        is_new = name not in self._cut
+        way = self._choices.below(len(ways)) if is_new and trunk.branches else self._cut.get(name, 0)
+        for link in ways if way == 0 else [ways[way]]:
+            link.cut_there = which != 1
+            link.cut_back = which != 0
+        if is_new:
+            self._cut[name] = way
             self._happened["cut"] += 1
-            self._add(h.CutOff(self._world.now, name))
-            self._world.at(self._world.now + self._choices.between(0.1, self._faults.cut_max), self._mend, name)
+            now = self._world.now
+            self._add(h.FaultBegan(now, "cut", _way(name, way)) if way else h.CutOff(now, name))
+            self._world.at(now + self._choices.between(0.1, self._faults.cut_max), self._mend, name)
 
     def _mend(self, name: str) -> None:
-        link = self._simulation.members[name].link
-        link.cut_there = link.cut_back = False
-        if name in self._cut:
-            self._cut.discard(name)
-            self._add(h.Rejoined(self._world.now, name))
+        trunk = self._simulation.members[name].link
+        for link in [trunk, *trunk.branches]:
+            link.cut_there = link.cut_back = False
+        way = self._cut.pop(name, None)
+        if way is not None:
+            now = self._world.now
+            self._add(h.FaultEnded(now, "cut", _way(name, way)) if way else h.Rejoined(now, name))
 
     # ── the server ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stall(self) -> None:
-        if self._server.is_stalled:
+    def _stall(self, node: Server) -> None:
+        if node.is_stalled:
             return
-        self._server.is_stalled = True
+        node.is_stalled = True
         self._happened["stall"] += 1
-        self._add(h.CutOff(self._world.now))
-        self._world.at(self._world.now + self._choices.between(0.1, self._faults.stall_max), self._server_goes_on)
+        self._add(node.stalls())
+        self._world.at(self._world.now + self._choices.between(0.1, self._faults.stall_max), self._goes_on, node)
 
-    def _server_goes_on(self) -> None:
-        if self._server.is_stalled:
-            self._add(h.Rejoined(self._world.now))
-            self._server.go_on()
+    def _goes_on(self, node: Server) -> None:
+        if node.is_stalled:
+            self._add(node.stalls_no_more())
+            node.go_on()
+
+    def _add_all(self, events: list[h.Event]) -> None:
+        for event in events:
+            self._add(event)
+
+
+def _way(client: str, way: int) -> str:
+    return f"between {client} and node {way - 1}"

@@ -24,6 +24,7 @@ class Link:
     """From one process to the server and back. The world's nemesis cuts it."""
 
     def __init__(self, process: Process, server: Server, faults: Faults) -> None:
+        self.branches: list[Link] = []  # where the server is several: to each of them, and what is sent goes there
         self.process = process
         self.server = server
         self.faults = faults

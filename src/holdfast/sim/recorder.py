@@ -67,7 +67,7 @@ class Recorder:
             shape = (entry.place, entry.limit, entry.exclusive)
             if entry.fence is not None:
                 self.add(h.Admitted(now, client, call, entry.lock, entry.fence, *shape))
-            elif before is None:
+            elif before is None or before.place != entry.place:  # lapsed and back at once has another place
                 self.add(h.Queued(now, client, call, entry.lock, *shape))
         self._seen = tickets
 

@@ -20,6 +20,8 @@ from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.resource import Resource
 from holdfast.sim.servers.memory import MemoryServer
+from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.sqlite import SqliteServer
 from holdfast.sim.workload import USUAL, Worker, Workload, draw_names
 from holdfast.sim.world import Task, World
@@ -31,7 +33,14 @@ if TYPE_CHECKING:
     from holdfast.sim.faults import Faults
     from holdfast.sim.servers.base import Server
 
-SERVERS: Mapping[str, type[Server]] = {"memory": MemoryServer, "sqlite": SqliteServer}
+SERVERS: Mapping[str, type[Server]] = {
+    "memory": MemoryServer,
+    "sqlite": SqliteServer,
+    "redis": RedisServer,
+    "redis-setnx": SetnxServer,
+    "redis-getset": GetsetServer,
+    "redlock": RedlockServer,
+}
 
 HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work
 REST = 25.0  # seconds after that: for what was owed to be paid, for what was left to lapse
@@ -48,6 +57,9 @@ class Plan:
     workload: Workload = USUAL
     engine: type[Engine[SimLease]] | None = None  # None: the real one
     server: type[Server] | None = None  # None: the one of `backend`, with the real protocol
+
+    def __post_init__(self) -> None:
+        self.server_type.require()
 
     @property
     def server_type(self) -> type[Server]:
@@ -150,6 +162,7 @@ class Simulation:
         self.server = plan.server_type(self.world, self.recorder)
         self.faults = faults_.draw(plan.possible_faults, choices, plan.enable)
         self.workload = self._drawn(plan.workload)
+        self.server.prepare(self.faults, self.workload.ttl)
         self.resource = Resource(self.world, self.recorder)
         self.names = draw_names(self.workload, choices)
         self.members: dict[str, Member] = {}
@@ -186,7 +199,10 @@ class Simulation:
         ttl = workload.ttl
         choices = (ttl, ttl / 2, ttl / 6) if self._has_to_lapse() else (ttl, ttl / 2, ttl / 6, LONG * ttl)
         ttl = self.choices.pick(choices)
-        return replace(workload, ttl=ttl, hold_max=self.choices.pick((workload.hold_max / 4, workload.hold_max)))
+        kinds = tuple(kind for kind in workload.kinds if kind in self.server.kinds) or self.server.kinds
+        return replace(
+            workload, kinds=kinds, ttl=ttl, hold_max=self.choices.pick((workload.hold_max / 4, workload.hold_max))
+        )
 
     def _has_to_lapse(self) -> bool:
         """There may be leases that nobody can give back: their holders died unseen, or do not know of them."""
@@ -195,18 +211,19 @@ class Simulation:
     def promises(self) -> Promises:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
-        bound = ttl + 12.0 if self._has_to_lapse() else 8.0
+        prolonged, settles = self.server.prolonged, self.server.settles
+        bound = (ttl + 12.0 if self._has_to_lapse() else 8.0) + prolonged + settles
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
             idle_max=bound,
             leftover_max=bound,
-            wait_max=HEALED_FOR,
+            wait_max=HEALED_FOR + prolonged,
             drift=faults.drift * 2,
-            settle_max=8.0,
+            settle_max=8.0 + prolonged + settles,
             tell_max=0.2,
             # What was slow before the world was healed holds up what is asked for after it.
-            renew_max=3.0 + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),
+            renew_max=3.0 + settles + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),
             late_max=3.0,
             answer_max=12.0,
             clock_error=1e-6,
@@ -225,7 +242,8 @@ class Simulation:
     def _heal(self) -> None:
         calm = replace(faults_.CALM, drift=self.faults.drift)
         for member in self.members.values():
-            member.link.faults = calm
+            for link in (member.link, *member.link.branches):
+                link.faults = calm
 
     def _all_done(self) -> bool:
         return all(member.worker.stays for member in self.members.values())

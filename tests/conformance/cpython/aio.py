@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import holdfast
 from holdfast.core.engine import Attempt
 from holdfast.core.tickets import WAITER_LEASE, LockInfo, TicketInfo
-from tests.conformance.backends import CASES, Case
+from tests.conformance.backends import BACKENDS, Case
 from tests.conformance.cpython.ledger import Ledger
 from tests.conformance.cpython.not_run import why_not_run
 from tests.conformance.lab import until
@@ -182,5 +182,5 @@ def make_classes(test_locks: ModuleType) -> list[type[unittest.TestCase]]:
             {"suite": suite, "backend": backend, "cases": test_locks},
         )
         for suite in SUITES
-        for backend in CASES
+        for backend in BACKENDS
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.backends import CASES
+from tests.conformance.backends import BACKENDS
 from tests.conformance.cpython import aio, not_run, sources, test_asyncio, test_threads, threads
 
 
@@ -21,7 +21,7 @@ def test_every_class_of_cases_runs_on_every_backend_or_is_named_as_left_out() ->
         (f"{module}.{suite.case}", suite.way, backend.name)
         for module, suites in (("lock_tests", threads.SUITES), ("test_locks", aio.SUITES))
         for suite in suites
-        for backend in CASES
+        for backend in BACKENDS
     ]
 
     assert collected == sorted(wanted)

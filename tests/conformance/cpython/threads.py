@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import holdfast
-from tests.conformance.backends import CASES, Case
+from tests.conformance.backends import BACKENDS, Case
 from tests.conformance.cpython import sources
 from tests.conformance.cpython.ledger import Ledger
 from tests.conformance.cpython.not_run import why_not_run
@@ -196,7 +196,7 @@ def make_classes(lock_tests: ModuleType) -> list[type[unittest.TestCase]]:
             {"suite": suite, "backend": backend},
         )
         for suite in SUITES
-        for backend in CASES
+        for backend in BACKENDS
     ]
 
 

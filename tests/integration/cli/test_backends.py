@@ -98,5 +98,5 @@ def test_methods_options_and_what_is_missing_are_shown(
     assert re.search(r"^  method=queue +consensus", shown, re.MULTILINE)
     assert re.search(r"^  method=plain +cache", shown, re.MULTILINE)
     assert "no_such_driver: not installed" in shown
-    assert "elsewhere://…?method=…&prefix=…" in shown
+    assert "elsewhere://  method, prefix" in shown
     assert "elsewhere://  pip install 'holdfast[elsewhere]'" in shown

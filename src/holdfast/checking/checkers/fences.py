@@ -60,7 +60,7 @@ class GrowingFences(Checker):
             FenceOrder.CLOCK_BOUNDED: self._lost_data and self._clock_went_back,
             FenceOrder.BEST_EFFORT: self._lost_data or self._clock_went_back,
         }
-        if event.what != "clock":
+        if event.what != "clock" or self.promises.fence is FenceOrder.BEST_EFFORT:
             self._on_their_way.forgot(event)  # these may reach their clients after younger ones
         if depends_on[self.promises.fence] and event.what != "lease":
             for name in [*self._locks] if event.lock is None else [event.lock]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from holdfast.checking import history as h
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
     from holdfast.guarantees import Guarantees
+    from holdfast.sim.faults import Faults
     from holdfast.sim.network import Link
     from holdfast.sim.process import Process
     from holdfast.sim.recorder import Entry, Recorder
@@ -27,13 +30,20 @@ class Server(ABC):
     lapses_after: ClassVar[frozenset[str]]  # faults after which there may be tickets that only their ttl can end
     keeps_order: ClassVar[bool] = False  # what a process asks for is done in the order in which it asked
     cannot: ClassVar[frozenset[str]] = frozenset()  # the kinds of faults that the real one cannot have
+    kinds: ClassVar[Sequence[str]] = ("lock", "rwlock", "semaphore")  # of locks that it can keep
+    back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back at once, at most
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         self.world = world
         self.recorder = recorder
         self.is_stalled = False
         self.wall_step = 0.0
+        self.set_back = 0.0  # seconds by which its wall clock has gone back, all in all
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    @classmethod  # noqa: B027  (most need nothing)
+    def require(cls) -> None:
+        """Raise ConfigurationError, with the fix, if something is not installed that this model needs."""
 
     @abstractmethod
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
@@ -55,6 +65,25 @@ class Server(ABC):
         """All that it knows, to compare by its `repr`; for exhaustive search."""
         raise NotImplementedError  # a model without it is searched by seeds only
 
+    @property
+    def nodes(self) -> Sequence[Server]:
+        """What can fail alone: itself, unless it is several."""
+        return [self]
+
+    def prepare(self, faults: Faults, ttl: float) -> None:  # noqa: B027  (most need to know nothing)
+        """What will happen to it, and how long leases last."""
+
+    def forgot(self, what: h.WhatForgot, detail: str = "") -> list[h.Event]:
+        """What a history says of it that something is about to be forgotten here."""
+        return [h.Forgot(self.world.now, what, detail=detail)]
+
+    def stalls(self) -> h.Event:
+        """What a history says of it that this has begun to stand still."""
+        return h.CutOff(self.world.now)
+
+    def stalls_no_more(self) -> h.Event:
+        return h.Rejoined(self.world.now)
+
     @abstractmethod
     def break_lock(self, name: str, fence: int) -> None:
         """As an operator would."""
@@ -70,11 +99,34 @@ class Server(ABC):
         """Come back with what was there some time ago."""
         raise NotImplementedError  # likewise `old_data`
 
+    def restart(self) -> None:
+        """Go down and come back with everything that was there."""
+        raise NotImplementedError  # likewise `restart`
+
+    def drop(self, process: Process) -> bool:
+        """End the connection on which this process hears wake-ups; False if it has none."""
+        raise NotImplementedError  # likewise `drop`
+
     def back_up(self) -> None:  # noqa: B027  (who cannot have old data needs no copy of it)
         """Keep what is there now, to come back with it later."""
 
     def end(self) -> None:  # noqa: B027  (most have nothing to close)
         """The world is over."""
+
+    @property
+    def settles(self) -> float:
+        """Seconds for which it may not be of use yet although nothing is wrong with it any more."""
+        return 0.0
+
+    @property
+    def prolonged(self) -> float:
+        """Seconds by which leases may have lasted too long, because the clock that ends them was set back."""
+        return 0.0
+
+    def step_clock(self, seconds: float) -> None:
+        """Set its wall clock, forward or back."""
+        self.wall_step += seconds
+        self.set_back += max(0.0, -seconds)
 
     def wall(self) -> float:
         return EPOCH + self.world.now + self.wall_step

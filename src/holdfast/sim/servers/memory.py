@@ -30,7 +30,7 @@ class MemoryServer(Server):
     guarantees = GUARANTEES
     # An enter that comes after its own leave: on another connection, which the server reads later.
     lapses_after = frozenset({"crash", "duplicate", "slow", "stall"})
-    cannot = frozenset({"lose_data", "old_data", "step_clock"})
+    cannot = frozenset({"drop", "restart", "lose_data", "old_data", "step_clock", "leap_clock"})
     backend: Callable[..., Backend] = MemoryBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:

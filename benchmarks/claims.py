@@ -1,0 +1,152 @@
+"""What we say of ourselves, in figures of one run: the claim, what was measured, the limit, and whether it holds.
+
+A report and not a test: a busy machine can break any of these for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks import figures
+from benchmarks.contender import Arena
+from benchmarks.results import Outcome, Record
+from benchmarks.table import Row, Table, number
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One claim after a run."""
+
+    claim: str
+    measured: float
+    sense: Literal["at most", "at least"]
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        return self.measured <= self.limit if self.sense == "at most" else self.measured >= self.limit
+
+
+def judge(outcomes: Sequence[Outcome]) -> list[Judged]:
+    """The claims that this run can speak of; those whose cases were not run, or failed, are not among them."""
+    run = _Run(outcomes)
+    found = []
+    for claim, sense, limit, measure in CLAIMS:
+        measured = measure(run)
+        if measured is not None:
+            found.append(Judged(claim, measured, sense, limit))
+    return found
+
+
+def claims_table(judged: Sequence[Judged]) -> Table:
+    table = Table("What is claimed", ["", "measured", "limit", "holds"])
+    for one in judged:
+        sign = "≤" if one.sense == "at most" else "≥"
+        cells = [one.claim, number(one.measured), f"{sign} {one.limit:g}", "yes" if one.holds else "NO"]
+        table.rows.append(Row(cells, mark=None if one.holds else "broken"))
+    return table
+
+
+class _Run:
+    """The records of a run, by the names of their parts."""
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self._records: dict[tuple[str, Arena, str, str], Record] = {}
+        for outcome in outcomes:
+            for record in outcome.records:
+                case = record.case
+                key = (case.measure.name, case.contender.arena, case.setting.slug, case.contender.name)
+                self._records[key] = record
+
+    def ratio(self, measure: str, setting: str, key: str, mine: str, theirs: str) -> float | None:
+        """Of figures of two contenders, within each round."""
+        one, other = (self._records.get((measure, Arena.REDIS, setting, name)) for name in (mine, theirs))
+        return one.ratio(other, key) if one is not None and other is not None else None
+
+    def values(self, measure: str, setting: str, key: str, name: str) -> list[float]:
+        record = self._records.get((measure, Arena.REDIS, setting, name))
+        return record.values(key) if record is not None else []
+
+
+def _ratio(measure: str, setting: str, key: str, mine: str, theirs: str) -> Callable[[_Run], float | None]:
+    return lambda run: run.ratio(measure, setting, key, mine, theirs)
+
+
+def _times(mine: str, theirs: str) -> Callable[[_Run], float | None]:
+    """How many times as much gets through, with 50 tasks at once."""
+
+    def measured(run: _Run) -> float | None:
+        ratio = run.ratio("many", "50-tasks", "pair", mine, theirs)
+        return 1 / ratio if ratio else None
+
+    return measured
+
+
+def _contended(key: str, name: str, over_rounds: Callable[[list[float]], float]) -> Callable[[_Run], float | None]:
+    def measured(run: _Run) -> float | None:
+        values = run.values("contended", "8-hold-2ms", key, name)
+        return over_rounds(values) if values else None
+
+    return measured
+
+
+def _difference(name: str) -> Callable[[_Run], float | None]:
+    """Between the most and the fewest commands for one hand-over, by how many wait."""
+
+    def measured(run: _Run) -> float | None:
+        counts = [run.values("waiters", setting, "commands", name) for setting in ("2", "64", "1000")]
+        if not all(counts):
+            return None
+        middle = [figures.median(values) for values in counts]
+        return max(middle) - min(middle)
+
+    return measured
+
+
+Claim = tuple[str, Literal["at most", "at least"], float, Callable[[_Run], float | None]]
+
+
+def _fair(name: str) -> list[Claim]:
+    """What is claimed of waiting for threads and for asyncio alike."""
+    where = f"{name}, 8 hold it 2 ms"
+    return [
+        (f"{where}: p99 wait / fair share", "at most", 1.5, _contended("wait_p99_of_share", name, figures.median)),
+        (f"{where}: longest wait / fair share", "at most", 4.0, _contended("wait_max_of_share", name, max)),
+        (f"{where}: Jain's index", "at least", 0.99, _contended("jain", name, figures.median)),
+        (f"{name}, 2 to 1,000 wait: commands per hand-over, range", "at most", 1.0, _difference(name)),
+    ]
+
+
+_PAIR = ("uncontended", "pairs", "pair")
+
+CLAIMS: list[Claim] = [
+    ("holdfast redis: a pair / redis-py Lock's", "at most", 0.6, _ratio(*_PAIR, "holdfast redis", "redis-py Lock")),
+    (
+        "holdfast redis: a pair / two Connection calls",
+        "at most",
+        2.0,
+        _ratio(*_PAIR, "holdfast redis", "two Connection calls"),
+    ),
+    (
+        "holdfast redis asyncio: a pair / redis-py Lock asyncio's",
+        "at most",
+        0.6,
+        _ratio(*_PAIR, "holdfast redis asyncio", "redis-py Lock asyncio"),
+    ),
+    (
+        "holdfast redis asyncio, 50 at once: pairs/s / redis-py Lock asyncio's",
+        "at least",
+        2.0,
+        _times("holdfast redis asyncio", "redis-py Lock asyncio"),
+    ),
+    *_fair("holdfast redis"),
+    (
+        "holdfast redis, 8 hold it 2 ms: gap / python-redis-lock's",  # which is for threads only
+        "at most",
+        1.0,
+        _ratio("contended", "8-hold-2ms", "gap_to_another", "holdfast redis", "python-redis-lock"),
+    ),
+    *_fair("holdfast redis asyncio"),
+]

@@ -1,0 +1,178 @@
+"""Locks on one Redis server: holdfast beside the Python libraries that have one, and beside two bare calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.contender import Arena, Contender
+from benchmarks.contenders.redis import floors, ours, peers
+from benchmarks.servers import Redis
+
+_FAMILY: dict[str, Any] = {"arena": Arena.REDIS, "server": Redis()}
+_OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "driver": "redis", "has_ttl": True}
+_CLIENT = "import redis\nclient = redis.Redis.from_url(sys.argv[1])\n"
+
+CONTENDERS = [
+    Contender(
+        name="holdfast redis",
+        threads=ours.HoldfastRedis,
+        imports="import holdfast",
+        first_use="client = holdfast.Client(sys.argv[1])\nwith client.lock('a'): pass\nclient.close()",
+        waits="is woken",
+        order="FIFO",
+        has_fence=True,
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="holdfast redis asyncio",
+        tasks=ours.HoldfastRedisAsync,
+        imports="import asyncio, holdfast",
+        first_use="""
+async def main():
+    async with holdfast.AsyncClient(sys.argv[1]) as client:
+        async with client.lock('a'): pass
+asyncio.run(main())
+""",
+        waits="is woken",
+        order="FIFO",
+        has_fence=True,
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="holdfast setnx",
+        threads=lambda url: ours.HoldfastRedis(f"{url}?method=setnx"),
+        imports="import holdfast",
+        first_use=None,
+        waits="polls",
+        has_fence=True,
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="holdfast setnx asyncio",
+        tasks=lambda url: ours.HoldfastRedisAsync(f"{url}?method=setnx"),
+        imports="import asyncio, holdfast",
+        first_use=None,
+        waits="polls",
+        has_fence=True,
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="redis-py Lock",
+        threads=peers.RedisPyLock,
+        package="redis",
+        imports="import redis",
+        first_use=f"{_CLIENT}with client.lock('a', timeout=30): pass",
+        waits="polls, 100 ms",
+        **_FAMILY,
+    ),
+    Contender(
+        name="redis-py Lock asyncio",
+        tasks=peers.RedisPyLockAsync,
+        package="redis",
+        imports="import asyncio, redis.asyncio",
+        first_use="""
+async def main():
+    async with redis.asyncio.Redis.from_url(sys.argv[1]) as client:
+        async with client.lock('a', timeout=30): pass
+asyncio.run(main())
+""",
+        waits="polls, 100 ms",
+        baseline_of=("many",),
+        **_FAMILY,
+    ),
+    Contender(
+        name="python-redis-lock",
+        threads=peers.PythonRedisLock,
+        package="python-redis-lock",
+        imports="import redis_lock",
+        first_use=f"{_CLIENT}with redis_lock.Lock(client, 'a', expire=30): pass",
+        waits="is woken, one of all",
+        has_ttl=True,
+        baseline_of=("contended", "waiters"),
+        **_FAMILY,
+    ),
+    Contender(
+        name="redis-lock-py",
+        threads=peers.RedisLockPy,
+        package="redis-lock-py",
+        imports="sys.path.insert(0, sys.prefix + '/apart')\nimport redis_lock",
+        first_use=f"{_CLIENT}with redis_lock.RedisLock(client, 'a', expire_timeout=30): pass",
+        waits="all are woken",
+        **_FAMILY,
+    ),
+    Contender(
+        name="pottery",
+        threads=peers.Pottery,
+        package="pottery",
+        imports="import pottery",
+        first_use=f"{_CLIENT}with pottery.Redlock(key='a', masters={{client}}): pass",
+        waits="polls, 0–200 ms",
+        **_FAMILY,
+    ),
+    Contender(
+        name="sherlock",
+        threads=peers.Sherlock,
+        package="sherlock",
+        driver="redis",
+        imports="import sherlock",
+        first_use=f"{_CLIENT}with sherlock.RedisLock('a', client=client): pass",
+        waits="polls, 100 ms",
+        **_FAMILY,
+    ),
+    Contender(
+        name="tooz",
+        threads=peers.Tooz,
+        package="tooz",
+        driver="redis",
+        imports="from tooz import coordination",
+        first_use="""
+coordinator = coordination.get_coordinator(sys.argv[1].removesuffix('/0'), b'me')
+coordinator.start()
+with coordinator.get_lock(b'a'): pass
+coordinator.stop()
+""",
+        waits="polls, 100 ms",
+        **_FAMILY,
+    ),
+    Contender(
+        name="two redis-py calls",
+        threads=floors.TwoCalls,
+        package="redis",
+        imports="import redis",
+        first_use=None,
+        waits=None,
+        **_FAMILY,
+    ),
+    Contender(
+        name="two redis-py calls asyncio",
+        tasks=floors.TwoCallsAsync,
+        package="redis",
+        imports="import asyncio, redis.asyncio",
+        first_use=None,
+        waits=None,
+        **_FAMILY,
+    ),
+    Contender(
+        name="two Connection calls",
+        threads=floors.TwoConnectionCalls,
+        package="redis",
+        imports="import redis",
+        first_use=None,
+        waits=None,
+        baseline_of=("uncontended",),
+        **_FAMILY,
+    ),
+    Contender(
+        name="two Connection calls asyncio",
+        tasks=floors.TwoConnectionCallsAsync,
+        package="redis",
+        imports="import asyncio, redis.asyncio",
+        first_use=None,
+        waits=None,
+        **_FAMILY,
+    ),
+]

@@ -1,0 +1,1 @@
+"""redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://: locks on Redis or Valkey."""

@@ -1,0 +1,142 @@
+"""`method=getset`: the timestamp form, for stores without scripts. A key's value says when its lease ends.
+
+    take      SETNX key <end>. If it is there and its end has passed: GETSET key <new end>, and if that returns the one
+              which had passed, it is ours; if not, somebody else was faster.
+    give back GET; DEL only if it is ours and has not run out.
+
+What this form cannot do, whoever writes it:
+
+- All clients judge by their own wall clocks. One that is fast by more than SKEW takes over from a living holder.
+- Who loses the race for a take-over has overwritten the winner's value, and puts it back. Should it die in between, or
+  the winner look just then, the winner has lost the lock; nobody has it until that value runs out.
+- Between GET and DEL, or GET and SET, the lock can change hands if the client stops there for longer than MARGIN.
+- A key whose holder died stays until somebody takes it over.
+
+The fence is the client's wall clock, no better than that clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.backends.redis.plain import PlainBackend
+from holdfast.backends.redis.values import GETSET
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import Gone, Granted, Live, Ticket
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.port import RedisPort
+    from holdfast.core.ports import Runtime
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.BEST_EFFORT,
+    fence=FenceOrder.BEST_EFFORT,
+    order=Order.NONE,
+    wake=Wake.POLL,
+    scope=Scope.NETWORK,
+)
+
+SKEW = 0.5  # seconds by which clients' wall clocks may differ: a lease is taken over that long after its end
+# A lease with less than this left is neither prolonged nor deleted: it might end between the two commands. In seconds,
+# or a quarter of the ttl if that is less.
+MARGIN = 0.5
+
+
+class _Value(NamedTuple):
+    """`holdfast:getset:<nonce>:<end in microseconds>:<fence>`."""
+
+    nonce: str
+    end: float
+    fence: int
+
+    @classmethod
+    def parse(cls, text: str) -> _Value | None:
+        """None: not ours."""
+        try:
+            nonce, end, fence = text.removeprefix(GETSET).split(":")
+            return cls(nonce, int(end) / 1e6, int(fence)) if text.startswith(GETSET) else None
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"{GETSET}{self.nonce}:{math.floor(self.end * 1e6)}:{self.fence}"
+
+
+class GetsetBackend(PlainBackend):
+    """Plain commands only."""
+
+    method = "getset"
+    base = GUARANTEES
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        # Tickets that have tried to take over and do not know that they were first: should the key have their value,
+        # it may be because they have overwritten the winner's. It is not theirs then.
+        self._claims: set[str] = set()
+
+    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        sent, wall = self._runtime.now(), self._runtime.wall()
+        mine = _Value(ticket.nonce, wall + ticket.ttl, math.floor(wall * 1e6))
+        granted = Granted(mine.fence, lease_deadline(sent, ticket.ttl, 0.0))
+        if await self._port.command(keys, "SET", keys.lock, str(mine), "NX", deadline=deadline):
+            self._claims.discard(ticket.nonce)
+            return granted
+        text = await self._get(keys, deadline)
+        if text is None:
+            return "", 0.0  # given back just now
+        value = _Value.parse(text)
+        if value is None:
+            return text, math.inf
+        now = self._runtime.wall()
+        is_mine = value.nonce == ticket.nonce and ticket.nonce not in self._claims
+        if not is_mine and value.end + SKEW > now:
+            return text, value.end + SKEW - now
+        # It has run out; or it is ours, by a SETNX that got no answer. Somebody else may see that too: who gets the
+        # value back that both have read is in.
+        self._claims.add(ticket.nonce)
+        found = await self._port.command(keys, "GETSET", keys.lock, str(mine), deadline=deadline)
+        if found is None or found.decode(errors="replace") == text:
+            self._claims.discard(ticket.nonce)
+            return granted
+        await self._port.command(keys, "SET", keys.lock, found, "XX", deadline=deadline)  # the winner's
+        return found.decode(errors="replace"), 0.0
+
+    async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
+        if ticket.nonce in self._claims:
+            self._claims.discard(ticket.nonce)
+            return False
+        value = await self._mine(ticket, keys, deadline)
+        if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
+            return value is not None and value.end > self._runtime.wall()
+        return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
+
+    async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | Gone:
+        value = await self._mine(ticket, keys, deadline)
+        if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
+            return Gone("it has run out, or another client took it over")
+        sent = self._runtime.now()
+        longer = value._replace(end=self._runtime.wall() + ticket.ttl)
+        if not await self._port.command(keys, "SET", keys.lock, str(longer), "XX", deadline=deadline):
+            return Gone()
+        return Live(lease_deadline(sent, ticket.ttl, 0.0))
+
+    def _read(self, value: str, remaining: float) -> tuple[int, float]:
+        parsed = _Value.parse(value)
+        return (0, remaining) if parsed is None else (parsed.fence, parsed.end - self._runtime.wall())
+
+    async def _delete_if(self, keys: Keys, value: str, deadline: float) -> bool:
+        if await self._get(keys, deadline) != value:
+            return False
+        return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
+
+    async def _mine(self, ticket: Ticket, keys: Keys, deadline: float) -> _Value | None:
+        text = await self._get(keys, deadline)
+        value = None if text is None else _Value.parse(text)
+        return value if value is not None and value.nonce == ticket.nonce else None
+
+    async def _get(self, keys: Keys, deadline: float) -> str | None:
+        value: bytes | None = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
+        return None if value is None else value.decode(errors="replace")

@@ -1,0 +1,34 @@
+-- End exactly the lease with this fence, and wake who is next. Returns 1 if there was one.
+-- What another program holds has no fence: 0 stands for it.
+local fence, signal = unpack(ARGV)
+
+local function has_fence(ticket)
+  return ticket and string.match(ticket, '^[^\n]*\n([^\n]*)') == fence
+end
+
+local value = purge(redis.call('GET', lock))
+local broken = 0
+if value and value ~= SHARED then
+  local holder = redis.call('HGET', record, 'holder')
+  local is_ours = string.sub(value, 1, #OURS) == OURS
+  if (is_ours and has_fence(holder) and value == OURS .. string.match(holder, '^[^\n]*')) or (not is_ours and fence == '0') then
+    redis.call('DEL', lock)
+    value = false
+    broken = 1
+  end
+elseif value then
+  for _, member in ipairs(redis.call('ZRANGE', shared, 0, -1)) do
+    if has_fence(redis.call('HGET', record, nonce_of(member))) then
+      redis.call('ZREM', shared, member)
+      redis.call('HDEL', record, nonce_of(member))
+      broken = 1
+    end
+  end
+  end_with_last()
+  value = redis.call('GET', lock)
+end
+if broken == 1 then
+  signal_foreign(signal)
+  wake_next(value)
+end
+return broken

@@ -1,0 +1,129 @@
+-- Take the lock, or a place in its queue, or keep the place already taken.
+--
+-- Returns the fence if it is in. Else {'wait', how many wait ahead, the obstacle's remaining ms or -1, its line, 1 if
+-- foreign}; {'limit', kind, line} if others use another limit; {'method', value} if another method is in use; {'gone'}
+-- if this very ticket has left before.
+local member = kind .. ':' .. nonce
+
+local function line(fence, since)
+  return nonce .. '\n' .. fence .. '\n' .. since .. '\n' .. about
+end
+
+-- Fence and holder first, the key last: should the server refuse one of these, nobody is in.
+local function go_in_alone()
+  local fence = draw()
+  redis.call('HSET', record, 'holder', line(fence, exact(now_us)))
+  redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
+  redis.call('SET', lock, OURS .. nonce, 'PX', ttl)
+  return tonumber(fence)
+end
+
+local function go_in_with_others()
+  local fence = draw()
+  redis.call('HSET', record, 'limit', kind, nonce, line(fence, exact(now_us)))
+  keep(record, ttl + FENCE_IDLE)
+  redis.call('ZADD', shared, now + ttl, member)
+  end_with_last()
+  return tonumber(fence)
+end
+
+-- In already, by a request whose answer was lost: nobody has heard of that fence, and it may be from before a failover.
+if value == OURS .. nonce then
+  return go_in_alone()
+end
+
+-- Who looks is alive, however late: nobody has taken its place so far, so it keeps it.
+redis.call('ZADD', leases, 'XX', now + WAITER_LEASE, member)
+value = purge(value)
+if value and value ~= SHARED and string.sub(value, 1, 9) == 'holdfast:' and string.sub(value, 1, #OURS) ~= OURS then
+  return {'method', value}
+end
+local place = redis.call('ZRANK', queue, member)
+if not place and redis.call('ZSCORE', leases, 'gone:' .. nonce) then
+  return {'gone'}
+end
+
+-- Shared tickets agree on their limit. The record remembers which; where it names another one, look whether anybody
+-- with that is still there.
+if kind ~= 'x' and redis.call('HGET', record, 'limit') ~= kind then
+  for _, key in ipairs({shared, queue}) do
+    for _, other in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+      local theirs = kind_of(other)
+      if theirs ~= 'x' and theirs ~= kind and other ~= member then
+        return {'limit', theirs, redis.call('HGET', record, nonce_of(other)) or ''}
+      end
+    end
+  end
+end
+
+-- The rule: in when fewer than the limit are ahead, and none of those is exclusive.
+local before = place or redis.call('ZCARD', queue)
+local obstacle  -- the member in the way, or true: what the lock's key says
+if kind == 'x' then
+  if value then
+    obstacle = true
+  elseif before > 0 then
+    obstacle = redis.call('ZRANGE', queue, 0, 0)[1]
+  end
+elseif value and value ~= SHARED then
+  obstacle = true
+elseif not redis.call('ZSCORE', shared, member) then
+  if kind ~= 'r' and redis.call('ZCARD', shared) + before >= tonumber(kind) then
+    obstacle = value and true or redis.call('ZRANGE', queue, 0, 0)[1]
+  elseif before > 0 then
+    for _, other in ipairs(redis.call('ZRANGE', queue, 0, before - 1)) do
+      if kind_of(other) == 'x' then
+        obstacle = other
+        break
+      end
+    end
+  end
+end
+
+if not obstacle then
+  if place then
+    redis.call('ZREM', queue, member)
+    redis.call('ZREM', leases, member)
+  end
+  if kind == 'x' then
+    redis.call('HDEL', record, nonce)
+    return go_in_alone()
+  end
+  return go_in_with_others()
+end
+
+if may_queue == '1' then
+  local number = place and redis.call('ZSCORE', queue, member)
+  if not number then
+    number = draw()
+    redis.call('ZADD', queue, number, member)
+    keep(record, WAITER_LEASE + FENCE_IDLE)
+    if kind ~= 'x' then
+      redis.call('HSET', record, 'limit', kind)
+    end
+  end
+  -- Written at every look: where its client listens may have changed. The number is the time when it came.
+  redis.call('HSET', record, nonce, line('', number))
+  redis.call('ZADD', leases, now + WAITER_LEASE, member)
+  redis.call('PEXPIRE', queue, WAITER_LEASE)
+  redis.call('PEXPIRE', leases, WAITER_LEASE)
+  wake_next(value)  -- in case something ahead of others has just run out
+end
+
+local holder, remaining, foreign = '', 0, 0
+if obstacle ~= true then
+  holder = redis.call('HGET', record, nonce_of(obstacle)) or ''
+  remaining = (redis.call('ZSCORE', leases, obstacle) or now) - now
+elseif value == SHARED then
+  local first = redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')
+  holder = redis.call('HGET', record, nonce_of(first[1])) or ''
+  remaining = first[2] - now
+else
+  remaining = redis.call('PTTL', lock)
+  if string.sub(value, 1, #OURS) == OURS then
+    holder = redis.call('HGET', record, 'holder') or ''
+  else
+    foreign = 1
+  end
+end
+return {'wait', before, remaining, holder, foreign}

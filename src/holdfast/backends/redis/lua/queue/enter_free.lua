@@ -1,0 +1,20 @@
+-- The lock is free, and nobody waits: by far the most frequent case, so it comes before all else.
+local nonce, kind, ttl, may_queue, about = unpack(ARGV)
+local value = redis.call('GET', lock)
+if kind == 'x' and not value and redis.call('EXISTS', leases, shared) == 0 then
+  local time = redis.call('TIME')
+  local since = string.format('%s%06d', time[1], time[2])
+  local fence, number = since, tonumber(since)
+  local last = redis.call('HGET', record, 'fence')
+  if last and tonumber(last) >= number then
+    number = last + 1
+    fence = string.format('%.0f', number)
+  end
+  local line = nonce .. '\n' .. fence .. '\n' .. since .. '\n' .. about
+  -- The key comes last: should the server refuse one of these, nobody is in.
+  redis.call('HSET', record, 'fence', fence, 'holder', line)
+  redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
+  redis.call('SET', lock, OURS .. nonce, 'PX', ttl)
+  return number
+end
+

@@ -1,0 +1,10 @@
+-- All that is known of a lock, for people.
+return {
+  now,
+  redis.call('GETRANGE', lock, 0, 255),
+  redis.call('PTTL', lock),
+  redis.call('HGETALL', record),
+  redis.call('ZRANGE', shared, 0, -1, 'WITHSCORES'),
+  redis.call('ZRANGE', queue, 0, -1),
+  redis.call('ZRANGE', leases, 0, -1, 'WITHSCORES'),
+}

@@ -1,0 +1,33 @@
+-- Release or withdraw a ticket, and wake who is next. Returns 1 if it was in until now.
+--
+-- `unheard` is 1 if an enter of this ticket got no answer: it may still be on its way, on another connection. Then it is
+-- remembered for a while that the ticket has left.
+local member = kind .. ':' .. nonce
+
+local was_in = 0
+if value == OURS .. nonce then
+  redis.call('DEL', lock)
+  value = false
+  was_in = 1
+  signal_foreign(signal)
+end
+if unheard == '1' then
+  redis.call('ZADD', leases, now + WAITER_LEASE, 'gone:' .. nonce)
+  redis.call('PEXPIRE', leases, WAITER_LEASE)
+end
+if redis.call('EXISTS', queue, shared) == 0 then
+  return was_in
+end
+
+value = purge(value)
+if redis.call('ZREM', shared, member) == 1 then
+  was_in = 1
+  redis.call('HDEL', record, nonce)
+  end_with_last()
+  value = redis.call('GET', lock)
+elseif redis.call('ZREM', queue, member) == 1 then
+  redis.call('ZREM', leases, member)
+  redis.call('HDEL', record, nonce)
+end
+wake_next(value)
+return was_in

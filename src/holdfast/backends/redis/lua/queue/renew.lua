@@ -1,0 +1,20 @@
+-- Let a lease run for its ttl from now. Returns 1 if it is still there.
+local nonce, kind, ttl = unpack(ARGV)
+
+local value = redis.call('GET', lock)
+if kind == 'x' then
+  if value ~= OURS .. nonce then
+    return 0
+  end
+  redis.call('PEXPIRE', lock, ttl)
+else
+  local member = kind .. ':' .. nonce
+  local ends = value == SHARED and redis.call('ZSCORE', shared, member)
+  if not ends or tonumber(ends) <= now then
+    return 0
+  end
+  redis.call('ZADD', shared, now + ttl, member)
+  end_with_last()
+end
+keep(record, ttl + FENCE_IDLE)
+return 1

@@ -1,0 +1,7 @@
+-- Delete the key if it is this ticket's. Returns 1 if it was.
+local mine = 'holdfast:setnx:' .. ARGV[1] .. ':'
+local value = redis.call('GET', KEYS[1])
+if value and string.sub(value, 1, #mine) == mine then
+  return redis.call('DEL', KEYS[1])
+end
+return 0

@@ -1,0 +1,142 @@
+"""What the two plain methods share: one key for each lock, one holder, and waiters that poll."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Hashable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
+from holdfast.backends.redis.standing import promised
+from holdfast.backends.redis.values import method_conflict, method_in
+from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting
+from holdfast.errors import BackendError, NameConflict, Unsupported
+from holdfast.guarantees import Guarantees
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import RedisPort
+    from holdfast.core.ports import Runtime
+
+T = TypeVar("T")
+
+POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
+
+
+class PlainBackend(ABC):
+    """A lock that is one key. Who waits asks again and again; who asks at the right moment is next."""
+
+    method: ClassVar[str]
+    base: ClassVar[Guarantees]
+    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._prefix = prefix
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return promised(self.base, self._port.standing)
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not ticket.exclusive:
+            raise Unsupported(
+                backend=f"redis with method={self.method}",
+                what="readers and semaphores",
+                others=("redis with method=queue",),
+            )
+        outcome = await self._take(ticket, self._keys(ticket.name), deadline)
+        if isinstance(outcome, Granted):
+            return outcome
+        value, remaining = outcome
+        method = method_in(value)
+        if method not in {None, self.method}:
+            raise method_conflict(ticket.name, str(method))
+        look_again = min(POLL * (0.5 + self._runtime.jitter() / 2), max(0.001, remaining))
+        return Waiting(look_again, "another client" if method else "another program")
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._runtime.sleep(max(0.0, until - self._runtime.now()))
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        return [await _or_error(self._give_back(ticket, self._keys(ticket.name), deadline)) for ticket in tickets]
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+        return [await _or_error(self._prolong(ticket, self._keys(ticket.name), deadline)) for ticket in tickets]
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        keys = self._keys(name)
+        value = await self._port.command(keys, "GETRANGE", keys.lock, 0, 255, deadline=deadline)
+        remaining_ms = await self._port.command(keys, "PTTL", keys.lock, deadline=deadline)
+        text = value.decode(errors="replace")
+        if not text:
+            return LockInfo(name, (), ())
+        fence, remaining = self._read(text, math.inf if remaining_ms < 0 else remaining_ms / 1000)
+        holder = TicketInfo.of(
+            info="",
+            fence=fence,
+            agent="?" if fence else "another program",
+            since=0.0,
+            remaining=remaining,
+            exclusive=True,
+            limit=1,
+        )
+        return LockInfo(name, (holder,) if remaining > 0 else (), ())
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        found = await self._port.scan(pattern_of(self._prefix), deadline=deadline)
+        names = {name_of(self._prefix, key) for key in found}
+        infos = []
+        for name in sorted(name for name in names if name and name.startswith(prefix)):
+            try:
+                infos.append(await self.inspect(name, deadline=deadline))
+            except NameConflict:
+                continue  # a key of another type is no lock
+        return [info for info in infos if any(one.fence or self._prefix for one in info.holders)]
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        keys = self._keys(name)
+        value = await self._port.command(keys, "GETRANGE", keys.lock, 0, 255, deadline=deadline)
+        text = value.decode(errors="replace")
+        if not text or self._read(text, 1.0)[0] != fence:
+            return False
+        return await self._delete_if(keys, text, deadline)
+
+    async def close(self) -> None:
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    def _keys(self, name: str) -> Keys:
+        return keys_of(self._prefix, name)
+
+    @abstractmethod
+    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        """The grant; or what the key says, and for how many seconds it will."""
+
+    @abstractmethod
+    async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool: ...
+
+    @abstractmethod
+    async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | Gone: ...
+
+    @abstractmethod
+    def _read(self, value: str, remaining: float) -> tuple[int, float]:
+        """The fence in a value of ours (0: not ours), and for how many seconds it counts."""
+
+    @abstractmethod
+    async def _delete_if(self, keys: Keys, value: str, deadline: float) -> bool:
+        """Delete the key if it still says that."""
+
+
+async def _or_error(answer: Awaitable[T]) -> T | BackendError:
+    try:
+        return await answer
+    except BackendError as error:
+        return error

@@ -1,0 +1,78 @@
+"""What the redis protocols need of a deployment, whatever its shape: scripts and commands where a key is, and hints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.scripts import Script
+from holdfast.backends.redis.standing import Standing
+from holdfast.errors import HoldfastError
+
+Reply = Any  # int, bytes, None, or a list of these, as in RESP2
+
+Word = str | bytes | int
+
+
+class Call(NamedTuple):
+    """One script on one lock."""
+
+    script: Script
+    keys: Keys
+    arguments: tuple[Word, ...]
+
+
+class Channel(NamedTuple):
+    """Where this client hears hints, and with which command a script sends them."""
+
+    verb: str  # PUBLISH or SPUBLISH
+    name: str
+
+
+class RedisPort(Protocol):
+    """One deployment: a server, a primary that Sentinels know, or a Cluster. Connected at first use.
+
+    Every verb raises BackendUnavailable when nothing was changed (not connected, refused, -LOADING, -READONLY, …),
+    OutcomeUnknown when a request was sent and got no answer, NameConflict for a key of another type, and
+    ConfigurationError for a server that must not be used for locks as it is configured.
+    """
+
+    @property
+    def standing(self) -> Standing | None:
+        """What the server said of itself, once it was asked."""
+
+    async def run(self, call: Call, *, deadline: float) -> Reply:
+        """Run one script on the primary that has its keys."""
+
+    async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
+        """Run many, pipelined: each has its own answer, or its own error in its place."""
+
+    async def command(self, keys: Keys, *words: Word, deadline: float) -> Reply:
+        """One plain command on the primary that has these keys."""
+
+    async def scan(self, pattern: str, *, deadline: float) -> list[str]:
+        """All keys that match, of all primaries."""
+
+    def channel(self, keys: Keys) -> Channel:
+        """Where hints for this lock's tickets would be heard."""
+
+    def hearing(self, channel: Channel) -> int:
+        """0 while it is not heard; else a number that is another one after every gap."""
+
+    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None:
+        """Hear this channel, for this ticket too; returns when the server has confirmed it.
+
+        At the deadline it returns too, and then `hearing` says that it is not heard.
+        """
+
+    def dismiss(self, channel: Channel, nonce: str) -> None:
+        """This ticket does not wait any more; a channel nobody waits for is let go after a while."""
+
+    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Where hints go, each a nonce; `missed` is called after a gap in which there may have been some."""
+
+    async def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """In a forked child: drop inherited connections without a word on them."""

@@ -1,0 +1,230 @@
+"""The lock protocol on Redis, `method=queue`: first come first served, each step one script inside the server.
+
+The scripts in lua/queue are the protocol; this file says when to run which. A hint that it is somebody's turn comes by
+pub/sub, and is no more than a hint: whoever waits looks again in any case, and at once when hints may have been missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.redis import getset, setnx
+from holdfast.backends.redis.hearing import Hearing
+from holdfast.backends.redis.keys import keys_of, name_of, pattern_of
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.records import Line, Record, about, limit_of
+from holdfast.backends.redis.scripts import load
+from holdfast.backends.redis.standing import promised
+from holdfast.backends.redis.values import method_conflict, method_in
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import (
+    LOOK_AGAIN,
+    LOOK_AGAIN_BEHIND,
+    Gone,
+    Granted,
+    Live,
+    LockInfo,
+    Ticket,
+    Waiting,
+    who,
+)
+from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.address import Place
+    from holdfast.backends.redis.port import RedisPort, Reply
+    from holdfast.core.ports import Backend, Runtime
+
+GUARANTEES = {
+    "queue": Guarantees(
+        # What the server was told last may be lost with it, or by a failover. The fence then tells old from new.
+        exclusion=Exclusion.BEST_EFFORT,
+        fence=FenceOrder.CLOCK_BOUNDED,
+        order=Order.FIFO,
+        wake=Wake.PUSH,
+        scope=Scope.NETWORK,
+    ),
+    "setnx": setnx.GUARANTEES,
+    "getset": getset.GUARANTEES,
+}
+
+GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
+FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does not notify us has the lock
+# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+_LOOKS_OFTEN = 2
+
+_ENTER = load("queue", "layout", "enter_free", "common", "enter")
+_LEAVE = load("queue", "layout", "leave_unwaited", "common", "leave")
+_RENEW = load("queue", "layout", "common", "renew")
+_INSPECT = load("queue", "layout", "common", "inspect")
+_BREAK = load("queue", "layout", "common", "break")
+
+
+def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
+    """The protocol of this place's method, on that port."""
+    if place.method == "setnx":
+        return setnx.SetnxBackend(place.url, port, runtime, prefix=place.prefix)
+    if place.method == "getset":
+        return getset.GetsetBackend(place.url, port, runtime, prefix=place.prefix)
+    if place.compat == "python-redis-lock":
+        return QueueBackend(place.url, port, runtime, prefix="lock:", signals="lock-signal:")
+    return QueueBackend(place.url, port, runtime, prefix=place.prefix)
+
+
+class QueueBackend:
+    """Locks on one deployment of Redis, in order."""
+
+    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str, signals: str | None = None) -> None:
+        """`signals` is the prefix of the keys by which another library wakes those who wait for its locks."""
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._prefix = prefix
+        self._signals = signals
+        self._hearing = Hearing(port, runtime, url)
+        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return promised(GUARANTEES["queue"], self._port.standing)
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        keys = keys_of(self._prefix, ticket.name)
+        channel = self._port.channel(keys)
+        if queue:
+            self._hearing.look(ticket.nonce, channel)
+        arguments = (
+            ticket.nonce,
+            "x" if ticket.exclusive else _kind(ticket),
+            math.ceil(ticket.ttl * 1000),
+            1 if queue else 0,
+            about(channel, ticket.agent, ticket.info),
+        )
+        sent = self._runtime.now()
+        try:
+            reply = await self._port.run(Call(_ENTER, keys, arguments), deadline=deadline)
+        except BaseException as error:
+            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.add(ticket.nonce)
+            raise
+        if isinstance(reply, int):
+            self._hearing.stop(ticket.nonce)
+            return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
+        if reply[0] == b"wait":
+            return self._waiting(*reply[1:])
+        raise self._refusal(ticket, reply)
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        channel = self._port.channel(keys_of(self._prefix, ticket.name))
+        await self._hearing.wait(ticket.nonce, channel, until)
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        if len(tickets) == 1:
+            try:
+                reply = await self._port.run(self._leaving(tickets[0]), deadline=deadline)
+            except NameConflict as error:
+                reply = error
+            return [self._left(tickets[0], reply)]
+        replies = await self._port.run_all([self._leaving(ticket) for ticket in tickets], deadline=deadline)
+        return [self._left(ticket, reply) for ticket, reply in zip(tickets, replies, strict=True)]
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+        calls = [
+            Call(
+                _RENEW, keys_of(self._prefix, ticket.name), (ticket.nonce, _kind(ticket), math.ceil(ticket.ttl * 1000))
+            )
+            for ticket in tickets
+        ]
+        sent = self._runtime.now()
+        replies = await self._port.run_all(calls, deadline=deadline)
+        return [
+            _renewed(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
+            for ticket, reply in zip(tickets, replies, strict=True)
+        ]
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        reply = await self._port.run(Call(_INSPECT, keys_of(self._prefix, name), ()), deadline=deadline)
+        return Record(reply).describe(name)
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        found = await self._port.scan(pattern_of(self._prefix), deadline=deadline)
+        names = {name_of(self._prefix, key) for key in found}
+        wanted = sorted(name for name in names if name and name.startswith(prefix))
+        calls = [Call(_INSPECT, keys_of(self._prefix, name), ()) for name in wanted]
+        replies = await self._port.run_all(calls, deadline=deadline)
+        infos = [
+            Record(reply).describe(name)
+            for name, reply in zip(wanted, replies, strict=True)
+            if not isinstance(reply, HoldfastError)  # a key of another type is no lock
+        ]
+        # Without a prefix, a plain string may be anything at all.
+        return [info for info in infos if info.waiters or any(one.fence or self._prefix for one in info.holders)]
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        call = Call(_BREAK, keys_of(self._prefix, name), (fence, "" if self._signals is None else self._signals + name))
+        return bool(await self._port.run(call, deadline=deadline))
+
+    async def close(self) -> None:
+        self._hearing.wake_all()
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    def _leaving(self, ticket: Ticket) -> Call:
+        unheard = 1 if ticket.nonce in self._unheard else 0
+        signal = "" if self._signals is None else self._signals + ticket.name
+        arguments = (ticket.nonce, "x" if ticket.exclusive else _kind(ticket), unheard, signal)
+        return Call(_LEAVE, keys_of(self._prefix, ticket.name), arguments)
+
+    def _left(self, ticket: Ticket, reply: Reply | HoldfastError) -> bool | BackendError:
+        if isinstance(reply, BackendError):
+            return reply
+        # Also if its key is something else by now: then it is not ours any more.
+        self._hearing.stop(ticket.nonce)
+        self._unheard.discard(ticket.nonce)
+        return bool(reply == 1)
+
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, foreign: int) -> Waiting:
+        look_again = LOOK_AGAIN if before < _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
+        if foreign:
+            if before == 0:
+                look_again = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
+            return Waiting(look_again, "another program")
+        if before == 0 and remaining_ms >= 0:
+            look_again = min(look_again, remaining_ms / 1000 + GRANULARITY)
+        return Waiting(look_again, who(Line(holder).info) if holder else None)
+
+    def _refusal(self, ticket: Ticket, reply: list[Any]) -> HoldfastError:
+        match reply:
+            case [b"limit", kind, line]:
+                holder = who(Line(line).info) if line else None
+                return LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=limit_of(kind.decode()), holder=holder)
+            case [b"method", value]:
+                return method_conflict(ticket.name, method_in(value.decode()) or "?")
+            case _:
+                return OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+
+
+def _renewed(reply: Reply | HoldfastError, deadline: float) -> Live | Gone | BackendError:
+    if isinstance(reply, BackendError):
+        return reply
+    if isinstance(reply, HoldfastError):
+        return Gone(f"its key was taken for something else: {reply}")
+    return Live(deadline) if reply == 1 else Gone()
+
+
+def _kind(ticket: Ticket) -> str:
+    """As layout.lua has it: x, r, or a semaphore's limit."""
+    if ticket.exclusive:
+        return "x"
+    return "r" if ticket.limit is None else str(ticket.limit)

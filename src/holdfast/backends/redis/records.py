@@ -1,0 +1,100 @@
+"""What the server keeps of a lock's tickets, read for people: the answer of `inspect.lua`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.redis.values import QUEUE, SHARED
+from holdfast.core.tickets import LockInfo, TicketInfo
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import Channel
+
+_UNKNOWN = b"\n\n0\n\n\n?\n"  # of a ticket whose line was lost
+
+
+@functools.lru_cache(maxsize=256)  # of a thread's tickets it is mostly the same
+def about(channel: Channel, agent: str, info: str) -> str:
+    """What a ticket says of itself: the end of its line."""
+    return f"{channel.verb}\n{channel.name}\n{agent.replace(chr(10), ' ')}\n{info}"
+
+
+class Line:
+    """What the record says of one ticket; layout.lua has the fields."""
+
+    __slots__ = ("agent", "fence", "info", "nonce", "since")
+
+    def __init__(self, line: bytes) -> None:
+        self.nonce, fence, since, _, _, self.agent, self.info = line.decode(errors="replace").split("\n", 6)
+        self.fence = int(fence) if fence else None
+        self.since = int(since) / 1e6
+
+    def describe(self, kind: str, remaining: float) -> TicketInfo:
+        return TicketInfo.of(
+            info=self.info,
+            fence=self.fence,
+            agent=self.agent,
+            since=self.since,
+            remaining=remaining,
+            exclusive=kind == "x",
+            limit=limit_of(kind),
+        )
+
+
+class Record:
+    """One server's answer about one lock."""
+
+    def __init__(self, reply: list[Any]) -> None:
+        self._now, value, remaining_ms, lines, self._shared, self._queue, leases = reply
+        self.value: str = value.decode(errors="replace")
+        self.remaining = math.inf if remaining_ms == -1 else remaining_ms / 1000
+        self._lines = dict(_pairs(lines))
+        self._lapses = dict(_pairs(leases))
+
+    @property
+    def holder(self) -> Line | None:
+        """The exclusive ticket that is in, or was last."""
+        line = self._lines.get(b"holder")
+        return None if line is None else Line(line)
+
+    def holders(self) -> list[TicketInfo]:
+        if self.value == SHARED:
+            shared = [self._ticket(member, float(ends)) for member, ends in _pairs(self._shared)]
+            return sorted((one for one in shared if one.remaining), key=lambda one: one.fence or 0)
+        holder = self.holder
+        if holder is not None and self.value == QUEUE + holder.nonce:
+            return [holder.describe("x", self.remaining)]
+        return [foreign(self.remaining)] if self.value else []
+
+    def waiters(self) -> list[TicketInfo]:
+        """In order."""
+        waiting = [self._ticket(member, float(self._lapses.get(member, 0))) for member in self._queue]
+        return [one for one in waiting if one.remaining]
+
+    def describe(self, name: str) -> LockInfo:
+        return LockInfo(name, tuple(self.holders()), tuple(self.waiters()))
+
+    def _ticket(self, member: bytes, ends: float) -> TicketInfo:
+        kind, _, nonce = member.decode().partition(":")
+        return Line(self._lines.get(nonce.encode(), _UNKNOWN)).describe(kind, (ends - self._now) / 1000)
+
+
+def foreign(remaining: float) -> TicketInfo:
+    """A holder that is none of ours. What it has put there is its secret, and all we know."""
+    return TicketInfo.of(
+        info="", fence=0, agent="another program", since=0.0, remaining=remaining, exclusive=True, limit=1
+    )
+
+
+def limit_of(kind: str) -> int | None:
+    """Of a ticket of this kind: x, r, or a semaphore's limit."""
+    if kind == "r":
+        return None
+    return 1 if kind == "x" else int(kind)
+
+
+def _pairs(flat: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)

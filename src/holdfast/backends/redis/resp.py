@@ -1,0 +1,134 @@
+"""The bytes on the wire: commands packed, replies unpacked. RESP2, as every supported server speaks it.
+
+Written for the one command that counts, EVALSHA, of which all but a nonce is mostly what it was the last time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+hiredis: Any
+try:
+    import hiredis
+except ImportError:
+    hiredis = None
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import Call, Reply, Word
+
+_KEYS = 5  # how many keys every script gets: those in Keys.packed
+
+
+class ErrorReply(Exception):
+    """The server's `-CODE words`: an answer like others, until somebody makes an error of it."""
+
+
+class Parser(Protocol):
+    """Bytes in, replies out. `gets` answers False when there is none yet: RESP2 has no such value of its own."""
+
+    def feed(self, data: bytes, /) -> object: ...
+    def gets(self) -> Reply: ...
+
+
+def pack(*words: Word) -> bytes:
+    """One command."""
+    return b"*%d\r\n%b" % (len(words), _packed(words))
+
+
+def pack_call(call: Call) -> bytes:
+    """A script, by its digest. What comes before and after its first argument is packed once."""
+    script, keys, arguments = call
+    known = (script.sha, keys.lock, arguments[1:])
+    try:
+        head, tail = _prepared[known]
+    except KeyError:
+        head, tail = _begin("EVALSHA", script.sha, len(arguments)) + keys.packed, _packed(arguments[1:])
+        if len(_prepared) >= _PREPARED_MAX:
+            _prepared.clear()
+        _prepared[known] = head, tail
+    if not arguments:
+        return head
+    data = _word(arguments[0])
+    return b"%b$%d\r\n%b\r\n%b" % (head, len(data), data, tail)
+
+
+def pack_text(call: Call) -> bytes:
+    """The same script by its text, for a server that does not know it yet, and will from then on."""
+    return _begin("EVAL", call.script.text, len(call.arguments)) + call.keys.packed + _packed(call.arguments)
+
+
+def new_parser() -> Parser:
+    """That of hiredis if it is there, as with redis-py itself."""
+    if hiredis is None:
+        return PythonParser()
+    parser: Parser = hiredis.Reader(replyError=ErrorReply)
+    return parser
+
+
+class PythonParser:
+    """What hiredis does, without it."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._at = 0
+
+    def feed(self, data: bytes, /) -> None:
+        self._data = self._data[self._at :] + data
+        self._at = 0
+
+    def gets(self) -> Reply:
+        start = self._at
+        try:
+            return self._read()
+        except IndexError:  # not all of it is there
+            self._at = start
+            return False
+
+    def _read(self) -> Reply:
+        end = self._data.find(b"\r\n", self._at)
+        if end < 0:
+            raise IndexError
+        kind, line = self._data[self._at : self._at + 1], self._data[self._at + 1 : end]
+        self._at = end + 2
+        match kind:
+            case b"+":
+                return line
+            case b"-":
+                return ErrorReply(line.decode(errors="replace"))
+            case b":":
+                return int(line)
+            case b"$":
+                return self._read_bytes(int(line))
+            case b"*":
+                return None if line == b"-1" else [self._read() for _ in range(int(line))]
+            case _:
+                raise ValueError(f"no reply begins with {kind!r}")
+
+    def _read_bytes(self, length: int) -> bytes | None:
+        if length < 0:
+            return None
+        start, self._at = self._at, self._at + length + 2
+        if self._at > len(self._data):
+            raise IndexError
+        return self._data[start : start + length]
+
+
+_prepared: dict[tuple[str, str, tuple[Word, ...]], tuple[bytes, bytes]] = {}
+_PREPARED_MAX = 4096  # some 2 MB
+
+
+def _begin(command: str, script: str, arguments: int) -> bytes:
+    return b"*%d\r\n%b" % (3 + _KEYS + arguments, _packed((command, script, _KEYS)))
+
+
+def _packed(words: tuple[Word, ...]) -> bytes:
+    """Each with its length, as they follow the number of words in a command."""
+    parts = []
+    for word in words:
+        data = _word(word)
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def _word(word: Word) -> bytes:
+    return word.encode() if isinstance(word, str) else word if isinstance(word, bytes) else b"%d" % word

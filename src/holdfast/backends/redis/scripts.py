@@ -1,0 +1,44 @@
+"""The scripts that run inside the server: texts that lie beside this file, under the name by which it knows them."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from importlib import resources
+from typing import NamedTuple
+
+from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+
+FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
+
+
+class Script(NamedTuple):
+    """A text, and its digest in hexadecimal, which EVALSHA takes in its place."""
+
+    name: str
+    text: str
+    sha: str
+
+    @classmethod
+    def of(cls, name: str, *texts: str) -> Script:
+        text = "".join(texts)
+        return cls(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def load(method: str, *parts: str) -> Script:
+    """A script of `method`, put together from these texts; the last one gives it its name."""
+    return Script.of(f"{method}/{parts[-1]}", CONSTANTS, *(text(__package__, method, part) for part in parts))
+
+
+def text(package: str, *path: str) -> str:
+    """A Lua text of that package."""
+    return resources.files(package).joinpath("lua", *path[:-1], f"{path[-1]}.lua").read_text()
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+# One line, so that line numbers in the server's messages are off by no more than that.
+CONSTANTS = (
+    f"local WAITER_LEASE, WOKEN_LEASE, FENCE_IDLE = {_ms(WAITER_LEASE)}, {_ms(WOKEN_LEASE)}, {_ms(FENCE_IDLE)}\n"
+)

@@ -1,0 +1,45 @@
+"""One server, always the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.backends.redis.resp import ErrorReply, pack_call
+from holdfast.backends.redis.topology.base import Topology
+from holdfast.backends.redis.wire import NOT_AT_ONCE
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.acquaintance import Acquaintance
+    from holdfast.backends.redis.address import Node, Place
+    from holdfast.backends.redis.port import Call, Reply
+    from holdfast.backends.redis.wire import Lines
+    from holdfast.core.ports import Runtime
+
+
+class Single(Topology):
+    """Everything is there, or nowhere."""
+
+    def __init__(self, place: Place, servers: Lines, known: Acquaintance, runtime: Runtime) -> None:
+        super().__init__(place, servers, known, runtime)
+        self._node = place.nodes[0]
+
+    def at_hand(self, slot: int) -> Node:
+        return self._node
+
+    async def find(self, slot: int, deadline: float) -> Node:
+        return self._node
+
+    async def reconsider(self, slot: int, node: Node, deadline: float) -> Node:
+        return node
+
+    async def run(self, call: Call, *, deadline: float) -> Reply:
+        # As in the base, but for what cannot be here: nothing to find out, nobody else to ask, no answer to doubt.
+        if self._replicas:
+            return await super().run(call, deadline=deadline)
+        request = pack_call(call)
+        reply = self._lines.at_once(self._node, request, deadline)
+        if reply is NOT_AT_ONCE:
+            reply = await self._lines.one(self._node, request, deadline)
+        if reply.__class__ is ErrorReply:
+            return await self._insist(self._errand(call), self._node, reply, deadline)
+        return reply

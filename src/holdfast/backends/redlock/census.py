@@ -1,0 +1,47 @@
+"""Which process each node is, and since when: what its vote is worth depends on that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.backends.redis import replies
+from holdfast.backends.redis.acquaintance import Acquaintance
+from holdfast.backends.redis.resp import pack
+from holdfast.backends.redlock import scripts
+from holdfast.backends.redlock.port import Life
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.address import Node, Place
+    from holdfast.backends.redis.wire import Wire
+    from holdfast.core.ports import Runtime
+
+_LOAD = b"".join(pack("SCRIPT", "LOAD", script.text) for script in scripts.ALL)
+
+
+class Census(Acquaintance):
+    """An Acquaintance that remembers the lives of the nodes."""
+
+    def __init__(self, place: Place, runtime: Runtime) -> None:
+        super().__init__(place)
+        self._runtime = runtime
+        self._lives: dict[Node, Life] = {}
+
+    async def meet(self, wire: Wire, node: Node, deadline: float) -> None:
+        await super().meet(wire, node, deadline)
+        standing = self.standing_of(node)
+        if standing is None or standing.run_id is None or standing.uptime is None:
+            raise replies.not_sent(
+                self._place.url, node, "does not say which process it is: let this user run INFO (ACL SETUSER … +info)"
+            )
+        # The difference of two clock readings in whole seconds: it may have been up for nearly one second less than it
+        # says. What counts is when it was started at the latest.
+        begun = self._runtime.now() - max(0.0, standing.uptime - 1.0)
+        known = self._lives.get(node)
+        if known is None or known.run != standing.run_id:
+            # Now, one by one: later, they would be asked together, and one that hangs would use up the time that the
+            # others need to be given the texts. Whether it wants them does not matter here.
+            await wire.ask(_LOAD, len(scripts.ALL), deadline)
+        self._lives[node] = Life(standing.run_id, begun, forgets=not standing.keeps_every_write)
+
+    def life(self, node: Node) -> Life | None:
+        return self._lives.get(node)

@@ -1,0 +1,333 @@
+"""The redis protocols with one bug each: what people get wrong with SETNX, with pub/sub, and in Lua.
+
+A changed script is the one that ships with one fragment replaced. If a fragment is not there any more, this file says
+which, and somebody has to look what became of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.backends.redis import getset, protocol, setnx
+from holdfast.backends.redis.getset import GetsetBackend
+from holdfast.backends.redis.hearing import Hearing
+from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
+from holdfast.backends.redis.scripts import CONSTANTS
+from holdfast.backends.redis.setnx import SetnxBackend
+from holdfast.backends.redis.values import GETSET, SETNX
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.redis.port import PREFIX
+from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.port import Call, Channel, RedisPort
+    from holdfast.backends.redis.scripts import Script
+    from holdfast.core.ports import Runtime
+
+_QUEUE = (protocol._ENTER, protocol._LEAVE, protocol._RENEW, protocol._BREAK)
+_SETNX = (setnx._ENTER, setnx._LEAVE, setnx._RENEW)
+
+
+def edited(scripts: tuple[Script, ...], *edits: tuple[str, str]) -> dict[str, str]:
+    """The texts of these scripts with each fragment replaced where it is: once in a script, and in one at least."""
+    texts = {script.name: script.text for script in scripts}
+    for old, new in edits:
+        found = [name for name, text in texts.items() if old in text]
+        for name in found:
+            if texts[name].count(old) != 1:
+                raise AssertionError(f"more than one place in {name} says {old!r}")
+            texts[name] = texts[name].replace(old, new)
+        if not found:
+            raise AssertionError(f"no script says {old!r} any more")
+    return texts
+
+
+def _queue(*edits: tuple[str, str]) -> type[RedisServer]:
+    return type("Edited", (RedisServer,), {"texts": edited(_QUEUE, *edits)})
+
+
+def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
+    return type("Mutated", (RedisServer,), {"backend": backend, **more})
+
+
+# ── SETNX, the ways it is done wrong ─────────────────────────────────────────────────────────────────────────────────
+
+
+class SetnxThenExpire(SetnxBackend):
+    """As in countless tutorials."""
+
+    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        sent = self._runtime.now()
+        seconds, microseconds = await self._port.command(keys, "TIME", deadline=deadline)
+        fence = int(seconds) * 1_000_000 + int(microseconds)
+        mine = f"{SETNX}{ticket.nonce}:{fence}"
+        if not await self._port.command(keys, "SETNX", keys.lock, mine, deadline=deadline):
+            value = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
+            if value is None or not value.startswith(f"{SETNX}{ticket.nonce}:".encode()):
+                return (value or b"").decode(), math.inf
+            fence = int(value.rpartition(b":")[2])
+        await self._port.command(keys, "PEXPIRE", keys.lock, math.ceil(ticket.ttl * 1000), deadline=deadline)
+        return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
+
+
+class SetnxThenExpireServer(SetnxServer):
+    backend = SetnxThenExpire
+
+
+class SetnxDeletesBlindly(SetnxServer):
+    texts: ClassVar = edited(
+        _SETNX,
+        (
+            "if value and string.sub(value, 1, #mine) == mine then\n  return redis.call('DEL', KEYS[1])",
+            "if value then\n  return redis.call('DEL', KEYS[1])",
+        ),
+    )
+
+
+# ── GETSET ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OwnNonceIsOurs(GetsetBackend):
+    """As it once was: who lost the race for a take-over finds its own nonce at the next look, and counts itself in."""
+
+    compares = True
+
+    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        sent, wall = self._runtime.now(), self._runtime.wall()
+        fence, end = math.floor(wall * 1e6), math.floor((wall + ticket.ttl) * 1e6)
+        mine = f"{GETSET}{ticket.nonce}:{end}:{fence}"
+        granted = Granted(fence, lease_deadline(sent, ticket.ttl, 0.0))
+        if await self._port.command(keys, "SET", keys.lock, mine, "NX", deadline=deadline):
+            return granted
+        value = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
+        if value is None:
+            return "", 0.0
+        nonce, ends, _ = value.decode().removeprefix(GETSET).split(":")
+        remaining = int(ends) / 1e6 + getset.SKEW - self._runtime.wall()
+        if nonce != ticket.nonce and remaining > 0:
+            return value.decode(), remaining
+        found = await self._port.command(keys, "GETSET", keys.lock, mine, deadline=deadline)
+        if found == value or not self.compares:
+            return granted
+        return (found or b"").decode(), 0.0
+
+
+class GetsetWithoutCompare(OwnNonceIsOurs):
+    compares = False
+
+
+class OwnNonceIsOursServer(GetsetServer):
+    backend = OwnNonceIsOurs
+
+
+class GetsetWithoutCompareServer(GetsetServer):
+    backend = GetsetWithoutCompare
+
+
+# ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class HintsOnly(QueueBackend):
+    """Looks again only when the holder's lease would end, as libraries do that wait on a channel."""
+
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, foreign: int) -> Waiting:
+        usual = super()._waiting(before, remaining_ms, holder, foreign)
+        return usual._replace(look_again_in=max(0.0, remaining_ms / 1000) + GRANULARITY)
+
+
+# So that who does not look keeps its place in line all the same, and waits for nothing but its hint.
+_PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 100000000,")))
+
+
+class _Late(Hearing):
+    def look(self, nonce: str, channel: Channel) -> None:
+        self._wakeups.expect(nonce)
+        self._heard[nonce] = 1
+
+    async def wait(self, nonce: str, channel: Channel, until: float) -> None:
+        self._attended[nonce] = channel
+        await self._ear.attend(channel, nonce, deadline=until)
+        await self._wakeups.wait(nonce, until)
+
+
+class SubscribesTooLate(HintsOnly):
+    """What was published between its look and its subscription was for nobody."""
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._hearing = _Late(port, runtime, url)
+
+
+# ── clocks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ClientTime:
+    """A port that sends the client's own time along, as the last two arguments."""
+
+    def __init__(self, port: RedisPort, runtime: Runtime) -> None:
+        self._port = port
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def run(self, call: Call, *, deadline: float) -> Any:
+        return await self._port.run(self._stamped(call), deadline=deadline)
+
+    async def run_all(self, calls: list[Call], *, deadline: float) -> Any:
+        return await self._port.run_all([self._stamped(call) for call in calls], deadline=deadline)
+
+    def _stamped(self, call: Call) -> Call:
+        seconds, rest = divmod(self._runtime.wall(), 1)
+        return call._replace(arguments=(*call.arguments, int(seconds), int(rest * 1e6)))
+
+
+class ClientTime(QueueBackend):
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, _ClientTime(port, runtime), runtime, prefix=prefix)  # type: ignore[arg-type]  # it is one
+
+
+class ClientTimeServer(RedisServer):
+    backend = ClientTime
+    texts: ClassVar = {
+        name: text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}")
+        for name, text in edited(_QUEUE).items()
+    }
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SideKeyElsewhere(RedisServer):
+    def run(self, call: Call) -> Any:
+        self._known(call.keys)
+        keys = call.keys._replace(queue=f"{PREFIX}queue:{call.keys.lock}")
+        return self.machine.run(call.script.text, keys[:5], call.arguments)
+
+
+REDIS = [
+    Mutant(
+        name="setnx-then-expire",
+        mistake="the key is set, and its expiry in a second step: a client that dies between the two keeps the lock",
+        backend="redis-setnx",
+        server=SetnxThenExpireServer,
+        kinds=frozenset({"crash", "slow", "pause"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="setnx-deletes-blindly",
+        mistake="a release deletes the key, whoever's it is",
+        backend="redis-setnx",
+        server=SetnxDeletesBlindly,
+    ),
+    Mutant(
+        name="getset-without-compare",
+        mistake="who overwrites a lease that has run out takes it, whatever it has overwritten",
+        backend="redis-getset",
+        server=GetsetWithoutCompareServer,
+    ),
+    Mutant(
+        name="getset-own-nonce-is-ours",
+        mistake="who was too late for a lease that had run out has overwritten the next, and takes that for a grant",
+        backend="redis-getset",
+        server=OwnNonceIsOursServer,
+    ),
+    Mutant(
+        name="queue-deletes-blindly",
+        mistake="a release deletes the lock's key although it names another ticket",
+        backend="redis",
+        server=_queue(
+            (
+                "if value == OURS .. nonce then\n  redis.call('DEL', lock)",
+                "if value and value ~= SHARED then\n  redis.call('DEL', lock)",
+            )
+        ),
+    ),
+    Mutant(
+        name="fence-by-incr",
+        mistake="the fence is a counter on the server: a failover to a replica that lags behind gives it twice",
+        backend="redis",
+        server=_queue(
+            ("exact(math.max(last + 1, now_us))", "exact(last + 1)"),
+            (
+                "local last = redis.call('HGET', record, 'fence')\n",
+                "local last = redis.call('HGET', record, 'fence') or 0\n",
+            ),
+            ("if last and tonumber(last) >= number then", "if true then"),
+        ),
+        kinds=frozenset({"old_data"}),
+    ),
+    Mutant(
+        name="client-time-as-now",
+        mistake="the client's clock is sent along, and the server goes by it",
+        backend="redis",
+        server=ClientTimeServer,
+    ),
+    Mutant(
+        name="hints-only",
+        mistake="who waits relies on pub/sub: a hint that gets lost leaves it waiting, beside a lock that is free",
+        backend="redis",
+        server=_with(HintsOnly, texts=_PATIENT),
+        kinds=frozenset({"lose_ring"}),
+    ),
+    Mutant(
+        name="subscribes-too-late",
+        mistake="a waiter does not look again once it is subscribed: the hint may have been before that",
+        backend="redis",
+        server=_with(SubscribesTooLate, texts=_PATIENT),
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="ghost-waiters",
+        mistake="waiters that died stay in line",
+        backend="redis",
+        server=_queue(("ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now))", "ipairs({})")),
+    ),
+    Mutant(
+        name="ghost-waiters-in-turn",
+        mistake="each waiter's lease begins when the one before it has ended: the dead lapse one after the other",
+        backend="redis",
+        server=_queue(
+            (
+                "redis.call('ZADD', leases, now + WAITER_LEASE, member)",
+                "redis.call('ZADD', leases, now + WAITER_LEASE * (before + 1), member)",
+            ),
+            ("  redis.call('PEXPIRE', queue, WAITER_LEASE)\n  redis.call('PEXPIRE', leases, WAITER_LEASE)\n", ""),
+            ("  redis.call('ZADD', leases, woken, member)\n", ""),  # which would hide it
+        ),
+        kinds=frozenset({"crash"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="side-key-elsewhere",
+        mistake="a side key is in another slot: on a Cluster no script can have both",
+        backend="redis",
+        server=SideKeyElsewhere,
+    ),
+    Mutant(
+        name="queue-renews-blindly",
+        mistake="a renewal prolongs the lock's key although it names another ticket",
+        backend="redis",
+        server=_queue(("if value ~= OURS .. nonce then\n    return 0", "if not value then\n    return 0")),
+    ),
+    Mutant(
+        name="marker-ends-with-first",
+        mistake="the key that keeps writers out ends with the first of several readers' leases, not with the last",
+        backend="redis",
+        server=_queue(
+            ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
+        ),
+    ),
+    Mutant(
+        name="no-tombstone",
+        mistake="nobody remembers who left: an enter that comes after its own leave takes the lock for nobody",
+        backend="redis",
+        server=_queue(("if unheard == '1' then", "if false then")),
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+]

@@ -1,0 +1,235 @@
+"""Redis in its world: one server or a Cluster, its clock, and what becomes of clients when it goes down.
+
+What ends by itself here ends by the server's wall clock, which can be set: forward, and leases end early; back, and
+they end late. A restart, with or without data, and a failover end all connections: what was on its way is not done, and
+who was subscribed is not any more. A replica that takes over has the data of some time ago.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from holdfast.backends.redis import getset, setnx
+from holdfast.backends.redis.protocol import _BREAK, GUARANTEES, QueueBackend
+from holdfast.sim.servers.base import Server
+from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx
+from holdfast.sim.servers.redis.lua import require_lupa
+from holdfast.sim.servers.redis.machine import Machine
+from holdfast.sim.servers.redis.port import PREFIX, SimPort
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.port import Call, Word
+    from holdfast.core.ports import Backend
+    from holdfast.sim.network import Link
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Entry, Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.servers.redis.commands import Reply
+    from holdfast.sim.servers.redis.keyspace import Keyspace
+    from holdfast.sim.world import World
+
+T = TypeVar("T")
+
+CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its primary's
+NOTICED_MAX = 1.0  # until a client sees that the connection on which it hears has ended
+
+
+class RedisServer(Server):
+    """Locks by `method=queue`; on a Cluster in half of all worlds."""
+
+    guarantees = GUARANTEES["queue"]
+    # Who dies is not seen. An enter may come after its own leave, on another connection: for ten seconds the server
+    # remembers who left, which covers all that the network holds up, but not a server that stands still with it, nor
+    # one whose memory of that is gone or over.
+    lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
+    keeps_order = False  # a client has several connections
+    cannot = frozenset({"duplicate"})  # TCP delivers once, and nobody sends again what was sent
+    # A lease ends by the clock that is set back here. With an hour nobody would see its end.
+    back_max = 10.0
+    backend: Callable[..., Any] = QueueBackend
+    texts: ClassVar[Mapping[str, str]] = {}  # scripts that a mutant has changed, by name
+    clusters: ClassVar[float] = 0.5  # of all worlds
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.is_cluster = world.choices.chance(self.clusters)
+        self.machine = Machine(self._clock, self._publish, is_cluster=self.is_cluster)
+        self.starts = 1
+        self.ports: list[SimPort] = []
+        self._locks: dict[str, tuple[str, Keys]] = {}  # by the lock's key
+        self._subscribers: dict[str, dict[SimPort, int]] = {}  # channel -> who hears it, on which connection
+        self._places: dict[str, int] = {}  # by nonce
+        self._copy: Keyspace | None = None
+
+    @classmethod
+    def require(cls) -> None:
+        require_lupa()
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = SimPort(self, link, runtime, len(self.ports))
+        self.ports.append(port)
+        backend: Backend = type(self).backend("sim://redis", port, runtime, prefix=PREFIX)
+        return backend
+
+    # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
+
+    def execute(self, step: Callable[[], T]) -> T:
+        try:
+            return step()
+        finally:
+            self.recorder.look(self.tickets())
+
+    def run(self, call: Call) -> Reply:
+        keys = self._known(call.keys)
+        text = type(self).texts.get(call.script.name, call.script.text)
+        return self.machine.run(text, keys[:5], call.arguments)
+
+    def command(self, keys: Keys, words: Sequence[Word]) -> Reply:
+        self._known(keys)
+        return self.machine.command(words)
+
+    def subscribe(self, port: SimPort, connection: int, channels: Sequence[str]) -> None:
+        if connection != port.connection:
+            return  # it has been closed since: the answer finds nobody
+        for channel in channels:
+            self._subscribers.setdefault(channel, {})[port] = connection
+
+    def unsubscribe(self, port: SimPort, channel: str) -> None:
+        self._subscribers.get(channel, {}).pop(port, None)
+
+    def hang_up(self, port: SimPort) -> bool:
+        """The connection on which this client hears has ended. Whether it heard anything."""
+        return sum(heard.pop(port, None) is not None for heard in self._subscribers.values()) > 0
+
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        heard = self._subscribers.get(channel.decode(), {})
+        for port, connection in heard.items():
+            port.link.ring(port.hear, connection, message)
+        return len(heard)
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tickets(self) -> dict[str, Entry]:
+        found = self._found()
+        # A ticket that is in has no place in line any more. The one that it had stays its own, also if it is let in
+        # once more, with a new fence, because nobody heard of the first time.
+        self._places = {
+            one.nonce: one.entry.place if one.entry.fence is None else self._places.get(one.nonce, one.entry.place)
+            for one in found
+        }
+        return {one.nonce: one.entry._replace(place=self._places[one.nonce]) for one in found}
+
+    def live(self) -> dict[str, Entry]:
+        return {found.nonce: found.entry for found in self._found() if found.is_live}
+
+    def _found(self) -> list[Found]:
+        locks = self._locks.values()
+        return [found for name, keys in locks for found in self.found_in(name, keys)]
+
+    def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
+        return in_queue(self.machine.space, name, keys)
+
+    def state(self) -> object:
+        subscribers = [
+            (channel, [(port.link.process.name, connection) for port, connection in heard.items()])
+            for channel, heard in self._subscribers.items()
+        ]
+        return self.machine.space.dump(), self.starts, self.wall_step, subscribers
+
+    def break_lock(self, name: str, fence: int) -> None:
+        keys = next(keys for known, keys in self._locks.values() if known == name)
+        self.execute(lambda: self.end_lease(keys, fence))
+
+    def end_lease(self, keys: Keys, fence: int) -> None:
+        self.machine.run(_BREAK.text, keys[:5], [fence, ""])
+
+    def _known(self, keys: Keys) -> Keys:
+        if keys.lock not in self._locks:
+            self._locks[keys.lock] = (keys.lock[len(PREFIX) :], keys)
+        return keys
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def restart(self) -> None:
+        self.starts += 1
+        for port in self.ports:
+            self._cut(port)
+
+    def lose_data(self) -> None:
+        self.machine.space.clear()
+        self.restart()
+        self.recorder.look(self.tickets())
+
+    def back_up(self) -> None:
+        self._copy = self.machine.space.snapshot()
+
+    def restore_data(self) -> None:
+        """A failover to a replica that lags behind. It takes longer than clocks are apart, so time does not go back."""
+        if self._copy is None:
+            return
+        self.machine.space = self._copy.snapshot()
+        self.step_clock(self.world.choices.between(0.0, CLOCKS_APART))
+        self.restart()
+        self.recorder.look(self.tickets())
+
+    def drop(self, process: Process) -> bool:
+        return sum(self._cut(port) for port in self.ports if port.link.process is process) > 0
+
+    def process_died(self, process: Process) -> None:
+        for port in self.ports:
+            if port.link.process is process:
+                self.hang_up(port)
+
+    def _cut(self, port: SimPort) -> bool:
+        if not self.hang_up(port):
+            return False
+        world = self.world
+        noticed = world.now + world.choices.between(0.0, NOTICED_MAX)
+        world.at(noticed, port.link.process.do, port.broken, port.connection)
+        return True
+
+    def step_clock(self, seconds: float) -> None:
+        # Redis looks for what has expired ten times a second: nothing of that is left for a clock that goes back.
+        self.machine.space.sweep()
+        super().step_clock(seconds)
+
+    @property
+    def prolonged(self) -> float:
+        return self.set_back
+
+    def _clock(self) -> int:
+        return round(self.wall() * 1_000_000)
+
+
+class SetnxServer(RedisServer):
+    """Locks by `method=setnx`: one key each."""
+
+    guarantees = setnx.GUARANTEES
+    lapses_after = RedisServer.lapses_after | {"slow"}  # nobody remembers who left
+    cannot = RedisServer.cannot | {"drop", "lose_ring"}  # nobody hears anything
+    kinds = ("lock",)
+    backend: Callable[..., Any] = setnx.SetnxBackend
+
+    def end_lease(self, keys: Keys, fence: int) -> None:
+        """The lease that was looked at a moment ago."""
+        self.machine.command(["DEL", keys.lock])
+
+    def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
+        return in_setnx(self.machine.space, name, keys)
+
+
+class GetsetServer(SetnxServer):
+    """Locks by `method=getset`: plain commands, and the clients' own clocks."""
+
+    guarantees = getset.GUARANTEES
+    # Whoever has no answer to its GETSET cannot know whether that was first, and leaves the key alone.
+    lapses_after = SetnxServer.lapses_after | {"lose_request", "lose_reply", "cancel", "cut", "restart"}
+    # These it could have, but does not stand, as getset.py says: clients whose clocks are apart, and one that is held
+    # up between two commands.
+    cannot = SetnxServer.cannot | {"drift", "slow", "pause", "stall"}
+    backend = getset.GetsetBackend
+
+    def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
+        return in_getset(self.machine.space, name, keys)

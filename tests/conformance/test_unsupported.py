@@ -1,0 +1,22 @@
+"""What a backend cannot do it refuses by name, and says which can."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast
+from tests.conformance.backends import Case
+from tests.conformance.lab import Lab
+
+
+async def test_a_backend_without_readers_and_semaphores_says_so(lab: Lab, case: Case) -> None:
+    if case.shares:
+        pytest.skip(f"{case.name} has both")
+    actor = lab.actor()
+
+    with pytest.raises(holdfast.Unsupported, match="method=queue"):
+        await actor(lambda client: client.rwlock("a").read().acquire(timeout=0))
+    with pytest.raises(holdfast.Unsupported, match="method=queue"):
+        await actor(lambda client: client.semaphore("a", limit=2).acquire())
+
+    assert await actor(lambda client: client.rwlock("a").write().acquire(timeout=0)), "a writer is alone"

@@ -1,0 +1,117 @@
+"""Real servers for every test: one plain server that all share (emptied for each), fresh ones, and whole topologies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+import holdfast
+from tests.support.processes import Crew
+from tests.support.redis.binaries import WANTED, Binary, find, main_binary
+from tests.support.redis.proxy import Proxy
+from tests.support.redis.servers import Server, running
+from tests.support.redis.topologies import Cluster, Pair, Watched
+
+HERE = os.path.dirname(__file__)
+
+# Processes are watched by pidfd and /proc here.
+collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
+
+
+class StartServer(Protocol):
+    """Starts a server that ends with the test."""
+
+    def __call__(self, *options: str, port: int | None = None, environment: dict[str, str] | None = None) -> Server: ...
+
+
+OpenClient = Callable[[str], holdfast.Client]
+
+
+@pytest.fixture(scope="session")
+def binary() -> Binary:
+    return main_binary()
+
+
+@pytest.fixture(params=WANTED)
+def every_binary(request: pytest.FixtureRequest) -> Binary:
+    """Each version that is supported on purpose."""
+    return find(request.param)
+
+
+@pytest.fixture(scope="session")
+def shared_server(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(Server(binary, tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """A plain server without data. Do not kill it or change its settings: others come after you."""
+    shared_server.call("FLUSHALL")
+    return shared_server
+
+
+@pytest.fixture
+def start_server(binary: Binary, tmp_path: Path) -> Iterator[StartServer]:
+    with contextlib.ExitStack() as stack:
+        numbers = iter(range(100))
+
+        def start(*options: str, port: int | None = None, environment: dict[str, str] | None = None) -> Server:
+            folder = tmp_path / f"server-{next(numbers)}"
+            server = Server(binary, folder, port=port, options=options, environment=environment)
+            return stack.enter_context(running(server))
+
+        yield start
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    """Before the plain server."""
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def pair(binary: Binary, tmp_path: Path) -> Iterator[Pair]:
+    with Pair(binary, tmp_path) as pair:
+        yield pair
+
+
+@pytest.fixture
+def watched(binary: Binary, tmp_path: Path) -> Iterator[Watched]:
+    with Watched(binary, tmp_path) as watched:
+        yield watched
+
+
+@pytest.fixture
+def cluster(binary: Binary, tmp_path: Path) -> Iterator[Cluster]:
+    """One that the test may break."""
+    with Cluster(binary, tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One that stays whole."""
+    with Cluster(binary, tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def open_client() -> Iterator[OpenClient]:
+    """Opens clients that are closed at the end of the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda url: stack.enter_context(holdfast.Client(url))
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    """Processes with a client each; what they can be told is the same for every store."""
+    with Crew(os.path.join(HERE, "..", "sqlite", "worker.py")) as crew:
+        yield crew

@@ -1,0 +1,88 @@
+"""Hazard: a program hands over the redis-py client object that it has, and the locks go to another server, with other
+credentials, or its object's own connections and settings are disturbed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.sentinel
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.redis.scenes import take
+from tests.support.redis.servers import Server
+from tests.support.redis.topologies import SERVICE, Cluster, Watched
+
+
+def test_locks_through_a_client_object_are_the_same_as_through_its_url(server: Server, open_client: OpenClient) -> None:
+    theirs = redis.Redis(port=server.port, decode_responses=True)
+    with contextlib.closing(theirs), holdfast.Client(theirs) as client, client.lock("one") as lease:
+        lease.renew()
+        assert open_client(server.url).lock("one").acquire(timeout=0) is None
+        assert theirs.set("own", "value")  # it works as before
+        assert theirs.get("own") == "value"
+
+    assert server.call("GET", "own") == "value"
+    theirs.close()
+
+
+def test_user_password_database_and_options_come_with_it(start_server: StartServer, open_client: OpenClient) -> None:
+    server = start_server("--requirepass", "s3cret")
+    theirs = redis.Redis(port=server.port, password="s3cret", db=3)  # noqa: S106  of a server that lives for a test
+    with contextlib.closing(theirs), holdfast.Client(theirs, prefix="mine:") as client, client.lock("one"):
+        found = theirs.exists("mine:one")
+        assert "s3cret" not in repr(client)
+
+    assert found == 1
+
+
+async def test_asyncio_clients_take_asyncio_s_object_and_threads_the_other_one(server: Server) -> None:
+    theirs: Any = redis.asyncio.Redis(port=server.port)
+
+    async with holdfast.AsyncClient(theirs) as client, client.lock("one", timeout=10):
+        assert server.call("EXISTS", "holdfast:one") == 1
+    with pytest.raises(holdfast.ConfigurationError, match="asyncio"):
+        holdfast.AsyncClient(redis.Redis(port=server.port))
+    with pytest.raises(holdfast.ConfigurationError):
+        holdfast.Client(theirs)
+
+    await theirs.aclose()
+
+
+def test_a_cluster_s_object_finds_the_slots(shared_cluster: Cluster, open_client: OpenClient) -> None:
+    port = shared_cluster.servers[0].port
+    theirs: Any = redis.RedisCluster(host="127.0.0.1", port=port)
+    with contextlib.closing(theirs), holdfast.Client(theirs) as client:
+        leases = [take(client.lock(f"adopted-{number}"), timeout=0) for number in range(10)]
+
+        assert open_client(shared_cluster.url).lock("adopted-3").acquire(timeout=0) is None
+        for lease in leases:
+            lease.release()
+
+
+def test_a_sentinel_s_object_follows_a_failover(watched: Watched) -> None:
+    make: Any = redis.sentinel.Sentinel
+    sentinel = make([("127.0.0.1", one.port) for one in watched.sentinels])
+    theirs = sentinel.master_for(SERVICE)
+    with contextlib.closing(theirs), holdfast.Client(theirs) as client:
+        before = take(client.lock("one"))
+        before.release()
+
+        watched.fail_over()
+
+        after = take(client.lock("one"), timeout=20)
+        assert after.fence > before.fence
+        after.release()
+    for one in sentinel.sentinels:
+        one.close()
+
+
+@pytest.mark.parametrize("nonsense", [42, object(), b"redis://", redis], ids=["int", "object", "bytes", "module"])
+def test_what_is_neither_a_url_nor_a_client_is_refused_at_once(nonsense: Any) -> None:
+    with pytest.raises(holdfast.ConfigurationError):
+        holdfast.Client(nonsense)

@@ -1,0 +1,144 @@
+"""Hazard: the server's wall clock is set forward or back. Redis counts every expiry on it.
+
+Forward, a lease ends early and somebody else gets in: that cannot be helped, is documented, and is why the fence has to
+grow and the old holder has to be told at its next renewal. Back, fences must not repeat.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import as_completed
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.support.processes import eventually
+from tests.support.redis.clock import WallClock
+from tests.support.redis.servers import Server
+
+METHODS = ["queue", "setnx"]
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WallClock:
+    return WallClock(tmp_path / "clock")
+
+
+@pytest.fixture
+def own_server(start_server: StartServer, clock: WallClock) -> Server:
+    server = start_server(environment=clock.environment)
+    before = int(server.call("TIME")[0])
+    clock.step(1000)
+    eventually(lambda: int(server.call("TIME")[0]) >= before + 1000)  # Valkey looks at the clock some times a second
+    return server
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_forward_lets_the_next_one_in_with_a_greater_fence_and_the_first_one_is_told(
+    method: str, clock: WallClock, own_server: Server, open_client: OpenClient
+) -> None:
+    url = f"{own_server.url}?method={method}"
+    holder, waiter = open_client(url), open_client(url)
+    old = take(holder.lock("one", ttl=30))
+    coming = acquiring(waiter.lock("one", ttl=30))
+    if method == "queue":
+        await_waiters(holder, "one", 1)
+
+    clock.step(60)
+    new = coming.result(timeout=20)
+
+    assert new.fence > old.fence
+    with pytest.raises(holdfast.LockLost):
+        old.renew()
+    new.renew()
+    new.release()
+    assert_free_and_clean(own_server, "one")
+
+
+def test_a_step_forward_under_many_waiters_lets_all_of_them_in_all_the_same(
+    clock: WallClock, own_server: Server, open_client: OpenClient
+) -> None:
+    holder, waiter = open_client(own_server.url), open_client(own_server.url)
+    lease = take(holder.lock("one", ttl=300))
+    coming = [acquiring(waiter.lock("one", ttl=300)) for _ in range(5)]
+    await_waiters(holder, "one", 5)
+
+    clock.step(60)  # beyond every waiter's lease, not beyond the holder's
+    lease.release()
+
+    fences = [lease.fence]
+    for done in as_completed(coming, timeout=60):
+        fences.append(done.result().fence)
+        done.result().release()
+    assert fences == sorted(set(fences))
+    assert_free_and_clean(own_server, "one")
+
+
+def test_after_a_step_back_fences_still_grow(clock: WallClock, own_server: Server, open_client: OpenClient) -> None:
+    client = open_client(own_server.url)
+    fences = []
+
+    for _ in range(5):
+        lease = take(client.lock("one"))
+        fences.append(lease.fence)
+        lease.release()
+        clock.step(-600)
+
+    assert fences == sorted(set(fences))
+
+
+def test_a_step_back_under_holder_and_waiter_changes_nothing_for_them(
+    clock: WallClock, own_server: Server, open_client: OpenClient
+) -> None:
+    holder, waiter = open_client(own_server.url), open_client(own_server.url)
+    lease = take(holder.lock("one", ttl=5))
+    coming = acquiring(waiter.lock("one", ttl=5))
+    await_waiters(holder, "one", 1)
+
+    clock.step(-600)
+
+    assert not lease.wait_lost(4)
+    assert own_server.call("PTTL", "holdfast:one") <= 5000  # a renewal has put it right
+    lease.release()
+    after = coming.result(timeout=20)
+    assert after.fence > lease.fence
+    after.release()
+    assert_free_and_clean(own_server, "one")
+
+
+def test_a_client_whose_own_clock_is_wrong_by_an_hour_is_like_any_other(
+    clock: WallClock, server: Server, open_client: OpenClient
+) -> None:
+    """Nothing that a client sends says what time it is."""
+    clock.step(3600)
+    code = (
+        "import sys, time, holdfast\n"
+        "with holdfast.Client(sys.argv[1]) as client, client.lock('one', ttl=30) as lease:\n"
+        "    print(lease.fence, time.time())\n"
+        "    sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, server.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **clock.environment},
+    ) as child:
+        assert child.stdout is not None
+        fence, wall = child.stdout.readline().split()
+        here = open_client(server.url)
+        lives_for = server.call("PTTL", "holdfast:one")
+        busy = here.lock("one").acquire(timeout=0)
+        child.communicate("\n")
+
+    assert float(wall) > int(server.call("TIME")[0]) + 3000
+    assert 0 < lives_for <= 30_000
+    assert busy is None
+    lease = take(here.lock("one"), timeout=0)
+    assert lease.fence > int(fence)
+    lease.release()

@@ -1,0 +1,196 @@
+"""Hazard: on a Cluster a lock moves: its slot's owner dies, or the slot is given to another one, key by key, while the
+lock is held and waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import (
+    acquiring,
+    assert_free_and_clean,
+    await_replicated,
+    await_waiters,
+    in_background,
+    take,
+)
+from tests.support.processes import eventually
+from tests.support.redis.servers import Server
+from tests.support.redis.topologies import Cluster
+
+KEY = "holdfast:one"
+
+
+def elsewhere(cluster: Cluster, owner: Server) -> Server:
+    """A primary that is not this one."""
+    return next(server for server in cluster.servers[:3] if server is not owner)
+
+
+async def test_the_death_of_a_slot_s_owner_costs_holder_and_waiter_nothing_that_was_replicated(
+    cluster: Cluster, open_client: OpenClient
+) -> None:
+    threads = open_client(cluster.url)
+    async with holdfast.AsyncClient(cluster.url) as tasks:
+        lease = await tasks.lock("one", ttl=30).acquire()
+        assert lease is not None
+        coming = acquiring(threads.lock("one"), timeout=60)
+        while len((await tasks.inspect("one")).waiters) < 1:
+            await asyncio.sleep(0.01)
+        slot = cluster.slot(KEY)
+        owner = cluster.owner(slot)
+        await asyncio.to_thread(await_replicated, owner, cluster.replica_of(owner))
+
+        owner.kill()
+        await asyncio.to_thread(cluster.await_owner, slot, other_than=owner)
+
+        assert lease.held
+        assert not coming.done()
+        await lease.release()
+        after = await asyncio.to_thread(coming.result, 30)
+        assert after.fence > lease.fence
+        assert await tasks.lock("one").acquire(timeout=0) is None
+        after.release()
+
+
+def test_a_lock_whose_slot_moves_while_it_is_held_and_waited_for_moves_with_it(
+    shared_cluster: Cluster, open_client: OpenClient
+) -> None:
+    holder, waiter, observer = (open_client(shared_cluster.url) for _ in range(3))
+    lease = take(holder.lock("one", ttl=5))
+    coming = acquiring(waiter.lock("one"), timeout=60)
+    await_waiters(observer, "one", 1)
+    slot = shared_cluster.slot(KEY)
+    source = shared_cluster.owner(slot)
+    target = elsewhere(shared_cluster, source)
+
+    # A server answers TRYAGAIN while a script names keys that are here and keys that are not, which for a lock is all
+    # the time that its slot is on its way. Whoever asks in that time waits.
+    shared_cluster.begin_move(slot, target)
+    before = in_background(lease.renew)
+    shared_cluster.move_keys(slot, source, target)
+    after_keys = in_background(lease.renew)
+    shared_cluster.end_move(slot, target)
+    before.result(timeout=10)
+    after_keys.result(timeout=10)
+    lease.renew()
+
+    assert not lease.wait_lost(4)
+    assert not coming.done()
+    await_waiters(observer, "one", 1)
+    lease.release()
+    after = coming.result(timeout=30)
+    assert after.fence > lease.fence
+    after.release()
+    assert_free_and_clean(target, "one")
+    assert KEY not in source.all_keys()
+
+
+def test_in_the_middle_of_a_move_a_lock_is_neither_lost_nor_doubled(
+    shared_cluster: Cluster, open_client: OpenClient
+) -> None:
+    holder, other = open_client(shared_cluster.url), open_client(shared_cluster.url)
+    lease = take(holder.lock("one", ttl=30))
+    slot = shared_cluster.slot(KEY)
+    source = shared_cluster.owner(slot)
+    target = elsewhere(shared_cluster, source)
+
+    shared_cluster.begin_move(slot, target)
+    try:
+        source.call("MIGRATE", "127.0.0.1", target.port, KEY, 0, 5000)  # the lock is there, its record is not: TRYAGAIN
+        coming = acquiring(other.lock("one"), timeout=60)
+        with pytest.raises(TimeoutError):
+            coming.result(timeout=1)
+    finally:
+        shared_cluster.move_keys(slot, source, target)
+        shared_cluster.end_move(slot, target)
+
+    lease.renew()
+    lease.release()
+    after = coming.result(timeout=30)
+    assert after.fence > lease.fence
+    after.release()
+
+
+def test_hand_overs_are_still_told_after_the_slot_has_moved(shared_cluster: Cluster, open_client: OpenClient) -> None:
+    holder, waiter = open_client(shared_cluster.url), open_client(shared_cluster.url)
+    slot = shared_cluster.slot(KEY)
+    for _ in range(4):
+        lease = take(holder.lock("one"))
+        coming = acquiring(waiter.lock("one"))
+        await_waiters(holder, "one", 1)
+        source = shared_cluster.owner(slot)
+        target = elsewhere(shared_cluster, source)
+
+        shared_cluster.begin_move(slot, target)
+        shared_cluster.move_keys(slot, source, target)
+        shared_cluster.end_move(slot, target)
+        lease.release()
+
+        coming.result(timeout=10).release()
+    assert_free_and_clean(shared_cluster.owner(slot), "one")
+
+
+def test_locks_of_all_nodes_are_found_and_exclude_each_other(shared_cluster: Cluster, open_client: OpenClient) -> None:
+    some, other = open_client(shared_cluster.url), open_client(shared_cluster.url)
+
+    leases = [take(some.lock(f"order-{number}"), timeout=0) for number in range(30)]
+
+    assert len({shared_cluster.owner(shared_cluster.slot(f"holdfast:order-{number}")) for number in range(30)}) == 3
+    assert {info.name for info in other.locks("order-")} == {f"order-{number}" for number in range(30)}
+    assert other.lock("order-7").acquire(timeout=0) is None
+    for lease in leases:
+        lease.renew()
+        lease.release()
+    assert other.locks("order-") == []
+
+
+async def test_tasks_on_a_cluster_wait_in_order(shared_cluster: Cluster) -> None:
+    order: list[str] = []
+
+    async def visit(client: holdfast.AsyncClient) -> None:
+        async with client.lock("queue", timeout=60):
+            task = asyncio.current_task()
+            assert task is not None
+            order.append(task.get_name())
+
+    async with holdfast.AsyncClient(shared_cluster.url) as client, holdfast.AsyncClient(shared_cluster.url) as holder:
+        lease = await holder.lock("queue").acquire()
+        assert lease is not None
+        tasks = [asyncio.create_task(visit(client)) for _ in range(50)]
+        while len(queue := (await holder.inspect("queue")).waiters) < 50:
+            await asyncio.sleep(0.01)
+        await lease.release()
+        await asyncio.gather(*tasks)
+
+    assert order == [waiter.agent for waiter in queue]
+
+
+def test_one_node_that_is_up_is_enough_to_find_the_others_and_a_cluster_that_is_down_says_so(
+    cluster: Cluster, open_client: OpenClient
+) -> None:
+    slot = cluster.slot(KEY)
+    owner = cluster.owner(slot)
+    gone, up = (server for server in cluster.servers[:3] if server is not owner)
+    gone.kill()
+
+    client = open_client(f"redis+cluster://{gone.address},{up.address}")
+    eventually(lambda: _can_take(client))
+    for server in (owner, cluster.replica_of(owner)):
+        server.kill()
+
+    with pytest.raises(holdfast.BackendError):
+        client.lock("one").acquire(timeout=0)
+
+
+def _can_take(client: holdfast.Client) -> bool:
+    try:
+        lease = client.lock("one").acquire(timeout=0)
+    except holdfast.BackendError:
+        return False
+    assert lease is not None
+    lease.release()
+    return True

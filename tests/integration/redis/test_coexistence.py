@@ -1,0 +1,207 @@
+"""Hazard: a fleet of which a part uses redis-py's Lock or a bare SET NX PX, and a part holdfast, on the same names, is
+in at the same time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import acquiring, await_waiters, in_background, take
+from tests.support.processes import PATIENCE, Crew, eventually, now
+from tests.support.redis.servers import Server
+
+METHODS = ["queue", "setnx"]
+TTLS = pytest.mark.parametrize("their_ttl", [10, None], ids=["with a ttl", "without a ttl"])
+
+
+@pytest.fixture
+def theirs(server: Server) -> Iterator[Any]:
+    client = redis.Redis(port=server.port)
+    yield client
+    client.close()
+
+
+@pytest.fixture(params=METHODS)
+def ours(request: pytest.FixtureRequest, server: Server, open_client: OpenClient) -> holdfast.Client:
+    return open_client(f"{server.url}?prefix=&method={request.param}")
+
+
+@TTLS
+def test_redis_py_s_lock_keeps_ours_out_until_it_is_released(
+    their_ttl: float | None, theirs: Any, ours: holdfast.Client
+) -> None:
+    lock = theirs.lock("one", timeout=their_ttl)
+    assert lock.acquire()
+
+    busy = ours.lock("one").acquire(timeout=0)
+    coming = acquiring(ours.lock("one"))
+    with pytest.raises(TimeoutError):
+        coming.result(timeout=0.3)
+    lock.release()
+
+    assert busy is None
+    coming.result(timeout=PATIENCE).release()
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
+@TTLS
+def test_ours_keeps_redis_py_s_lock_out_until_it_is_released(
+    their_ttl: float | None, theirs: Any, ours: holdfast.Client
+) -> None:
+    lease = take(ours.lock("one"))
+    lock = theirs.lock("one", timeout=their_ttl, thread_local=False)
+
+    busy = lock.acquire(blocking=False)
+    coming = in_background(lambda: lock.acquire(blocking_timeout=PATIENCE))
+    with pytest.raises(TimeoutError):
+        coming.result(timeout=0.3)
+    lease.release()
+
+    assert not busy
+    assert coming.result(timeout=PATIENCE)
+    assert ours.lock("one").acquire(timeout=0) is None
+    lock.release()
+    take(ours.lock("one"), timeout=0).release()
+
+
+def test_a_bare_set_nx_px_and_ours_keep_each_other_out(server: Server, ours: holdfast.Client) -> None:
+    lease = take(ours.lock("one"))
+    refused = server.call("SET", "one", "token", "NX", "PX", 1500)
+    lease.release()
+    granted = server.call("SET", "one", "token", "NX", "PX", 1500)
+    busy = ours.lock("one").acquire(timeout=0)
+    after = take(ours.lock("one"), timeout=20)  # nobody tells us when it runs out: we look
+
+    assert (refused, granted, busy) == (None, "OK", None)
+    assert after.fence > lease.fence
+    after.release()
+
+
+def test_ours_does_not_touch_a_foreign_lock(server: Server, ours: holdfast.Client) -> None:
+    server.call("SET", "one", "token", "NX", "PX", 30000)
+
+    assert ours.lock("one").acquire(timeout=0.3) is None
+    with pytest.raises(holdfast.HoldfastError):
+        lease = take(ours.lock("two"))
+        server.call("SET", "two", "token")
+        lease.release()
+
+    assert server.call("GET", "one") == "token"
+    assert server.call("GET", "two") == "token"
+
+
+def test_our_waiters_keep_their_order_behind_a_foreign_holder(
+    server: Server, open_client: OpenClient, theirs: Any
+) -> None:
+    ours = open_client(f"{server.url}?prefix=")
+    lock = theirs.lock("one", timeout=30)
+    assert lock.acquire()
+    order: list[int] = []
+
+    def visit(number: int) -> None:
+        with ours.lock("one", timeout=PATIENCE):
+            order.append(number)
+
+    visits = []
+    for number in range(4):
+        visits.append(in_background(lambda number=number: visit(number)))  # type: ignore[misc]
+        await_waiters(ours, "one", number + 1)
+    lock.release()
+    for done in visits:
+        done.result(timeout=PATIENCE)
+
+    assert order == [0, 1, 2, 3]
+
+
+def test_readers_and_permits_of_ours_keep_redis_py_s_lock_out_and_it_them(
+    server: Server, open_client: OpenClient, theirs: Any
+) -> None:
+    ours, also_ours = (open_client(f"{server.url}?prefix=") for _ in range(2))
+    lock = theirs.lock("book", timeout=30, thread_local=False)
+
+    readers = [take(client.rwlock("book").read(), timeout=0) for client in (ours, also_ours)]
+    while_read = lock.acquire(blocking=False)
+    readers[0].release()
+    while_still_read = lock.acquire(blocking=False)
+    readers[1].release()
+    taken = lock.acquire(blocking=False)
+    reading = ours.rwlock("book").read().acquire(timeout=0)
+    lock.release()
+
+    assert (while_read, while_still_read, taken, reading) == (False, False, True, None)
+    permit = take(ours.semaphore("permits", limit=3), timeout=0)
+    assert not theirs.lock("permits", timeout=30).acquire(blocking=False)
+    permit.release()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_with_ours_and_threads_with_redis_py_s_are_never_in_together(
+    method: str, crew: Crew, server: Server
+) -> None:
+    workers = crew.start_many(3, f"{server.url}?prefix=&method={method}")
+    start, seconds = now() + 0.3, 2.0
+    for worker in workers:
+        worker.tell("turns", lock="one", start=start, seconds=seconds, hold=0.002)
+
+    def their_turns() -> list[tuple[float, float]]:
+        turns = []
+        client = redis.Redis(port=server.port)
+        lock = client.lock("one", timeout=30, sleep=0.005, thread_local=False)
+        time.sleep(max(0.0, start - now()))
+        while now() < start + seconds:
+            if lock.acquire(blocking_timeout=30):
+                entered = now()
+                time.sleep(0.002)
+                turns.append((entered, now()))
+                lock.release()
+        client.close()
+        return turns
+
+    foreign = [in_background(their_turns) for _ in range(2)]
+    turns = [turn for one in foreign for turn in one.result(timeout=60)]
+    counts = [len(turns)]
+    for worker in workers:
+        answered = worker.hear(within=60)["turns"]
+        turns += [(acquired, leaving) for _, acquired, leaving, _ in answered]
+        counts.append(len(answered))
+
+    turns.sort()
+    for (_, left), (entered, _) in pairwise(turns):
+        assert left < entered
+    assert min(counts) > 0, counts
+
+
+def test_a_lock_of_python_redis_lock_s_keys_is_respected_and_signalled(server: Server, open_client: OpenClient) -> None:
+    ours = open_client(f"{server.url}?compat=python-redis-lock")
+    # What python-redis-lock does: SET lock:<name> <id> NX, and LPUSH lock-signal:<name> at the release.
+    server.call("SET", "lock:one", "their-id", "NX", "EX", 30)
+
+    busy = ours.lock("one").acquire(timeout=0)
+    coming = acquiring(ours.lock("one"))
+    with pytest.raises(TimeoutError):
+        coming.result(timeout=0.3)
+    server.call("DEL", "lock-signal:one")
+    server.call("LPUSH", "lock-signal:one", 1)
+    server.call("PEXPIRE", "lock-signal:one", 1000)
+    server.call("DEL", "lock:one")
+    lease = coming.result(timeout=PATIENCE)
+    theirs = server.call("SET", "lock:one", "their-id", "NX", "EX", 30)
+    server.call("DEL", "lock-signal:one")
+    with server.connect(timeout=PATIENCE) as connection:
+        signalled = in_background(lambda: connection.call("BLPOP", "lock-signal:one", 20))
+        eventually(lambda: any(client["cmd"] == "blpop" for client in server.clients()))
+        lease.release()
+        heard = signalled.result(timeout=PATIENCE)
+
+    assert busy is None
+    assert theirs is None
+    assert heard is not None

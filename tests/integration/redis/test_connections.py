@@ -1,0 +1,221 @@
+"""Hazard: a connection ends under a client (`CLIENT KILL`, an idle timeout, a firewall) and a lease, a place in the
+queue or the ear for hints ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import median
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.support.processes import eventually, now
+from tests.support.redis.proxy import Proxy
+from tests.support.redis.servers import Server
+
+IDLE = 0.3  # seconds unused, after which a connection is looked at before it is used again
+
+
+def kill_clients(server: Server, *kinds: str) -> None:
+    for kind in kinds:
+        server.call("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+def kill_all_clients(server: Server) -> None:
+    """Returns when nobody can take a dead connection for one that was in use just now."""
+    kill_clients(server, "normal", "pubsub")
+    time.sleep(IDLE)
+
+
+def test_a_holder_whose_connections_are_killed_keeps_its_lease_and_releases_it(
+    server: Server, open_client: OpenClient
+) -> None:
+    holder, other = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one", ttl=3))
+
+    kill_all_clients(server)
+
+    assert not lease.wait_lost(4)
+    kill_all_clients(server)
+    lease.release()
+    after = take(other.lock("one"), timeout=0)
+    assert after.fence > lease.fence
+    after.release()
+
+
+def test_a_client_that_was_idle_when_its_connections_were_killed_goes_on_without_a_word(
+    server: Server, open_client: OpenClient
+) -> None:
+    client = open_client(server.url)
+    take(client.lock("one")).release()
+
+    kill_all_clients(server)
+    lease = take(client.lock("one"), timeout=0)
+    kill_all_clients(server)
+    lease.renew()
+    kill_all_clients(server)
+    lease.release()
+
+    assert_free_and_clean(server, "one")
+
+
+async def test_an_idle_asyncio_client_goes_on_without_a_word_too(server: Server) -> None:
+    async with holdfast.AsyncClient(server.url) as client:
+        for _ in range(3):
+            lease = await client.lock("one").acquire(timeout=0)
+            assert lease is not None
+            await asyncio.to_thread(kill_all_clients, server)
+            await lease.renew()
+            await asyncio.to_thread(kill_all_clients, server)
+            await lease.release()
+            await asyncio.to_thread(kill_all_clients, server)
+
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.parametrize("kinds", [("normal",), ("pubsub",), ("normal", "pubsub")], ids=["normal", "pubsub", "both"])
+def test_a_waiter_whose_connections_are_killed_is_handed_the_lock_promptly_afterwards(
+    kinds: tuple[str, ...], server: Server, open_client: OpenClient
+) -> None:
+    holder, waiter = open_client(server.url), open_client(server.url)
+    gaps = []
+
+    for _ in range(5):
+        lease = take(holder.lock("one"))
+        coming = acquiring(waiter.lock("one"))
+        await_waiters(holder, "one", 1)
+        eventually(lambda: len(server.subscribers()) == 1)
+        kill_clients(server, *kinds)
+        eventually(lambda: len(server.subscribers()) == 1)
+        await_waiters(holder, "one", 1)
+        left = now()
+        lease.release()
+        coming.result().release()
+        gaps.append(now() - left)
+
+    # Told, that is. By itself it would look once a second: 0.5 s later in the median.
+    assert median(gaps) < 0.25, gaps
+
+
+async def test_an_asyncio_waiter_whose_connections_are_killed_is_handed_the_lock(
+    server: Server, open_client: OpenClient
+) -> None:
+    holder = open_client(server.url)
+    async with holdfast.AsyncClient(server.url) as waiter:
+        for _ in range(3):
+            lease = await asyncio.to_thread(take, holder.lock("one"))
+            coming = asyncio.create_task(waiter.lock("one").acquire(timeout=30))
+            while len((await waiter.inspect("one")).waiters) < 1:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(kill_all_clients, server)
+            await asyncio.to_thread(lease.release)
+            after = await coming
+            assert after is not None
+            await after.release()
+
+    assert_free_and_clean(server, "one")
+
+
+def test_a_client_whose_server_has_vanished_says_so_at_once_and_goes_on_when_it_is_back(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server()
+    client = open_client(server.url)
+    take(client.lock("one")).release()
+
+    server.kill()
+    asked = now()
+    with pytest.raises(holdfast.BackendUnavailable):
+        client.lock("one").acquire(timeout=20)
+    answered = now()
+    server.start()
+
+    assert answered - asked < 10
+    take(client.lock("one"), timeout=0).release()
+
+
+def test_a_client_whose_server_stands_still_does_not_wait_for_ever(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server()
+    client = open_client(f"{server.url}?io_timeout=1")
+    take(client.lock("one")).release()
+
+    server.stop()
+    asked = now()
+    with pytest.raises(holdfast.BackendError):
+        client.lock("one").acquire(timeout=0)
+    answered = now()
+    server.resume()
+
+    assert answered - asked < 10
+    eventually(lambda: "holdfast:one" not in server.all_keys())
+    take(client.lock("one")).release()
+
+
+async def test_a_task_whose_server_stands_still_does_not_wait_for_ever(start_server: StartServer) -> None:
+    server = start_server()
+    async with holdfast.AsyncClient(f"{server.url}?io_timeout=0.5") as client:
+        lease = await client.lock("one").acquire()
+        assert lease is not None
+
+        server.stop()
+        asked = now()
+        with pytest.raises(holdfast.BackendError):
+            await client.inspect("one")
+        answered = now()
+        server.resume()
+
+        assert answered - asked < 4  # without the option it would be 5
+        await lease.release()
+
+
+def test_a_server_that_cannot_be_reached_at_all_is_told_within_the_connect_timeout(open_client: OpenClient) -> None:
+    # 192.0.2.0/24 is for documentation (RFC 5737): nothing answers there, not even with a refusal.
+    asked = now()
+    with pytest.raises(holdfast.BackendUnavailable, match=r"192\.0\.2\.1"):
+        open_client("redis://192.0.2.1:6379/0?connect_timeout=1").lock("one").acquire(timeout=60)
+
+    assert now() - asked < 10
+
+
+def test_an_outage_shorter_than_the_lease_costs_nothing(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
+    """python-redis-lock's renewal thread dies at its first ConnectionError."""
+    holder, waiter = open_client(proxy.url), open_client(proxy.url)
+    lease = take(holder.lock("one", ttl=6))
+    coming = acquiring(waiter.lock("one"))
+    await_waiters(holder, "one", 1)
+
+    proxy.refuse()
+    time.sleep(2.5)  # a renewal falls into it, and must come again
+    proxy.heal()
+
+    assert not lease.wait_lost(4)  # beyond the end of what was granted before
+    lease.release()
+    coming.result().release()
+
+
+def test_an_outage_longer_than_the_lease_is_a_loss_told_before_anybody_else_is_in(
+    server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    told: list[float] = []
+    holder, other = open_client(proxy.url), open_client(server.url)
+    lease = take(holder.lock("one", ttl=3, on_lost=lambda _: told.append(now())))
+    coming = acquiring(other.lock("one"))
+    await_waiters(other, "one", 1)
+
+    proxy.refuse()
+    after = coming.result()
+    entered = now()
+
+    assert after.fence > lease.fence
+    eventually(lambda: told != [])
+    assert told[0] < entered
+    with pytest.raises(holdfast.LockLost):
+        lease.release()
+    proxy.heal()
+    after.release()

@@ -1,0 +1,136 @@
+"""Hazard: a crowd that waits for one lock is served out of order, opens a connection each, or costs the server more for
+each hand-over the larger it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from statistics import median
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
+from tests.integration.sqlite.intervals import report
+from tests.support.processes import PATIENCE, eventually, now
+from tests.support.redis.servers import Server
+
+
+async def test_1000_tasks_are_served_in_order_over_one_subscription(server: Server) -> None:
+    order: list[str] = []
+
+    async def visit(client: holdfast.AsyncClient) -> None:
+        async with client.lock("one", timeout=100):
+            task = asyncio.current_task()
+            assert task is not None
+            order.append(task.get_name())
+
+    async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as client:
+        lease = await holder.lock("one").acquire()
+        assert lease is not None
+        tasks = [asyncio.create_task(visit(client)) for _ in range(1000)]
+        while len(queue := (await holder.inspect("one")).waiters) < 1000:
+            await asyncio.sleep(0.05)
+        subscribers, connections = len(server.subscribers()), len(server.clients())
+        began = now()
+        await lease.release()
+        await asyncio.gather(*tasks)
+        took = now() - began
+
+    report(f"1,000 hand-overs in {took:.2f} s; {connections} connections of both clients")
+    assert order == [waiter.agent for waiter in queue]
+    assert subscribers == 1
+    assert connections <= 6
+    assert_free_and_clean(server, "one")
+
+
+def test_200_threads_are_served_in_order_over_one_subscription(server: Server, open_client: OpenClient) -> None:
+    holder, client = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one"))
+    order: list[str] = []
+    lock = client.lock("one", timeout=100)
+
+    def visit() -> None:
+        with lock:
+            order.append(threading.current_thread().name)
+
+    threads = [threading.Thread(target=visit, daemon=True) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    await_waiters(holder, "one", 200)
+    eventually(lambda: len(server.subscribers()) == 1)
+    queue = [waiter.agent for waiter in holder.inspect("one").waiters]
+    began = now()
+    lease.release()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    report(f"200 hand-overs in {now() - began:.2f} s; {len(server.clients())} connections of both clients")
+    assert order == queue
+    assert len(server.subscribers()) <= 1
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.slow
+async def test_a_hand_over_costs_the_server_the_same_for_2_for_64_and_for_1000_waiters(server: Server) -> None:
+    costs = {waiters: await _cost_of_a_hand_over(server, waiters) for waiters in (2, 64, 1000)}
+
+    report(f"commands for one hand-over, those inside scripts included: {costs}")
+    assert max(costs.values()) - min(costs.values()) <= 1
+
+
+@pytest.mark.slow
+async def test_1000_idle_waiters_cost_next_to_nothing(server: Server) -> None:
+    async with (
+        holdfast.AsyncClient(server.url) as holder,
+        holdfast.AsyncClient(server.url) as client,
+        holder.lock("one"),
+    ):
+        tasks = await _queue(holder, client, 1000)
+        before, cpu = server.commands_run(), time.process_time()
+        await asyncio.sleep(3)
+        commands = (server.commands_run() - before) / 3
+        cpu = (time.process_time() - cpu) / 3
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    report(f"{commands:.0f} commands a second and {cpu:.0%} of a processor for 1,000 idle waiters")
+    assert commands < 10_000
+    assert cpu < 0.5
+
+
+async def _cost_of_a_hand_over(server: Server, waiters: int) -> float:
+    """Commands that the server runs from a release until the next one is in, with that many in the queue."""
+    costs = []
+    async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as client:
+        lease = await holder.lock("one").acquire()
+        assert lease is not None
+        tasks = await _queue(holder, client, waiters)
+        for _ in range(20):
+            before = server.commands_run()
+            await lease.release()
+            following = await tasks.pop(0)
+            costs.append(server.commands_run() - before)
+            assert following is not None
+            lease = following
+            tasks += await _queue(holder, client, 1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await lease.release()
+    server.call("FLUSHALL")
+    return median(costs)  # some are more, because one of the others looked in the meantime
+
+
+async def _queue(
+    holder: holdfast.AsyncClient, client: holdfast.AsyncClient, waiters: int
+) -> list[asyncio.Task[holdfast.AsyncLease | None]]:
+    there = len((await holder.inspect("one")).waiters)
+    tasks = [asyncio.create_task(client.lock("one").acquire()) for _ in range(waiters)]
+    while len((await holder.inspect("one")).waiters) < there + waiters:
+        await asyncio.sleep(0.01)
+    return tasks

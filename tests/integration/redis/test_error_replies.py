@@ -1,0 +1,293 @@
+"""Hazard: the server answers with an error that the user does not understand, in words of a driver that he does not
+use, or that looks like "busy".
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.redis.scenes import acquiring, await_waiters, in_background, take
+from tests.support.processes import eventually
+from tests.support.redis.binaries import Binary
+from tests.support.redis.resp import ServerError
+from tests.support.redis.servers import Server
+from tests.support.redis.topologies import Cluster, Pair, bus_option, cluster_ports
+
+
+def refusal(client: holdfast.Client) -> holdfast.HoldfastError:
+    """What an acquire that does not wait is told."""
+    with pytest.raises(holdfast.HoldfastError) as refused:
+        client.lock("one").acquire(timeout=0)
+    assert not isinstance(refused.value, holdfast.AcquireTimeout)
+    return refused.value
+
+
+async def async_refusal(url: str) -> holdfast.HoldfastError:
+    async with holdfast.AsyncClient(url) as client:
+        with pytest.raises(holdfast.HoldfastError) as refused:
+            await client.lock("one").acquire(timeout=0)
+    return refused.value
+
+
+def test_a_replica_is_no_place_for_locks(pair: Pair, open_client: OpenClient) -> None:
+    error = refusal(open_client(pair.replica.url))
+
+    assert isinstance(error, holdfast.BackendUnavailable | holdfast.ConfigurationError)
+    assert "replica" in str(error)
+    assert pair.replica.address in str(error)
+
+
+async def test_a_replica_is_no_place_for_locks_of_tasks(pair: Pair) -> None:
+    assert "replica" in str(await async_refusal(pair.replica.url))
+
+
+def test_a_primary_that_becomes_a_replica_under_a_holder_is_an_outage_and_no_loss_at_once(
+    pair: Pair, open_client: OpenClient
+) -> None:
+    client = open_client(pair.primary.url)
+    lease = take(client.lock("one", ttl=30))
+
+    pair.primary.call("REPLICAOF", "127.0.0.1", pair.replica.port)
+
+    with pytest.raises(holdfast.BackendUnavailable, match="replica"):
+        lease.renew()
+    assert lease.held
+    pair.primary.call("REPLICAOF", "NO", "ONE")
+
+
+def test_a_server_that_still_loads_its_data_is_unavailable_and_then_not(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server()
+    if server.binary.version < (7,):
+        pytest.skip("Redis 6.2 does not answer at all while it loads as little as this")
+    server.call("EVAL", "for i = 1, 5000 do redis.call('SET', 'k' .. i, string.rep('x', 100)) end", 0)
+    server.call("SAVE")
+    server.kill()
+    server.options += ["--key-load-delay", "400", "--loading-process-events-interval-bytes", "1024"]
+    server.spawn()
+    eventually(lambda: _answers_loading(server))
+
+    client = open_client(server.url)
+    error = refusal(client)
+    server.await_answer()
+
+    assert isinstance(error, holdfast.BackendUnavailable)
+    assert "load" in str(error).lower()
+    take(client.lock("one"), timeout=0).release()
+
+
+def test_a_server_that_cannot_write_to_its_disk_says_so(start_server: StartServer, open_client: OpenClient) -> None:
+    server = start_server()
+    server.call("CONFIG", "SET", "save", "3600 1")
+    client = open_client(server.url)
+    lease = take(client.lock("held"))
+    shutil.rmtree(server.folder)
+    server.call("BGSAVE")
+    eventually(lambda: server.info("persistence")["rdb_last_bgsave_status"] == "err")
+
+    error = refusal(open_client(server.url))
+
+    assert isinstance(error, holdfast.BackendUnavailable)
+    assert "disk" in str(error).lower()
+    server.folder.mkdir()
+    server.call("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
+    lease.release()
+
+
+def test_a_primary_without_the_replicas_that_it_has_to_have_says_so(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server("--min-replicas-to-write", "1")
+
+    error = refusal(open_client(server.url))
+
+    assert isinstance(error, holdfast.BackendUnavailable)
+    assert "replicas" in str(error)
+
+
+def test_a_server_without_memory_gives_no_locks_but_takes_them_back(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server()
+    client, other = open_client(server.url), open_client(server.url)
+    lease = take(client.lock("held"))
+    coming = acquiring(other.lock("held"))
+    await_waiters(client, "held", 1)
+    server.call("CONFIG", "SET", "maxmemory", "1")
+
+    error = refusal(client)
+    lease.renew()
+    lease.release()
+
+    assert isinstance(error, holdfast.BackendUnavailable)
+    assert "memory" in str(error)
+    assert server.call("EXISTS", "holdfast:held") == 0 or coming.done()
+    server.call("CONFIG", "SET", "maxmemory", "0")
+    coming.result().release()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
+def test_a_server_that_may_drop_locks_is_refused_unless_that_is_allowed(
+    policy: str, start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server("--maxmemory-policy", policy, "--maxmemory", "100mb")
+
+    with pytest.raises(holdfast.ConfigurationError, match=f"{policy}.*eviction=allow"):
+        open_client(server.url).lock("one").acquire(timeout=0)
+
+    allowed = open_client(f"{server.url}?eviction=allow")
+    take(allowed.lock("one"), timeout=0).release()
+    assert allowed.guarantees.exclusion.value == "cache"
+
+
+async def test_a_server_that_may_drop_locks_is_refused_by_tasks_too(start_server: StartServer) -> None:
+    server = start_server("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb")
+
+    error = await async_refusal(server.url)
+
+    assert isinstance(error, holdfast.ConfigurationError)
+    assert "eviction=allow" in str(error)
+
+
+def test_a_cluster_node_without_slots_is_no_server_for_locks(
+    binary: Binary, start_server: StartServer, open_client: OpenClient
+) -> None:
+    ((port, bus),) = cluster_ports(binary, 1)
+    server = start_server("--cluster-enabled", "yes", *bus_option(binary, bus), port=port)
+
+    for url in (server.url, f"redis+cluster://{server.address}"):
+        error = refusal(open_client(url))
+
+        assert isinstance(error, holdfast.BackendUnavailable | holdfast.ConfigurationError)
+        assert "luster" in str(error)
+
+
+def test_a_server_that_is_no_cluster_is_named_as_such(server: Server, open_client: OpenClient) -> None:
+    error = refusal(open_client(f"redis+cluster://{server.address}"))
+
+    assert isinstance(error, holdfast.BackendUnavailable | holdfast.ConfigurationError)
+    assert "luster" in str(error)
+
+
+def test_a_port_of_a_cluster_behind_a_plain_url_is_told_which_url_to_use(
+    shared_cluster: Cluster, open_client: OpenClient
+) -> None:
+    owner = shared_cluster.owner(shared_cluster.slot("holdfast:one"))
+    wrong = next(server for server in shared_cluster.servers[:3] if server is not owner)
+
+    error = refusal(open_client(wrong.url))
+
+    assert "redis+cluster://" in str(error)
+
+
+@pytest.mark.parametrize(
+    "occupy",
+    [
+        lambda server: server.call("LPUSH", "holdfast:one", "x"),
+        lambda server: server.call("HSET", "holdfast:one", "x", "y"),
+        lambda server: server.call("ZADD", "holdfast:one", 1, "x"),
+        lambda server: server.call("SADD", "holdfast:one", "x"),
+    ],
+    ids=["list", "hash", "sorted set", "set"],
+)
+@pytest.mark.parametrize("method", ["queue", "setnx", "getset"])
+def test_a_key_of_another_type_under_our_name_is_a_conflict_and_stays(
+    method: str, occupy: Callable[[Server], object], server: Server, open_client: OpenClient
+) -> None:
+    occupy(server)
+    before = server.call("DUMP", "holdfast:one")
+
+    error = refusal(open_client(f"{server.url}?method={method}"))
+
+    assert isinstance(error, holdfast.NameConflict)
+    assert error.lock == "one"
+    assert server.call("DUMP", "holdfast:one") == before
+
+
+def test_methods_that_need_not_exclude_each_other_are_not_mixed_on_one_name(
+    server: Server, open_client: OpenClient
+) -> None:
+    lease = take(open_client(server.url).lock("one"))
+
+    error = refusal(open_client(f"{server.url}?method=getset"))
+
+    assert isinstance(error, holdfast.ConfigurationError)
+    assert "method" in str(error)
+    lease.release()
+
+
+def test_a_server_that_is_busy_with_somebody_s_script_is_unavailable(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server("--lua-time-limit", "100")
+    client = open_client(server.url)
+    take(client.lock("one")).release()
+    with server.connect(timeout=60) as connection:
+        stuck = in_background(lambda: connection.call("EVAL", "while true do end", 0))
+        eventually(lambda: _answers_busy(server))
+
+        error = refusal(client)
+        server.call("SCRIPT", "KILL")
+
+        assert isinstance(error, holdfast.BackendError)
+        assert "script" in str(error)
+        with pytest.raises(ServerError):
+            stuck.result(timeout=20)
+    take(client.lock("one"), timeout=5).release()
+
+
+def test_a_server_without_room_for_another_connection_is_unavailable(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server("--maxclients", "1")
+    with server.connect() as connection:
+        assert connection.call("PING") == "PONG"
+
+        error = refusal(open_client(server.url))
+
+    assert isinstance(error, holdfast.BackendUnavailable)  # the server's own words may be lost with the connection
+
+
+def test_what_answers_but_is_no_redis_is_a_word_of_ours(open_client: OpenClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def speak() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+        threading.Thread(target=speak, daemon=True).start()
+        error = refusal(open_client(f"redis://127.0.0.1:{listener.getsockname()[1]}/0?io_timeout=2"))
+
+    assert isinstance(error, holdfast.BackendError)
+
+
+def _answers_loading(server: Server) -> bool:
+    try:
+        server.call("PING")
+    except ServerError as error:
+        return error.code == "LOADING"
+    except OSError:
+        return False
+    return False
+
+
+def _answers_busy(server: Server) -> bool:
+    try:
+        server.call("PING")
+    except ServerError as error:
+        return error.code == "BUSY"
+    return False

@@ -1,0 +1,105 @@
+"""Hazard: a forked child that inherits its parent's lock or connections: it releases what is not its own, or mixes its
+words and answers with its parent's.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
+from tests.support.processes import Crew, Refused, eventually
+from tests.support.redis.servers import Server
+
+
+def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    parent = crew.start(server.url, forks=True)
+    parent.ask("acquire", lock="one", ttl=3)
+
+    child = parent.fork()
+
+    assert child.ask("state", lock="one") | {"at": 0} == {"at": 0, "lost": True, "held": False, "remaining": 0.0}
+    with pytest.raises(Refused, match="LockLost"):
+        child.ask("release", lock="one")
+    assert child.ask("acquire", lock="one", timeout=0)["acquired"] is None
+    mine = child.ask("acquire", lock="two", ttl=3)
+    assert parent.ask("wait_lost", lock="one", timeout=4)["lost"] is False
+    assert child.ask("state", lock="two")["held"] is True
+    observer = open_client(server.url)
+    assert [holder.fence for holder in observer.inspect("two").holders] == [mine["fence"]]
+    assert [holder.pid for holder in observer.inspect("one").holders] == [parent.pid]
+    parent.ask("release", lock="one")
+    child.ask("release", lock="two")
+
+
+@pytest.mark.parametrize("how", ["closes its client", "ends"])
+def test_a_child_that_goes_does_not_disturb_its_parent(how: str, crew: Crew, server: Server) -> None:
+    parent = crew.start(server.url, forks=True)
+    parent.ask("acquire", lock="one", ttl=30)
+    child = parent.fork()
+    child.ask("acquire", lock="two", ttl=30)
+
+    if how == "ends":
+        child.ask("release", lock="two")
+        child.tell("end")
+        child.hear()
+    else:
+        child.ask("close")
+
+    parent.ask("renew", lock="one")
+    parent.ask("acquire", lock="three")
+    parent.ask("release", lock="three")
+    parent.ask("release", lock="one")
+    parent.leave()
+    for lock in ("one", "two", "three"):
+        assert_free_and_clean(server, lock)
+
+
+def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    holder = open_client(server.url)
+    lease = take(holder.lock("one"))
+    parent = crew.start(server.url, forks=True)
+    parent.ask("acquire_in_background", lock="one")
+    await_waiters(holder, "one", 1)
+
+    child = parent.fork()
+    child.tell("acquire", lock="one")
+    await_waiters(holder, "one", 2)
+    lease.release()
+
+    assert parent.ask("background_outcome", timeout=20)["outcome"] == "acquired"
+    assert child.is_silent(0.2)
+    parent.ask("release", lock="one")
+    child.hear()
+    child.ask("release", lock="one")
+    eventually(lambda: "holdfast:one" not in server.all_keys())
+
+
+@pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
+def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(crew: Crew, server: Server) -> None:
+    parent = crew.start(server.url)
+
+    outcomes = parent.ask("fork_in_a_crowd", times=40, patience=10.0)["outcomes"]
+
+    assert outcomes == {"fine": 40}, parent.errors()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, crew: Crew, server: Server) -> None:
+    parent = crew.start(server.url)
+    parent.ask("acquire", lock="one")
+
+    child = parent.ask("multiprocess", method=method, lock="two")
+
+    assert child["exitcode"] == 0
+    assert child["holders"] == [child["pid"]]
+    parent.ask("check", lock="one")
+    parent.ask("release", lock="one")
+    parent.leave()
+    assert_free_and_clean(server, "two")

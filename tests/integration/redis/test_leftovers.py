@@ -1,0 +1,102 @@
+"""Hazard: keys that stay on the server for ever, after churn and after the deaths of holders and waiters.
+
+Nothing stays but what remembers the last fence of a lock, and that has a ttl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, immortal_keys, take
+from tests.support.processes import Crew, eventually, now
+from tests.support.redis.servers import Server
+
+
+def records(server: Server) -> set[str]:
+    """What remembers fences."""
+    return {key for key in server.all_keys() if server.call("TYPE", key) == "hash"}
+
+
+def test_after_use_only_the_record_of_the_last_fence_is_there_and_it_has_a_ttl(
+    server: Server, open_client: OpenClient
+) -> None:
+    client, other, third = (open_client(server.url) for _ in range(3))
+
+    for number in range(10):
+        with client.lock(f"lock-{number}"):
+            assert other.lock(f"lock-{number}").acquire(timeout=0.01) is None
+        with client.rwlock(f"book-{number}").read(), other.rwlock(f"book-{number}").read():
+            assert third.rwlock(f"book-{number}").write().acquire(timeout=0.01) is None
+        with client.semaphore(f"permit-{number}", limit=2), other.semaphore(f"permit-{number}", limit=2):
+            pass
+
+    assert server.all_keys() == records(server)
+    assert immortal_keys(server) == set()
+    assert len(server.all_keys()) <= 30
+
+
+@pytest.mark.parametrize("method", ["setnx", "getset"])
+def test_the_plain_methods_leave_nothing_at_all(method: str, server: Server, open_client: OpenClient) -> None:
+    client, other = (open_client(f"{server.url}?method={method}") for _ in range(2))
+
+    for number in range(10):
+        with client.lock(f"lock-{number}"):
+            assert other.lock(f"lock-{number}").acquire(timeout=0.01) is None
+
+    assert server.all_keys() == set()
+
+
+def test_deaths_in_the_middle_of_everything_leave_no_key_that_would_stay(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    observer = open_client(server.url)
+    queued, busy = crew.start_many(5, server.url), crew.start_many(4, server.url)
+    queued[0].ask("acquire", lock="one", ttl=5)
+    for place, worker in enumerate(queued[1:], start=1):
+        worker.tell("acquire", lock="one", ttl=5)
+        await_waiters(observer, "one", place)
+    start = now()
+    for worker in busy:
+        worker.tell("turns", lock="two", start=start, seconds=60.0, hold=0.001)
+    shared = [take(observer.rwlock("book", ttl=5).read()), take(observer.semaphore("permits", limit=3, ttl=5))]
+    assert immortal_keys(server) == set()
+
+    for worker in (*busy, *queued):
+        time.sleep(0.1)
+        worker.kill()
+
+    assert immortal_keys(server) == set()
+    for holder in observer.inspect("two").holders:  # whose ttl is 30 s
+        assert holder.fence is not None
+        assert observer.break_lock("two", holder.fence)
+    for lock in ("one", "two"):  # dead waiters lapse together, not one after the other
+        take(observer.lock(lock), timeout=25).release()
+    for lease in shared:
+        lease.release()
+    eventually(lambda: server.all_keys() == records(server))
+    assert immortal_keys(server) == set()
+
+
+async def test_cancelled_tasks_and_timed_out_waits_leave_nothing(server: Server) -> None:
+    async with (
+        holdfast.AsyncClient(server.url) as holder,
+        holdfast.AsyncClient(server.url) as client,
+        holder.lock("one"),
+    ):
+        tasks = [asyncio.create_task(client.lock("one").acquire(timeout=30)) for _ in range(100)]
+        while len((await holder.inspect("one")).waiters) < 100:
+            await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert await client.lock("one").acquire(timeout=0.05) is None
+        while (await holder.inspect("one")).waiters:
+            await asyncio.sleep(0.01)
+    # That they have left is remembered for a while, in case an enter is still on its way.
+    assert len(server.all_keys() - records(server)) <= 1
+    assert_free_and_clean(server, "one")

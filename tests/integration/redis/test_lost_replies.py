@@ -1,0 +1,209 @@
+"""Hazard: a request is done by the server and its reply is lost, or it never arrives: the lock is stuck with a token
+that nobody knows, is taken twice, or is held by somebody who was told that he is not in.
+
+`cut`: the connection is reset. `hang`: nothing comes any more, and only a timeout tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.support.processes import eventually
+from tests.support.redis.proxy import Proxy, Then
+from tests.support.redis.servers import Server
+
+ENDS: list[Then] = ["cut", "hang"]
+KEY = "holdfast:one"
+
+
+def impatient(proxy: Proxy) -> str:
+    """For a client that does not wait long for an answer."""
+    return f"{proxy.url}?io_timeout=0.5"
+
+
+def warm_up(client: holdfast.Client) -> None:
+    """So that connections are open and scripts are known: the next request is the one that is meant."""
+    with client.lock("warm-up") as lease:
+        lease.renew()
+
+
+@pytest.mark.parametrize("then", ENDS)
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_an_acquire_whose_reply_or_request_is_lost_gets_one_lease(
+    lost: str, then: Then, server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client, other = open_client(impatient(proxy)), open_client(server.url)
+    warm_up(client)
+
+    (proxy.lose_next_reply if lost == "reply" else proxy.lose_next_request)(KEY, then=then)
+    lease = take(client.lock("one"))
+
+    proxy.await_loss()
+    lease.renew()
+    assert other.lock("one").acquire(timeout=0) is None
+    assert [holder.fence for holder in other.inspect("one").holders] == [lease.fence]
+    lease.release()
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.parametrize("then", ENDS)
+def test_an_acquire_that_does_not_wait_and_hears_nothing_says_so_and_leaves_nothing(
+    then: Then, server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client, other = open_client(impatient(proxy)), open_client(server.url)
+    warm_up(client)
+
+    proxy.lose_next_reply(KEY, then=then)
+    outcome: object = None
+    try:
+        outcome = client.lock("one").acquire(timeout=0)
+    except holdfast.OutcomeUnknown as error:
+        outcome = error
+    proxy.await_loss()
+
+    if isinstance(outcome, holdfast.Lease):  # it asked again: as good
+        outcome.release()
+    assert outcome is not None, "busy and no answer must not look alike"
+    eventually(lambda: KEY not in server.all_keys())
+    assert_free_and_clean(server, "one")
+    take(other.lock("one")).release()
+
+
+@pytest.mark.parametrize("then", ENDS)
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_release_whose_reply_or_request_is_lost_frees_the_lock_all_the_same(
+    lost: str, then: Then, server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client, other = open_client(impatient(proxy)), open_client(server.url)
+    warm_up(client)
+    lease = take(client.lock("one"))
+
+    (proxy.lose_next_reply if lost == "reply" else proxy.lose_next_request)(KEY, then=then)
+    with contextlib.suppress(holdfast.BackendError):  # that it heard nothing, it may say
+        lease.release()
+    proxy.await_loss()
+    after = take(other.lock("one"), timeout=10)
+
+    assert after.fence > lease.fence
+    assert not lease.held
+    after.renew()  # what the first client still repeats does not touch it
+    after.release()
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.parametrize("then", ENDS)
+def test_a_body_whose_release_gets_no_answer_ends_without_an_error(
+    then: Then, server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client = open_client(impatient(proxy))
+    warm_up(client)
+
+    with client.lock("one"):
+        proxy.lose_next_reply(KEY, then=then)
+    proxy.await_loss()
+
+    eventually(lambda: KEY not in server.all_keys())
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.parametrize("then", ENDS)
+def test_a_waiter_whose_place_in_the_queue_was_not_confirmed_has_one_place(
+    then: Then, server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client, other = open_client(impatient(proxy)), open_client(server.url)
+    warm_up(client)
+    lease = take(other.lock("one"))
+
+    proxy.lose_next_reply(KEY, then=then)
+    coming = acquiring(client.lock("one"))
+    proxy.await_loss()
+    await_waiters(other, "one", 1)
+    lease.release()
+
+    coming.result().release()
+    assert other.inspect("one").waiters == ()
+    assert_free_and_clean(server, "one")
+
+
+def test_a_waiter_whose_withdrawal_is_lost_is_gone_soon_all_the_same(
+    server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client, other = open_client(impatient(proxy)), open_client(server.url)
+    warm_up(client)
+    lease = take(other.lock("one"))
+
+    coming = acquiring(client.lock("one"), timeout=1)
+    await_waiters(other, "one", 1)
+    proxy.lose_requests()
+    with pytest.raises((AssertionError, holdfast.BackendError)):
+        coming.result(timeout=20)
+    proxy.heal()
+    proxy.cut()
+
+    await_waiters(other, "one", 0)
+    lease.release()
+    assert_free_and_clean(server, "one")
+
+
+def test_one_lost_renewal_costs_no_lease(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
+    client = open_client(impatient(proxy))
+    warm_up(client)
+    lost_at: list[object] = []
+    lease = take(client.lock("one", ttl=4, on_lost=lost_at.append))
+
+    proxy.lose_next_reply(KEY, then="hang")
+    proxy.await_loss()
+
+    assert not lease.wait_lost(3.5)  # beyond the end of what was granted before
+    lease.release()
+    assert lost_at == []
+    assert_free_and_clean(server, "one")
+
+
+# ── asyncio, where one connection may carry the words of many tasks ──────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("then", ENDS)
+async def test_a_task_whose_reply_is_lost_gets_one_lease_and_its_release_frees_it(
+    then: Then, server: Server, proxy: Proxy
+) -> None:
+    async with holdfast.AsyncClient(impatient(proxy)) as client, holdfast.AsyncClient(server.url) as other:
+        async with client.lock("warm-up") as lease:
+            await lease.renew()
+
+        proxy.lose_next_reply(KEY, then=then)
+        taken = await client.lock("one").acquire(timeout=20)
+        assert taken is not None
+        assert await other.lock("one").acquire(timeout=0) is None
+        proxy.lose_next_reply(KEY, then=then)
+        with contextlib.suppress(holdfast.BackendError):
+            await taken.release()
+
+        async with other.lock("one", timeout=10) as after:
+            assert after.fence > taken.fence
+    assert_free_and_clean(server, "one")
+
+
+async def test_a_connection_lost_under_many_tasks_costs_none_of_them_its_lock(server: Server, proxy: Proxy) -> None:
+    async with holdfast.AsyncClient(impatient(proxy)) as client:
+        held = [await client.lock(f"held-{number}").acquire() for number in range(20)]
+
+        async def take_and_leave(number: int) -> int:
+            async with client.lock(f"many-{number}", timeout=20) as lease:
+                return lease.fence
+
+        proxy.lose_next_reply("holdfast:many-7")
+        fences = await asyncio.gather(*(take_and_leave(number) for number in range(50)))
+
+        assert len(set(fences)) == 50
+        for lease in held:
+            assert lease is not None
+            await lease.renew()
+            await lease.release()
+    eventually(lambda: not {key for key in server.all_keys() if key.startswith(("holdfast:many", "holdfast:held"))})

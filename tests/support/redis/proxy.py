@@ -1,0 +1,223 @@
+"""A TCP proxy before a server: passes, delays, loses requests or replies, cuts and refuses, as a test says.
+
+It runs on a thread of its own, so what it is told takes effect at once. Between a request and its reply it can tell
+which is which only for a client that waits for the one before it sends another; for others, what is lost is all that
+follows on that connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tests.support.processes import PATIENCE
+
+Then = Literal["cut", "hang"]
+
+
+class _Link:
+    """One client's connection and ours to the server."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server = server
+        self.loses_requests = False
+        self.loses_replies = False
+        self.then: Then = "hang"
+
+
+class Proxy:
+    """Stands on `port` and forwards to `target`, a port on this machine too."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.port = 0
+        self.connections_made = 0
+        self._loses_requests = self._loses_replies = False
+        self._delay = 0.0
+        self._plan: tuple[Literal["request", "reply"], bytes, Then] | None = None
+        self._bit = threading.Event()
+        self._links: set[_Link] = set()
+        self._cuts = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._server: asyncio.Server | None = None
+
+    # ── what a test may say ──────────────────────────────────────────────────────────────────────────────────────
+
+    def lose_next_reply(self, containing: str, *, then: Then = "cut") -> None:
+        """Pass the next request with these words in it, but not its reply: the connection is cut instead, or hangs."""
+        self._bit.clear()
+        self._plan = ("reply", containing.encode(), then)
+
+    def lose_next_request(self, containing: str, *, then: Then = "cut") -> None:
+        """Do not pass the next request with these words in it: the connection is cut instead, or hangs."""
+        self._bit.clear()
+        self._plan = ("request", containing.encode(), then)
+
+    def await_loss(self, within: float = PATIENCE) -> None:
+        """Until the planned loss has come about: the request was not passed, or was answered by the server."""
+        assert self._bit.wait(within), "the proxy saw no such request, or no reply to it"
+
+    def lose_requests(self) -> None:
+        """From now on nothing arrives at the server."""
+        self._loses_requests = True
+
+    def lose_replies(self) -> None:
+        """From now on nothing comes back from the server, which goes on doing what it is told."""
+        self._loses_replies = True
+
+    def delay(self, seconds: float) -> None:
+        """From now on everything takes this much longer, each way."""
+        self._delay = seconds
+
+    def cut(self) -> None:
+        """Reset all connections that there are; new ones are welcome."""
+        self._run(self._cut())
+
+    def refuse(self) -> None:
+        """Reset all connections, and refuse new ones until `heal`."""
+        self._run(self._refuse())
+
+    def heal(self) -> None:
+        """Lose and delay nothing more, and listen again. What was lost stays lost."""
+        self._loses_requests = self._loses_replies = False
+        self._delay = 0.0
+        self._plan = None
+        self._run(self._listen())
+
+    def lead_to(self, target: int) -> None:
+        """Reset all connections; new ones go to another server."""
+        self.target = target
+        self.cut()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    # ── how it does it ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._listen())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _cut(self) -> None:
+        self._cuts += 1  # for those that are about to be made
+        for link in list(self._links):
+            _reset(link.client)
+            _reset(link.server)
+
+    async def _refuse(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._cut()
+
+    async def _end(self) -> None:
+        await self._refuse()
+        if self._tasks:  # they end with their connections
+            await asyncio.wait(self._tasks, timeout=PATIENCE)
+
+    async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.connections_made += 1
+        cuts = self._cuts
+        try:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            _reset(to_client)
+            return
+        if cuts != self._cuts:
+            _reset(to_client)
+            _reset(to_server)
+            return
+        link = _Link(to_client, to_server)
+        self._links.add(link)
+        try:
+            pumps = [
+                asyncio.ensure_future(self._pass_requests(link, from_client)),
+                asyncio.ensure_future(self._pass_replies(link, from_server)),
+            ]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        finally:
+            self._links.discard(link)
+            to_client.close()
+            to_server.close()
+
+    async def _pass_requests(self, link: _Link, reader: asyncio.StreamReader) -> None:
+        while data := await _read(reader):
+            if self._plan is not None and self._plan[1] in data:
+                what, _, link.then = self._plan
+                self._plan = None
+                if what == "request":
+                    link.loses_requests = True
+                    self._bit.set()
+                    if link.then == "cut":
+                        _reset(link.client)
+                        return
+                else:
+                    link.loses_replies = True
+            if self._delay:
+                await asyncio.sleep(self._delay)
+            if not (self._loses_requests or link.loses_requests):
+                link.server.write(data)
+
+    async def _pass_replies(self, link: _Link, reader: asyncio.StreamReader) -> None:
+        while data := await _read(reader):
+            if link.loses_replies:
+                self._bit.set()
+                if link.then == "cut":
+                    _reset(link.client)
+                    return
+            if self._delay:
+                await asyncio.sleep(self._delay)
+            if not (self._loses_replies or link.loses_replies):
+                link.client.write(data)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """What comes next; nothing at the end, however it came about."""
+    with contextlib.suppress(OSError):
+        return await reader.read(1 << 16)
+    return b""
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """RST instead of an orderly end."""
+    one = writer.get_extra_info("socket")
+    if one is not None and one.fileno() >= 0:
+        with contextlib.suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,61 @@
+"""Servers for all tests that only need some Redis: started when first asked for, stopped with the test run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import tempfile
+import uuid
+from pathlib import Path
+
+from tests.support.redis.binaries import main_binary
+from tests.support.redis.councils import Council
+from tests.support.redis.servers import Server, running
+from tests.support.redis.topologies import Cluster
+
+
+def fresh_url(**options: str) -> str:
+    """One server, with keys that nobody else uses."""
+    return _with_options(_server().url, options)
+
+
+def fresh_cluster_url(**options: str) -> str:
+    """The same on a Cluster."""
+    return _with_options(_cluster().url, options)
+
+
+def fresh_redlock_url(**options: str) -> str:
+    """The same on five independent servers. They have just been started, and nobody has forgotten anything."""
+    return _with_options(_council().url(), {"quarantine": "no", **options})
+
+
+def _with_options(url: str, options: dict[str, str]) -> str:
+    options = {"prefix": f"{uuid.uuid4().hex}:", **options}
+    return f"{url}?{'&'.join(f'{option}={value}' for option, value in options.items())}"
+
+
+@functools.cache
+def _server() -> Server:
+    return _until_the_end().enter_context(running(Server(main_binary(), _folder())))
+
+
+@functools.cache
+def _cluster() -> Cluster:
+    return _until_the_end().enter_context(Cluster(main_binary(), _folder()))
+
+
+@functools.cache
+def _council() -> Council:
+    return _until_the_end().enter_context(Council(main_binary(), _folder()))
+
+
+def _folder() -> Path:
+    return Path(_until_the_end().enter_context(tempfile.TemporaryDirectory(prefix="holdfast-redis-")))
+
+
+@functools.cache
+def _until_the_end() -> contextlib.ExitStack:
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack

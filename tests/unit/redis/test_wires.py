@@ -1,0 +1,300 @@
+"""Hazard: a reply that goes to somebody else, a request that hangs past its deadline, hints that nobody hears.
+
+The port by itself, without locks, on a real server, for threads and for asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.redis import aio, blocking
+from holdfast.backends.redis.address import Place, place_of
+from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.scripts import Script
+from holdfast.backends.redis.topology import Topology
+from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.runtimes.system import now
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+from tests.support.processes import eventually
+from tests.support.redis.binaries import main_binary
+from tests.support.redis.servers import Server, running
+
+ECHO = Script.of("test/echo", "return {KEYS[1], ARGV[1]}")
+ENTER = Script.of("test/enter", "return redis.call('SET', KEYS[1], ARGV[1])")
+KEYS = keys_of("holdfast:", "one")
+Story = Callable[[Topology], Awaitable[None]]
+Run = Callable[[Story], None]
+
+
+def soon(seconds: float = 5.0) -> float:
+    return now() + seconds
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(Server(main_binary(), tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def run(request: pytest.FixtureRequest, server: Server) -> Run:
+    """Tell a story about a port of that kind."""
+    return lambda story: tell(story, request.param, server.url)
+
+
+def tell(story: Story, kind: str, url: str, **options: str) -> None:
+    place = place_of(parse(url, options), is_asyncio=False)
+    if kind == "threads":
+        run_sync(_on_threads(story, place))
+    else:
+        asyncio.run(_on_asyncio(story, place))
+
+
+async def _on_threads(story: Story, place: Place) -> None:
+    port = blocking.open_port(place, ThreadRuntime())
+    try:
+        await story(port)
+    finally:
+        await port.close()
+
+
+async def _on_asyncio(story: Story, place: Place) -> None:
+    port = aio.open_port(place, AsyncioRuntime())
+    try:
+        await story(port)
+    finally:
+        await port.close()
+
+
+def test_scripts_are_known_by_their_digest_and_told_again_when_forgotten(server: Server, run: Run) -> None:
+    async def story(port: Topology) -> None:
+        call = Call(ECHO, KEYS, ("ä",))
+        for _ in range(2):
+            server.call("SCRIPT", "FLUSH")
+            assert await port.run(call, deadline=soon()) == [b"holdfast:one", "ä".encode()]
+        server.call("SCRIPT", "FLUSH")
+        calls = [Call(ECHO, keys_of("holdfast:", str(number)), (number,)) for number in range(10)]
+
+        said = await port.run_all(calls, deadline=soon())
+
+        assert said == [[f"holdfast:{number}".encode(), str(number).encode()] for number in range(10)]
+        assert await port.run_all([], deadline=soon()) == []
+
+    run(story)
+
+
+def test_the_server_is_asked_what_it_is_before_anything_else(server: Server, run: Run) -> None:
+    async def story(port: Topology) -> None:
+        assert port.standing is None
+        assert await port.command(KEYS, "PING", deadline=soon()) == b"PONG"
+
+        assert port.standing is not None
+        assert port.standing.is_primary
+        assert port.standing.policy == "noeviction"
+        assert [client["name"] for client in server.clients() if client["name"].startswith("holdfast-")]
+
+    run(story)
+
+
+def test_a_reply_that_does_not_come_in_time_is_told_and_never_read_by_another(server: Server, run: Run) -> None:
+    async def story(port: Topology) -> None:
+        await port.command(KEYS, "PING", deadline=soon())
+        started = now()
+
+        with pytest.raises(holdfast.OutcomeUnknown, match="no answer in time"):
+            await port.command(KEYS, "BLPOP", "never", "0.5", deadline=soon(0.1))
+
+        assert now() - started < 0.4
+        assert await port.run(Call(ECHO, KEYS, ("mine",)), deadline=soon()) == [b"holdfast:one", b"mine"]
+
+    run(story)
+
+
+def test_no_time_left_sends_nothing(server: Server, run: Run) -> None:
+    async def story(port: Topology) -> None:
+        for _ in range(2):
+            with pytest.raises(holdfast.BackendUnavailable):
+                await port.command(KEYS, "SET", "late", "1", deadline=now() - 1)
+            assert await port.command(KEYS, "EXISTS", "late", deadline=soon()) == 0
+
+    run(story)
+
+
+def test_all_keys_are_found(server: Server, run: Run) -> None:
+    async def story(port: Topology) -> None:
+        names = {f"scanned:{number}" for number in range(3000)}
+        for name in names:
+            server.call("SET", name, "1") if name == "scanned:0" else None
+        server.call("MSET", *(word for name in names for word in (name, "1")))
+
+        assert set(await port.scan("scanned:*", deadline=soon())) == names
+
+    run(story)
+
+
+def test_fewer_replicas_than_asked_for_leave_the_outcome_open(server: Server) -> None:
+    async def story(port: Topology) -> None:
+        call = Call(ENTER, KEYS, ("x",))
+
+        with pytest.raises(holdfast.OutcomeUnknown, match="0 of 1 replicas confirmed"):
+            await port.run(call, deadline=soon())
+        (outcome,) = await port.run_all([call], deadline=soon())
+        assert isinstance(outcome, holdfast.OutcomeUnknown)
+        assert await port.run(Call(ECHO, KEYS, ("x",)), deadline=soon()) == [b"holdfast:one", b"x"]
+
+    for kind in ("threads", "asyncio"):
+        tell(story, kind, server.url, replicas="1", replicas_timeout="0.1")
+
+
+def test_hints_are_heard_and_gaps_are_told(server: Server, run: Run) -> None:
+    woken: list[str] = []
+    gaps: list[bool] = []
+
+    async def until(port: Topology, condition: Callable[[], bool]) -> None:
+        limit = soon(10)
+        while not condition():
+            assert now() < limit
+            await port._runtime.sleep(0.01)
+
+    async def story(port: Topology) -> None:
+        woken.clear()
+        gaps.clear()
+        port.listen(woken.append, lambda: gaps.append(True))
+        channel = port.channel(KEYS)
+        assert port.hearing(channel) == 0
+        await port.attend(channel, "n1", deadline=soon())
+        first = port.hearing(channel)
+        assert first > 0
+        server.call("PUBLISH", channel.name, "n1")
+        await until(port, lambda: woken == ["n1"])
+
+        server.call("CLIENT", "KILL", "TYPE", "pubsub")
+        await until(port, lambda: port.hearing(channel) not in (0, first))
+        server.call("PUBLISH", channel.name, "n1")
+        await until(port, lambda: woken == ["n1", "n1"])
+
+        assert gaps
+        assert len(server.subscribers()) == 1
+        port.dismiss(channel, "n1")
+
+    run(story)
+    eventually(lambda: not server.subscribers())
+    assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_who_may_not_subscribe_is_told_so(tmp_path: Path) -> None:
+    users = tmp_path / "users.acl"
+    users.write_text("user default on nopass ~* resetchannels +@all\n")
+
+    async def story(port: Topology) -> None:
+        for _ in range(2):
+            with pytest.raises(holdfast.BackendUnavailable, match="NOPERM"):
+                await port.attend(port.channel(KEYS), "n1", deadline=soon())
+
+    with running(Server(main_binary(), tmp_path / "server", options=["--aclfile", str(users)])) as server:
+        for kind in ("threads", "asyncio"):
+            tell(story, kind, server.url)
+
+
+def test_a_cancelled_task_leaves_its_place_in_the_line(server: Server) -> None:
+    async def story(port: Topology) -> None:
+        await port.command(KEYS, "PING", deadline=soon())
+        slow = asyncio.create_task(_ask(port.command(KEYS, "BLPOP", "never", "0.2", deadline=soon())))
+        others = [
+            asyncio.create_task(_ask(port.run(Call(ECHO, KEYS, (number,)), deadline=soon()))) for number in range(20)
+        ]
+        await asyncio.sleep(0.05)
+
+        for cancelled in (slow, *others[::2]):
+            cancelled.cancel()
+
+        for number, other in list(enumerate(others))[1::2]:
+            assert await other == [b"holdfast:one", str(number).encode()]
+        assert await port.run(Call(ECHO, KEYS, ("after",)), deadline=soon()) == [b"holdfast:one", b"after"]
+        assert len([client for client in server.clients() if client["name"].startswith("holdfast-")]) == 1
+
+    tell(story, "asyncio", server.url)
+
+
+async def _ask(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+def test_many_threads_share_few_connections(server: Server) -> None:
+    async def story(port: Topology) -> None:
+        def ask() -> None:
+            with contextlib.suppress(holdfast.HoldfastError):
+                run_sync(_ask_of(port))
+                answered.append(True)
+
+        answered: list[bool] = []
+        threads = [threading.Thread(target=ask) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(_ours(server)) == 16)
+        for thread in threads:
+            thread.join()
+
+        assert len(answered) == 40
+        assert len(_ours(server)) == 16
+
+    tell(story, "threads", server.url)
+    eventually(lambda: not _ours(server))
+
+
+async def _ask_of(port: Topology) -> Any:
+    return await port.command(KEYS, "BLPOP", "never", "0.3", deadline=soon())
+
+
+def _ours(server: Server) -> list[dict[str, str]]:
+    return [client for client in server.clients() if client["name"].startswith("holdfast-")]
+
+
+def test_one_silent_server_holds_up_no_other_s_answer(server: Server, tmp_path: Path) -> None:
+    with running(Server(main_binary(), tmp_path / "other")) as other:
+        for kind in ("threads", "asyncio"):
+            tell(_silence_of(other), kind, server.url)
+
+
+def _silence_of(other: Server) -> Story:
+    async def story(port: Topology) -> None:
+        from holdfast.backends.redis.address import Node
+        from holdfast.backends.redis.resp import pack
+        from holdfast.backends.redis.wire import Parcel
+
+        here, there = port._place.nodes[0], Node("127.0.0.1", other.port)
+        for node in (here, there):
+            await port._lines.one(node, pack("PING"), soon())
+        parcels = [Parcel(there, pack("BLPOP", "never", "1"), 1), Parcel(here, pack("PING"), 1)]
+
+        silent, heard = await port._lines.each(parcels, soon(0.3))
+
+        assert isinstance(silent, holdfast.OutcomeUnknown)
+        assert heard == [b"PONG"]
+
+    return story
+
+
+@pytest.mark.slow
+def test_a_listener_ends_when_nobody_has_waited_for_a_while(server: Server) -> None:
+    async def story(port: Topology) -> None:
+        await port.attend(port.channel(KEYS), "n1", deadline=soon())
+        port.dismiss(port.channel(KEYS), "n1")
+
+        eventually(lambda: not server.subscribers(), within=15)
+
+        assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
+        await port.attend(port.channel(KEYS), "n2", deadline=soon())
+        assert port.hearing(port.channel(KEYS))
+
+    tell(story, "threads", server.url)
