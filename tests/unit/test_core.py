@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import os
 import random
 import threading
 from typing import NamedTuple
@@ -168,6 +169,24 @@ def test_nonces_are_long_and_never_the_same() -> None:
 
     assert len(nonces) == 1000
     assert {len(nonce) for nonce in nonces} == {32}
+
+
+def test_a_forked_child_draws_other_nonces_than_its_parent() -> None:
+    system.nonce()  # the parent has some in store now
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(writing, "".join(system.nonce() for _ in range(200)).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        drawn = pipe.read().decode()
+    os.waitpid(pid, 0)
+
+    theirs = {drawn[start : start + 32] for start in range(0, len(drawn), 32)}
+
+    assert len(theirs) == 200
+    assert theirs.isdisjoint(system.nonce() for _ in range(200))
     assert all(0 <= system.jitter() < 1 for _ in range(100))
 
 

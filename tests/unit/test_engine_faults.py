@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from tests.conformance.lab import Lab, until
-from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, OK, Faults
+from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, NOT_ALL, OK, REFUSED, TOO_FEW, Faults
 
 
 async def free(lab: Lab, name: str = "a") -> None:
@@ -252,3 +252,80 @@ async def test_a_lease_gone_while_it_is_released_is_no_loss(lab: Lab, faults: Fa
 
     assert "lost" not in events
     assert events[-1] == "released"
+
+
+async def test_a_refusal_leaves_nothing_to_be_given_back(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("enter", REFUSED)
+
+    with pytest.raises(holdfast.ConfigurationError):
+        await actor(lambda client: client.lock("a").acquire())
+
+    assert faults.calls == [("enter", REFUSED)]
+
+
+async def test_what_a_server_refuses_to_take_back_is_not_offered_for_ever(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    lease = await actor(lambda client: client.lock("a").acquire())
+    faults.plan("leave", LOST, REFUSED)
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        await actor(lambda _: lease.release())
+    await called(faults, "leave", 2)
+
+    faults.plan("leave", OK)
+    again = faults.count("leave")
+    await actor(lambda client: client.lock("b").acquire())  # the keeper is there, and has nothing else to do
+    assert faults.count("leave") == again
+
+
+async def test_too_few_servers_at_first_is_said_at_once_and_given_back(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("enter", TOO_FEW)
+
+    with pytest.raises(holdfast.QuorumError):
+        await actor(lambda client: client.lock("a", timeout=None).acquire())
+
+    await called(faults, "leave", 1)
+    assert faults.count("enter") == 1
+
+
+async def test_too_few_servers_during_a_wait_are_waited_out(lab: Lab, faults: Faults) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a").acquire())
+    faults.plan("enter", OK, TOO_FEW, TOO_FEW, OK)
+
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
+    await lab.until_waiting("a", 1)
+    await holder(lambda _: lease.release())
+
+    assert await waiting
+
+
+async def test_a_silent_server_among_several_costs_only_its_own_leases_a_renewal(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    names = ["a", "b", "c"]
+    leases = [await actor(lambda client, name=name: client.lock(name, ttl=3).acquire()) for name in names]
+    before = [lease._deadline for lease in leases]
+    faults.plan("renew", NOT_ALL, OK)
+
+    async def all_renewed() -> bool:
+        return all(lease._deadline > deadline for lease, deadline in zip(leases, before, strict=True))
+
+    await called(faults, "renew", 1)
+    await until(all_renewed, "all renewed, the first one at a later attempt")
+
+    assert not any(lease.lost for lease in leases)
+
+
+async def test_a_silent_server_among_several_is_owed_only_its_own_tickets(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    leases = [await actor(lambda client, name=name: client.lock(name).acquire()) for name in ("a", "b")]
+    faults.plan("leave", LOST, LOST, NOT_ALL, OK)
+
+    for lease in leases:
+        with pytest.raises(holdfast.OutcomeUnknown):
+            await actor(lambda _, held=lease: held.release())
+
+    await free(lab, "a")
+    await free(lab, "b")

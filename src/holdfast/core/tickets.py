@@ -119,7 +119,7 @@ class TicketInfo(NamedTuple):
 
     def __str__(self) -> str:
         """Who it is, in the form that errors use: host/pid."""
-        return f"{self.host}/{self.pid}"
+        return "another program" if self.fence == 0 else f"{self.host}/{self.pid}"
 
 
 def describe(ticket_info: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis_lock  # type: ignore[import-untyped]
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
@@ -180,28 +181,36 @@ def test_processes_with_ours_and_threads_with_redis_py_s_are_never_in_together(
     assert min(counts) > 0, counts
 
 
-def test_a_lock_of_python_redis_lock_s_keys_is_respected_and_signalled(server: Server, open_client: OpenClient) -> None:
+def test_python_redis_lock_keeps_ours_out_until_it_is_released(
+    server: Server, theirs: Any, open_client: OpenClient
+) -> None:
     ours = open_client(f"{server.url}?compat=python-redis-lock")
-    # What python-redis-lock does: SET lock:<name> <id> NX, and LPUSH lock-signal:<name> at the release.
-    server.call("SET", "lock:one", "their-id", "NX", "EX", 30)
+    lock = redis_lock.Lock(theirs, "one", expire=30)
+    assert lock.acquire()
 
     busy = ours.lock("one").acquire(timeout=0)
     coming = acquiring(ours.lock("one"))
     with pytest.raises(TimeoutError):
         coming.result(timeout=0.3)
-    server.call("DEL", "lock-signal:one")
-    server.call("LPUSH", "lock-signal:one", 1)
-    server.call("PEXPIRE", "lock-signal:one", 1000)
-    server.call("DEL", "lock:one")
-    lease = coming.result(timeout=PATIENCE)
-    theirs = server.call("SET", "lock:one", "their-id", "NX", "EX", 30)
-    server.call("DEL", "lock-signal:one")
-    with server.connect(timeout=PATIENCE) as connection:
-        signalled = in_background(lambda: connection.call("BLPOP", "lock-signal:one", 20))
-        eventually(lambda: any(client["cmd"] == "blpop" for client in server.clients()))
-        lease.release()
-        heard = signalled.result(timeout=PATIENCE)
+    lock.release()
 
     assert busy is None
-    assert theirs is None
-    assert heard is not None
+    coming.result(timeout=PATIENCE).release()
+
+
+def test_ours_keeps_python_redis_lock_out_and_wakes_it_at_the_release(
+    server: Server, theirs: Any, open_client: OpenClient
+) -> None:
+    ours = open_client(f"{server.url}?compat=python-redis-lock")
+    lease = take(ours.lock("one"))
+    lock = redis_lock.Lock(theirs, "one", expire=30)
+
+    busy = lock.acquire(blocking=False)
+    coming = in_background(lambda: lock.acquire(timeout=20))
+    eventually(lambda: any(client["cmd"] == "blpop" for client in server.clients()))
+    lease.release()
+
+    assert not busy
+    assert coming.result(timeout=PATIENCE)
+    assert ours.lock("one").acquire(timeout=0) is None
+    lock.release()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
-from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown, QuorumError
 
 T = TypeVar("T")
 
@@ -21,6 +21,9 @@ DOWN = "down"  # nothing is sent
 LOST = "lost"  # the request is lost on the way
 NO_REPLY = "no reply"  # it is done, but its reply is lost
 BUG = "bug"  # the adapter raises something that no adapter should
+REFUSED = "refused"  # the server must not be used so: nothing is done
+TOO_FEW = "too few"  # a minority of several servers has done it
+NOT_ALL = "not all"  # of several tickets, the first one's server is silent; it is not done there
 
 
 class Faults:
@@ -31,6 +34,7 @@ class Faults:
     def __init__(self) -> None:
         self._plans: dict[str, list[Any]] = {}
         self.calls: list[tuple[str, str]] = []  # verb and what happened to it
+        self.last: Any = OK
 
     @classmethod
     def of(cls, url: str) -> Faults:
@@ -43,6 +47,7 @@ class Faults:
         plan = self._plans.get(verb, [OK])
         fate = plan.pop(0) if len(plan) > 1 else plan[0]
         self.calls.append((verb, str(fate)))
+        self.last = fate
         return fate
 
     def count(self, verb: str) -> int:
@@ -66,6 +71,10 @@ class FaultyBackend:
             raise BackendUnavailable(backend=self.url, problem="planned: down")
         if fate == LOST:
             raise OutcomeUnknown(backend=self.url, problem="planned: request lost")
+        if fate == REFUSED:
+            raise ConfigurationError("planned: refused")
+        if fate == TOO_FEW:
+            raise QuorumError(backend=self.url, needed=2, nodes=3, causes={})
         if fate == BUG:
             raise ZeroDivisionError("planned: a bug")
         if callable(fate):  # a point to suspend at, before and after, as on a real line
@@ -85,11 +94,24 @@ class FaultyBackend:
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._send("wait", lambda: self._inner.wait(ticket, until))
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
-        return await self._send("leave", lambda: self._inner.leave(tickets, deadline=deadline))
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+        async def work() -> Sequence[bool | BackendError]:
+            if self._faults.last != NOT_ALL:
+                return await self._inner.leave(tickets, deadline=deadline)
+            return [self._silence(), *await self._inner.leave(tickets[1:], deadline=deadline)]
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
-        return await self._send("renew", lambda: self._inner.renew(tickets, deadline=deadline))
+        return await self._send("leave", work)
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
+        async def work() -> Sequence[Live | Gone | BackendError]:
+            if self._faults.last != NOT_ALL:
+                return await self._inner.renew(tickets, deadline=deadline)
+            return [self._silence(), *await self._inner.renew(tickets[1:], deadline=deadline)]
+
+        return await self._send("renew", work)
+
+    def _silence(self) -> BackendError:
+        return OutcomeUnknown(backend=self.url, problem="planned: this one's server is silent")
 
     def intact(self, store: object) -> bool:
         return self._inner.intact(None)

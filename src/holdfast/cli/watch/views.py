@@ -135,4 +135,6 @@ def sentence(change: Change) -> str:
 def _lasted(change: Change) -> str:
     """How long it had lasted by then, if that is of interest."""
     word = {"holds": "for", "released": "after", "left": "after"}.get(change.what)
-    return f"{word} {long(age(change.ticket.since, change.at))}" if word and change.ticket else ""
+    return (
+        f"{word} {long(age(change.ticket.since, change.at))}" if word and change.ticket and change.ticket.since else ""
+    )
