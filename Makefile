@@ -76,6 +76,9 @@ sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each
 			$(BIN)/holdfast simulate --backend $$backend $$search || exit; \
 		done; \
 	done
+	@for search in "--seeds 3000 $(ARGS)" --exhaustive --cancels; do \
+		$(BIN)/holdfast simulate --backend redlock $$search || exit; \
+	done
 	@for backend in redis-setnx redis-getset; do \
 		$(BIN)/holdfast simulate --backend $$backend --seeds 10000 $(ARGS) || exit; \
 	done

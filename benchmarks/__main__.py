@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from benchmarks import machine, runner
 from benchmarks.contender import Contender, all_contenders
+from benchmarks.front import with_plots
 from benchmarks.measure import FULL, QUICK, all_measures
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report
@@ -63,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     if arguments.publish:
         report.write(PUBLISHED)
+        with open(f"{PUBLISHED}.md", "r+", encoding="utf-8") as page:
+            text = with_plots(page.read(), PUBLISHED)
+            page.seek(0)
+            page.truncate()
+            page.write(text)
         print(f"benchmarks: published to {os.path.relpath(PUBLISHED)}", file=sys.stderr)
     return 0
 
@@ -79,7 +85,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PATTERN",
         help="cases whose name, or a part of it, begins so (see --list; * and ? as in a shell); may be repeated",
     )
-    parser.add_argument("--quick", action="store_true", help="a minute and a half: one short round, for a first look")
+    parser.add_argument("--quick", action="store_true", help="two minutes: one short round, for a first look")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="rounds at most; long cases have fewer")
     parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
     parser.add_argument("--out", default=RESULTS, metavar="FOLDER", help="where the results go")

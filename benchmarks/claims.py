@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks import figures
-from benchmarks.contender import Arena
 from benchmarks.results import Outcome, Record
 from benchmarks.table import Row, Table, number
 
@@ -53,20 +52,19 @@ class _Run:
     """The records of a run, by the names of their parts."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
-        self._records: dict[tuple[str, Arena, str, str], Record] = {}
+        self._records: dict[tuple[str, str, str], Record] = {}
         for outcome in outcomes:
             for record in outcome.records:
                 case = record.case
-                key = (case.measure.name, case.contender.arena, case.setting.slug, case.contender.name)
-                self._records[key] = record
+                self._records[case.measure.name, case.setting.slug, case.contender.name] = record
 
     def ratio(self, measure: str, setting: str, key: str, mine: str, theirs: str) -> float | None:
         """Of figures of two contenders, within each round."""
-        one, other = (self._records.get((measure, Arena.REDIS, setting, name)) for name in (mine, theirs))
+        one, other = (self._records.get((measure, setting, name)) for name in (mine, theirs))
         return one.ratio(other, key) if one is not None and other is not None else None
 
     def values(self, measure: str, setting: str, key: str, name: str) -> list[float]:
-        record = self._records.get((measure, Arena.REDIS, setting, name))
+        record = self._records.get((measure, setting, name))
         return record.values(key) if record is not None else []
 
 
@@ -149,4 +147,22 @@ CLAIMS: list[Claim] = [
         _ratio("contended", "8-hold-2ms", "gap_to_another", "holdfast redis", "python-redis-lock"),
     ),
     *_fair("holdfast redis asyncio"),
+    (
+        "holdfast redlock, 5 nodes: a pair / holdfast redis with 1",
+        "at most",
+        5.0,
+        _ratio(*_PAIR, "holdfast redlock", "holdfast redis, 1 node"),
+    ),
+    (
+        "pottery, 5 nodes: a pair / holdfast redlock's",
+        "at least",
+        2.0,
+        _ratio(*_PAIR, "pottery, 5 nodes", "holdfast redlock"),
+    ),
+    (
+        "holdfast redlock, 5 nodes 5 ms away: a pair / holdfast redis with 1",
+        "at most",
+        1.3,
+        _ratio("uncontended", "5ms-away", "pair", "holdfast redlock", "holdfast redis, 1 node"),
+    ),
 ]

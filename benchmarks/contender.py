@@ -33,6 +33,7 @@ class Arena(StrEnum):
     TASKS = "tasks of one event loop"
     MACHINE = "processes of one machine"
     REDIS = "clients of one Redis"
+    REDLOCK = "clients of five Redis nodes"
 
     @property
     def slug(self) -> str:
@@ -84,6 +85,7 @@ class Contender:
     has_ttl: bool = False  # it has leases that end by themselves and are renewed
     has_fence: bool = False
     threads_exclude: bool = True  # two threads (or tasks) of one process keep each other out too
+    only_in: tuple[str, ...] = ()  # the measures that it goes through; (): all
     baseline_of: tuple[str, ...] = ()  # the measures in which the others of its arena are compared with it
 
     @property

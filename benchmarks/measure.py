@@ -76,6 +76,11 @@ class Setting:
     title: str
     numbers: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def delay(self) -> float:
+        """Seconds that whatever is sent to a server is under way."""
+        return self.numbers.get("delay", 0.0)
+
 
 @dataclass(frozen=True)
 class Column:

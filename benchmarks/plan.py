@@ -69,6 +69,7 @@ def make_plan(
                     case
                     for contender in contenders
                     if arena is None or contender.arena is arena
+                    if not contender.only_in or measure.name in contender.only_in
                     for case in [Case(measure, setting, contender)]
                     if not only or any(case.matches(pattern) for pattern in only)
                 )

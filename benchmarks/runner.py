@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
+from benchmarks.delay import delayed
 from benchmarks.measure import now
 from benchmarks.plan import Case, Group
 from benchmarks.results import Outcome, Record
@@ -66,11 +67,12 @@ def _cores_for(case: Case, cores: Sequence[int]) -> list[int]:
 def _run_case(record: Record, cores: list[int], place: str) -> None:
     """Add the figures of one more round to the record, or what went wrong."""
     folder, server = tempfile.mkdtemp(dir=place), record.case.contender.server
+    delay = record.case.setting.delay
     try:
         if server is None:
             _run_at(record, cores, folder, folder)
         else:
-            with server.run(folder, cores) as url:
+            with server.run(folder, cores) as near, delayed(near, delay, folder, cores) as url:
                 _run_at(record, cores, folder, url)
     except ServerFailed as failed:
         record.add_failure(str(failed))

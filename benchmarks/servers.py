@@ -14,9 +14,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import IO, Protocol
 from urllib.parse import urlsplit
 
+HOST = "127.0.0.1"
 START_MAX = 5.0  # seconds
 TRIES = 5  # a port that is free now may be taken a moment later
 
@@ -77,7 +78,7 @@ class Redis:
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
         process, port = self._start(folder, cores)
         try:
-            yield f"redis://127.0.0.1:{port}/0"
+            yield f"redis://{HOST}:{port}/0"
         finally:
             process.kill()
             process.wait()
@@ -90,17 +91,13 @@ class Redis:
         for _ in range(TRIES):
             port = _free_port()
             with open(log, "wb") as said:
-                process = subprocess.Popen(
+                process = launch(
                     [
-                        *("taskset", "-c", ",".join(map(str, cores))),
-                        *("setpriv", "--pdeathsig", "KILL", "--"),  # should nobody be left to end it
-                        *(self.program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder),
+                        *(self.program, "--port", str(port), "--bind", HOST, "--dir", folder),
                         *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
                     ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    start_new_session=True,  # Ctrl-C is for the runner
+                    cores,
+                    said=said,
                 )
             try:
                 if _answers(process, port):
@@ -111,9 +108,59 @@ class Redis:
                 raise
             process.kill()
             process.wait()
-        with open(log, errors="replace") as said_file:
-            last = said_file.read().strip().rpartition("\n")[2]
-        raise ServerFailed(f"{self.program} did not start: {last or 'it said nothing'}")
+        raise ServerFailed(f"{self.program} did not start: {last_of(log)}")
+
+
+class RedisNodes(Redis):
+    """Several of them, which know nothing of each other; the URL names all: redlock://h1:1,h2:2,h3:3."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
+        with contextlib.ExitStack() as running:
+            nodes = []
+            for number in range(self._number):
+                own = os.path.join(folder, f"node-{number}")
+                os.mkdir(own)
+                nodes.append(urlsplit(running.enter_context(super().run(own, cores))).netloc)
+            yield f"redlock://{','.join(nodes)}"
+
+    def stats(self, url: str) -> Stats:
+        raise NotImplementedError("several servers have no account in common")
+
+
+def launch(
+    command: Sequence[str],
+    cores: Sequence[int],
+    *,
+    said: IO[bytes],
+    answers: int | None = None,
+    folder: str | None = None,
+) -> subprocess.Popen[bytes]:
+    """A process on these cores that does not outlive this one.
+
+    All that it says goes to the file, but for its stdout if `answers` is subprocess.PIPE.
+    """
+    return subprocess.Popen(
+        [
+            *("taskset", "-c", ",".join(map(str, cores))),
+            *("setpriv", "--pdeathsig", "KILL", "--"),  # should nobody be left to end it
+            *command,
+        ],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=said if answers is None else answers,
+        stderr=said,
+        start_new_session=True,  # Ctrl-C is for the runner
+    )
+
+
+def last_of(log: str) -> str:
+    """The last line that a process said."""
+    with open(log, errors="replace") as said:
+        return said.read().strip().rpartition("\n")[2] or "it said nothing"
 
 
 def missing(servers: Sequence[Server]) -> list[Server]:
@@ -157,7 +204,7 @@ class _RedisStats:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -166,7 +213,7 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
     """Wait until it does; False if it ends instead, or takes too long."""
     patience = time.monotonic() + START_MAX
     while process.poll() is None and time.monotonic() < patience:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.25) as probe:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=0.25) as probe:
             probe.sendall(b"PING\r\n")
             if probe.recv(16) == b"+PONG\r\n":
                 return process.poll() is None  # or somebody else has the port, and answers

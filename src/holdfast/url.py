@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from holdfast.errors import ConfigurationError
 
@@ -57,6 +57,16 @@ SCHEMES["redlock"] = Scheme(
     ),
 )
 
+SCHEMES["postgresql"] = Scheme(
+    "holdfast.backends.postgresql",
+    driver="psycopg",
+    extra="postgresql",
+    options=(
+        *("schema", "connect_timeout", "host", "port", "user", "password", "passfile", "application_name"),
+        *("target_session_attrs", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
+    ),
+)
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword
@@ -100,12 +110,7 @@ def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
     if "://" not in url:
         shown = "…" if "@" in url else url  # what stands before an @ may be a password
         raise ConfigurationError(f"url must look like scheme://…, not {shown!r} (known: {_known()})")
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # which may show a password
-        raise ConfigurationError(
-            "url cannot be read: brackets are for IPv6 addresses, [::1]:6379; elsewhere write [ and ] as %5B and %5D"
-        ) from None
+    parts = _split(url)
     if parts.scheme not in SCHEMES:
         raise ConfigurationError(f"url has the unknown scheme {parts.scheme!r}{_did_you_mean(parts.scheme, SCHEMES)}")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
@@ -229,6 +234,23 @@ def require_driver(scheme: str, driver: str, extra: str | None) -> None:
 def _without_password(place: str) -> str:
     user, at, host = place.rpartition("@")
     return f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{host}"
+
+
+class _Parts(NamedTuple):
+    scheme: str
+    netloc: str
+    path: str
+    query: str
+    fragment: str
+
+
+def _split(url: str) -> _Parts:
+    """As urllib does, except that there may be several hosts, some of them IPv6 addresses in brackets."""
+    scheme, _, rest = url.partition("://")
+    rest, _, fragment = rest.partition("#")
+    rest, _, query = rest.partition("?")
+    netloc, slash, path = rest.partition("/")
+    return _Parts(scheme.lower(), netloc, slash + path, query, fragment)
 
 
 def _known() -> str:

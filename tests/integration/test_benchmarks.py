@@ -4,6 +4,7 @@ claim that holds only on paper, processes that stay behind. Times are never asse
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,16 +19,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks import claims, figures, plots, runner
-from benchmarks.__main__ import main
+from benchmarks import claims, figures, front, plots, runner
+from benchmarks.__main__ import PUBLISHED, main
 from benchmarks.contender import Arena, Contender, all_contenders
+from benchmarks.delay import delayed
 from benchmarks.figures import Turn
 from benchmarks.measure import FULL, QUICK, Effort, Measure, all_measures
 from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
-from benchmarks.servers import Redis, ServerFailed
+from benchmarks.servers import Redis, RedisNodes, ServerFailed
 from benchmarks.table import WIDTH, Row, Table, number
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -202,6 +204,29 @@ def test_plots_are_well_formed_and_name_everybody() -> None:
         assert "prefers-color-scheme: dark" in svg
 
 
+def test_the_page_shows_no_plot_that_is_not_published_and_publishing_changes_only_that(tmp_path: Path) -> None:
+    page = Path(f"{PUBLISHED}.md").read_text()
+    says, file = front.WORTH_IT[0]
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / file).touch()
+
+    fewer = front.with_plots(page, str(folder))
+
+    assert front.with_plots(page, PUBLISHED) == page
+    assert front.with_plots(fewer, PUBLISHED) == page
+    assert [line for line in fewer.splitlines() if line.startswith("![")] == [f"![{says}](benchmarks/{file})"]
+
+
+def test_every_plot_for_the_page_is_one_that_a_full_run_draws() -> None:
+    outcomes = [
+        Outcome(group, {}, [Record(case, [_ones(group.measure)]) for case in group.cases])
+        for group in make_plan(all_measures(), all_contenders(), FULL)
+    ]
+
+    assert {file for _, file in front.WORTH_IT} <= set(Report({}, FULL, [], outcomes).to_plots())
+
+
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -220,6 +245,17 @@ def test_no_table_is_planned_that_nobody_can_be_in() -> None:
     plan = make_plan(all_measures(), all_contenders(), QUICK, ["many"])
 
     assert {group.arena for group in plan} == {Arena.TASKS, Arena.MACHINE, Arena.REDIS}
+
+
+def test_only_a_quorum_is_asked_how_it_does_with_servers_far_away() -> None:
+    plan = make_plan(all_measures(), all_contenders(), QUICK, ["redlock", "uncontended/redis"])
+
+    assert [group.slug for group in plan] == [
+        "uncontended-redis-pairs",
+        "uncontended-redlock-pairs",
+        "uncontended-redlock-5ms-away",
+    ]
+    assert [group.setting.delay for group in plan] == [0.0, 0.0, 0.005]
 
 
 def test_without_its_server_a_family_is_left_out_with_one_line(
@@ -257,6 +293,70 @@ def test_a_server_runs_for_as_long_as_the_block_and_only_on_its_cores(tmp_path: 
     assert not Path("/proc", str(pid)).exists()
     with pytest.raises(ConnectionRefusedError):
         _connect(url)
+
+
+@needs_redis
+def test_nodes_are_servers_of_their_own_and_end_together(tmp_path: Path) -> None:
+    with RedisNodes(3).run(str(tmp_path), CORES) as url:
+        nodes = [f"redis://{node}" for node in urlsplit(url).netloc.split(",")]
+        accounts = [Redis().stats(node) for node in nodes]
+        pids = {account.pid() for account in accounts}
+        for account in accounts:
+            account.close()
+
+    assert len(pids) == 3
+    for node in nodes:
+        with pytest.raises(ConnectionRefusedError):
+            _connect(node)
+
+
+@needs_redis
+def test_what_goes_a_long_way_arrives_late_and_whole_and_waits_for_nothing_else(tmp_path: Path) -> None:
+    seconds, text = 0.2, b"x" * 300_000
+    with (
+        Redis().run(str(tmp_path), CORES) as near,
+        delayed(near, seconds, str(tmp_path), CORES) as url,
+        contextlib.ExitStack() as opened,
+    ):
+        clients = [opened.enter_context(_connect(url)) for _ in range(8)]
+        began = time.monotonic()
+        for client in clients:
+            client.sendall(b"*2\r\n$4\r\nECHO\r\n$%d\r\n%s\r\n" % (len(text), text))
+        for client in clients:
+            with client.makefile("rb") as stream:
+                assert stream.read(len(text) + 11) == b"$%d\r\n%s\r\n" % (len(text), text)
+        took = time.monotonic() - began
+
+    # Never early; and one after the other they would have taken eight times as long.
+    assert seconds <= took < 8 * seconds
+    with pytest.raises(ConnectionRefusedError):
+        _connect(url)
+
+
+@needs_redis
+def test_a_long_way_ends_for_both_when_one_of_them_ends(tmp_path: Path) -> None:
+    with (
+        Redis().run(str(tmp_path), CORES) as near,
+        delayed(near, 0.001, str(tmp_path), CORES) as url,
+        _connect(url) as client,
+        _connect(url) as other,
+    ):
+        client.sendall(b"QUIT\r\n")
+        answered = client.recv(64) + client.recv(64)
+        other.sendall(b"PING\r\n")
+
+        assert answered == b"+OK\r\n"
+        assert other.recv(64) == b"+PONG\r\n"
+
+
+def test_a_long_way_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+    no_such_core = [9999]
+
+    with (
+        pytest.raises(ServerFailed, match="the delay did not start: taskset"),
+        delayed("redis://127.0.0.1:6379", 0.001, str(tmp_path), no_such_core),
+    ):
+        pass
 
 
 @needs_redis

@@ -1,0 +1,129 @@
+"""A way to a server that takes time: what a client sends arrives a while later, and the answer comes straight back.
+
+    python -m benchmarks.delay 0.005 6379 6380
+
+stands before the servers on these ports of this machine, and says first, in one line, on which ports of its own. What
+is sent close together travels together, as on a real way: a delay is not a queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from subprocess import PIPE
+
+from benchmarks.servers import HOST, ServerFailed, last_of, launch
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PORT = rf"{re.escape(HOST)}:(\d+)"
+CHUNK = 1 << 16  # bytes; more in one piece only arrives in two
+
+
+@contextlib.contextmanager
+def delayed(url: str, seconds: float, folder: str, cores: Sequence[int]) -> Iterator[str]:
+    """The same servers further away, until the end of the block: the URL with other ports; as it is for no seconds.
+
+    Raises:
+        ServerFailed: it did not come up.
+    """
+    if not seconds:
+        yield url
+        return
+    ports = re.findall(PORT, url)
+    log, command = os.path.join(folder, "delay.log"), [sys.executable, "-m", "benchmarks.delay", str(seconds), *ports]
+    with open(log, "wb") as said:
+        process = launch(command, cores, said=said, answers=PIPE, folder=ROOT)
+    try:
+        assert process.stdout is not None
+        own = process.stdout.readline().decode().split()
+        if len(own) != len(ports):
+            raise ServerFailed(f"the delay did not start: {last_of(log)}")
+        longer = dict(zip(ports, own, strict=True))
+        yield re.sub(PORT, lambda found: f"{HOST}:{longer[found[1]]}", url)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Way:
+    """All connections, on one thread: a process for each would cost the core more than what is measured."""
+
+    def __init__(self, seconds: float, ports: Sequence[int]) -> None:
+        self._seconds = seconds
+        self._doors = {socket.create_server((HOST, 0)): port for port in ports}
+        self._servers: dict[socket.socket, socket.socket] = {}  # by their clients
+        self._clients: dict[socket.socket, socket.socket] = {}  # by their servers
+        # Everything takes equally long, so what came first is due first.
+        self._under_way: deque[tuple[float, socket.socket, bytes]] = deque()
+
+    @property
+    def ports(self) -> list[int]:
+        """Its own, in the order of those that it leads to."""
+        return [door.getsockname()[1] for door in self._doors]
+
+    def serve(self) -> None:
+        """For ever."""
+        while True:
+            wait = max(0.0, self._under_way[0][0] - time.monotonic()) if self._under_way else None
+            # Not epoll, which counts in milliseconds and rounds them up.
+            ready, _, _ = select.select([*self._doors, *self._servers, *self._clients], [], [], wait)
+            for one in ready:
+                if one in self._doors:
+                    self._open(one)
+                else:
+                    self._read(one)
+            while self._under_way and self._under_way[0][0] <= time.monotonic():
+                _, server, data = self._under_way.popleft()
+                self._send(server, data)
+
+    def _open(self, door: socket.socket) -> None:
+        client, _ = door.accept()
+        server = socket.create_connection((HOST, self._doors[door]))
+        for one in (client, server):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._servers[client], self._clients[server] = server, client
+
+    def _read(self, one: socket.socket) -> None:
+        try:
+            data = one.recv(CHUNK)
+        except OSError:  # closed in this same round, or reset
+            data = b""
+        if not data:
+            self._close(one)
+        elif one in self._servers:
+            self._under_way.append((time.monotonic() + self._seconds, self._servers[one], data))
+        else:
+            self._send(self._clients[one], data)
+
+    def _send(self, one: socket.socket, data: bytes) -> None:
+        try:
+            one.sendall(data)
+        except OSError:
+            self._close(one)
+
+    def _close(self, one: socket.socket) -> None:
+        """Both ends; what is still under way to them is lost, as it is on a real way."""
+        client = self._clients.get(one, one)
+        server = self._servers.pop(client, None)
+        if server is not None:
+            del self._clients[server]
+            server.close()
+        client.close()
+
+
+def main(seconds: str, *ports: str) -> None:
+    """Stand in the way until killed."""
+    way = Way(float(seconds), [int(port) for port in ports])
+    print(*way.ports, flush=True)
+    way.serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

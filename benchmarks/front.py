@@ -1,0 +1,28 @@
+"""The plots that docs/benchmarks.md begins with: of those that are worth it, the ones that were published."""
+
+from __future__ import annotations
+
+import os
+
+# What a plot says, and its file.
+WORTH_IT = (
+    ("A free lock", "uncontended-machine-pairs.svg"),
+    ("A wanted lock", "contended-machine-8-hold-2ms.svg"),
+    ("A long queue", "waiters-machine.svg"),
+    ("A free lock on Redis", "uncontended-redis-pairs.svg"),
+    ("50 tasks at once on Redis", "many-redis-50-tasks.svg"),
+    ("A wanted lock on Redis", "contended-redis-8-hold-2ms.svg"),
+    ("Commands for one hand-over on Redis", "waiters-redis-commands.svg"),
+    ("A free lock by the majority of five nodes", "uncontended-redlock-pairs.svg"),
+    ("The same, with nodes that are 5 ms away", "uncontended-redlock-5ms-away.svg"),
+)
+BEGIN, END = "<!-- plots: written by --publish -->\n", "<!-- end of plots -->\n"
+
+
+def with_plots(page: str, folder: str) -> str:
+    """The text of the page with the plots that lie in that folder, in place of those it has."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    name = os.path.basename(folder)
+    shown = [f"![{says}]({name}/{file})\n\n" for says, file in WORTH_IT if os.path.exists(os.path.join(folder, file))]
+    return "".join((before, BEGIN, "\n", *shown, END, after))
