@@ -118,6 +118,11 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
         return self._started().backend.guarantees
 
     @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the store and does not keep it from working so far: which of its servers are silent."""
+        return self._started().backend.troubles
+
+    @property
     def lifelines(self) -> tuple[int, ...]:
         """Descriptors for a process that works under a lease of ours: `subprocess.Popen(…, pass_fds=client.lifelines)`.
 

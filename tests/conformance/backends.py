@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 
 _REDIS = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK)
@@ -38,6 +39,11 @@ BACKENDS = [
         Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.MACHINE),
     ),
     Case("redis", lambda _: redis.fresh_url(), _REDIS),
+    Case(
+        "postgresql",
+        lambda _: postgresql.fresh_url(),
+        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK),
+    ),
 ]
 
 # Other shapes and methods of these: in our own suite, as far as they go.

@@ -31,6 +31,7 @@ from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
 from benchmarks.servers import Redis, RedisNodes, ServerFailed
 from benchmarks.table import WIDTH, Row, Table, number
+from tests.support.processes import eventually
 
 CORES = sorted(os.sched_getaffinity(0))
 TINY = Effort(
@@ -535,8 +536,8 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert run.returncode == 130
     assert "interrupted" in said
+    eventually(lambda: not _processes_with(str(tmp_path)))  # killed ones may take a moment on a busy machine
     assert not list(tmp_path.iterdir())
-    assert not _processes_with(str(tmp_path))
 
 
 def _contenders_here() -> list[Contender]:

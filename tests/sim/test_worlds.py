@@ -34,8 +34,8 @@ def only(kind: str, backend: str) -> Plan:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_three_hundred_worlds_keep_every_promise(backend: str) -> None:
-    for seed in range(300):
+def test_hundreds_of_worlds_keep_every_promise(backend: str) -> None:
+    for seed in range(60 if backend == "redlock" else 300):  # where one takes as long as five others
         ran = run(Plan(backend=backend), seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
@@ -59,6 +59,8 @@ def test_a_fault_happens_where_it_is_enabled_and_can_and_no_other_does(kind: str
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_said_to_happen_is_in_the_history(backend: str) -> None:
     kinds: dict[str, type] = {"pause": h.Paused, "crash": h.Crashed, "cut": h.CutOff, "break_lock": h.Forgot}
+    if backend == "redlock":
+        del kinds["cut"]  # mostly of one of several ways; see test_redlock_worlds.py
     for kind, event in kinds.items():
         if kind in SERVERS[backend].cannot:
             continue

@@ -29,6 +29,7 @@ EXAMPLE_URLS = {
     "redis+sentinel": "redis+sentinel://one.example,two.example,three.example/locks/0",
     "redis+cluster": "redis+cluster://one.example,two.example",
     "redlock": "redlock://one.example,two.example,three.example",
+    "postgresql": "postgresql://app@db.example:5432/app",
 }
 
 

@@ -45,6 +45,9 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     with options.open_client(arguments) as client:
         info = client.inspect(arguments.name)
+        troubles = client.troubles
+    from holdfast.cli.text import escape
+
     is_free = not (info.holders or info.waiters)
     if arguments.json:
         from holdfast.cli.facts import lock_as_dict
@@ -54,6 +57,8 @@ def _run(arguments: argparse.Namespace) -> int:
         from holdfast.cli.terminal import Terminal
 
         print(*describe(info, Terminal.of(sys.stdout), time.time()), sep="\n")
+    for trouble in troubles:
+        print(f"holdfast: trouble: {escape(trouble)}", file=sys.stderr)
     return statuses.NOT_DONE if is_free else statuses.DONE
 
 

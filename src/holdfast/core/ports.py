@@ -93,6 +93,10 @@ class Backend(Protocol):
         """What it promises, as far as it is known by now: some stores say more once they were asked."""
 
     @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the store although it works, for people; () where it works or does not."""
+
+    @property
     def lifelines(self) -> tuple[int, ...]:
         """Descriptors by which the store sees that the holder lives, if it does: open in any process, it lives."""
 

@@ -60,6 +60,7 @@ class FaultyBackend:
     def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
         self.url = url
         self.guarantees = inner.guarantees
+        self.troubles = inner.troubles
         self.lifelines = inner.lifelines
         self._inner = inner
         self._runtime = runtime

@@ -49,6 +49,7 @@ class MemoryBackend:
     """Locks that live and die with this process."""
 
     guarantees = GUARANTEES
+    troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # a process that dies takes its locks with it
 
     def __init__(self, url: str, port: MemoryPort, runtime: Runtime) -> None:

@@ -28,6 +28,7 @@ class PlainBackend(ABC):
 
     method: ClassVar[str]
     base: ClassVar[Guarantees]
+    troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:

@@ -77,6 +77,7 @@ def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
 class QueueBackend:
     """Locks on one deployment of Redis, in order."""
 
+    troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str, signals: str | None = None) -> None:

@@ -5,13 +5,8 @@ Written for the one command that counts, EVALSHA, of which all but a nonce is mo
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, Protocol
-
-hiredis: Any
-try:
-    import hiredis
-except ImportError:
-    hiredis = None
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Call, Reply, Word
@@ -59,9 +54,9 @@ def pack_text(call: Call) -> bytes:
 
 def new_parser() -> Parser:
     """That of hiredis if it is there, as with redis-py itself."""
-    if hiredis is None:
+    if _hiredis is None:
         return PythonParser()
-    parser: Parser = hiredis.Reader(replyError=ErrorReply)
+    parser: Parser = _hiredis.Reader(replyError=ErrorReply)
     return parser
 
 
@@ -113,6 +108,14 @@ class PythonParser:
         return self._data[start : start + length]
 
 
+def _find_hiredis() -> Any:
+    try:
+        return importlib.import_module("hiredis")
+    except ImportError:
+        return None
+
+
+_hiredis = _find_hiredis()
 _prepared: dict[tuple[str, str, tuple[Word, ...]], tuple[bytes, bytes]] = {}
 _PREPARED_MAX = 4096  # some 2 MB
 

@@ -345,7 +345,7 @@ class SocketLines:
             stack.idle.clear()
 
     def _stack(self, node: Node) -> _Stack:
-        return self._stacks.setdefault(node, _Stack())
+        return self._stacks.get(node) or self._stacks.setdefault(node, _Stack())
 
     async def _open(self, node: Node, stack: _Stack, deadline: float) -> SocketWire:
         while len(stack.wires) >= CONNECTIONS_MAX:

@@ -76,6 +76,8 @@ def council_of(address: Address, *, is_asyncio: bool) -> Council:
 def _split(address: Address) -> list[tuple[str, str]]:
     """The nodes as they stand, each with its own credentials, host, port, and database as the path."""
     pieces = (address.host + address.path).split(",")
+    if "" in pieces:
+        raise ConfigurationError("url has an empty host name: redlock://host1:6379,host2:6379,host3:6379")
     return [(host, f"{slash}{db}") for host, slash, db in (piece.partition("/") for piece in pieces)]
 
 

@@ -119,7 +119,8 @@ class Attendance:
                 continue
             if number in self._silent:
                 self._is_back(number)
-            life, before = self._port.life(number), lives[place]
+            before = lives[place]
+            life = self._port.life(number)
             if life is not before and call.script is not scripts.HELLO and _run(life) != _run(before):
                 # Another process than the one that was asked: what it was told of itself was wrong.
                 replies[place] = OutcomeUnknown(backend=self._port.nodes[number], problem="was started again")

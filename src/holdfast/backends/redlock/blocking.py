@@ -2,25 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.blocking import ThreadEars
 from holdfast.backends.redis.listening import Hints
-from holdfast.backends.redis.sockets import SocketLines
+from holdfast.backends.redis.sockets import SocketLines, SocketWire
 from holdfast.backends.redlock.address import council_of
 from holdfast.backends.redlock.census import Census
 from holdfast.backends.redlock.nodes import Nodes
 from holdfast.backends.redlock.protocol import RedlockBackend
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.backends.redis.port import Reply
+    from holdfast.backends.redis.sockets import _Stack
+    from holdfast.backends.redis.wire import Parcel
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
+
+
+class NodeLines(SocketLines):
+    """As fast as five servers can be written to and read from, once we are connected to all of them."""
+
+    async def each(
+        self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
+    ) -> list[list[Reply] | HoldfastError]:
+        now = self._now()
+        taken: list[tuple[_Stack, SocketWire]] = []
+        for parcel in parcels:
+            stack = self._stacks.get(parcel.node)
+            wire = None if stack is None else stack.take(now)
+            if stack is None or wire is None:
+                for other, idle in taken:
+                    other.give(idle)
+                return await super().each(parcels, deadline, alone=alone)
+            taken.append((stack, wire))
+        answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
+        for place, parcel in enumerate(parcels):
+            try:
+                taken[place][1].send(parcel.request, deadline)
+            except HoldfastError as error:
+                answers[place] = error
+        # From the last one first: when it has answered, the others mostly have too, and we sleep once, not five times.
+        for place in reversed(range(len(parcels))):
+            stack, wire = taken[place]
+            if answers[place] == []:
+                try:
+                    answers[place] = wire.receive(parcels[place].count, deadline)
+                except HoldfastError as error:
+                    answers[place] = error
+                else:
+                    stack.give(wire)
+        return answers
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> RedlockBackend:
     council = council_of(address, is_asyncio=False)
     place, census = council.place, Census(council.place, runtime)
-    port = Nodes(place, SocketLines(place, place.login, place.db, runtime, census.meet), census, runtime)
+    port = Nodes(place, NodeLines(place, place.login, place.db, runtime, census.meet), census, runtime)
     port.ears = ThreadEars(place, runtime)
     port.hints = Hints(place, port, port.ears, runtime)
     return RedlockBackend(council, port, runtime)

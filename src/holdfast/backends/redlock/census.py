@@ -24,7 +24,7 @@ class Census(Acquaintance):
     def __init__(self, place: Place, runtime: Runtime) -> None:
         super().__init__(place)
         self._runtime = runtime
-        self._lives: dict[Node, Life] = {}
+        self.lives: list[Life | None] = [None] * len(place.nodes)
 
     async def meet(self, wire: Wire, node: Node, deadline: float) -> None:
         await super().meet(wire, node, deadline)
@@ -36,12 +36,10 @@ class Census(Acquaintance):
         # The difference of two clock readings in whole seconds: it may have been up for nearly one second less than it
         # says. What counts is when it was started at the latest.
         begun = self._runtime.now() - max(0.0, standing.uptime - 1.0)
-        known = self._lives.get(node)
+        number = self._place.nodes.index(node)
+        known = self.lives[number]
         if known is None or known.run != standing.run_id:
             # Now, one by one: later, they would be asked together, and one that hangs would use up the time that the
             # others need to be given the texts. Whether it wants them does not matter here.
             await wire.ask(_LOAD, len(scripts.ALL), deadline)
-        self._lives[node] = Life(standing.run_id, begun, forgets=not standing.keeps_every_write)
-
-    def life(self, node: Node) -> Life | None:
-        return self._lives.get(node)
+        self.lives[number] = Life(standing.run_id, begun, forgets=not standing.keeps_every_write)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.redis import replies
+from holdfast.backends.redis.resp import ErrorReply, pack_call, pack_text
 from holdfast.backends.redis.topology.base import Topology
+from holdfast.backends.redis.wire import Parcel
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.address import Node
-    from holdfast.backends.redis.keys import Keys
     from holdfast.backends.redis.listening import Ears
     from holdfast.backends.redis.port import Call, Channel, Reply
     from holdfast.backends.redlock.census import Census
@@ -45,9 +48,50 @@ class Nodes(Topology):
         return self._place.nodes[self._heard_at % len(self._place.nodes)]
 
     async def ask(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
-        return await self.run_all(
-            [call._replace(keys=_at(call.keys, number)) for number, call in calls], deadline=deadline
+        outcomes = await self._broadcast(calls, pack_call, deadline)
+        if not any(outcome.__class__ is ErrorReply for outcome in outcomes):
+            return outcomes
+        unknown = [place for place, outcome in enumerate(outcomes) if _is_unknown_script(outcome)]
+        if unknown:
+            again = await self._broadcast([calls[place] for place in unknown], pack_text, deadline)
+            for place, outcome in zip(unknown, again, strict=True):
+                outcomes[place] = outcome
+        return [
+            self._refusal(outcome, self._place.nodes[number], call.keys.lock)
+            if outcome.__class__ is ErrorReply
+            else outcome
+            for (number, call), outcome in zip(calls, outcomes, strict=True)
+        ]
+
+    async def _broadcast(
+        self, calls: Sequence[tuple[int, Call]], form: Callable[[Call], bytes], deadline: float
+    ) -> list[Reply | HoldfastError]:
+        """Error replies among the others, as they are."""
+        nodes = self._place.nodes
+        last: Call | None = None
+        request = b""
+        requests: dict[int, list[bytes]] = {}
+        for number, call in calls:
+            if call is not last:  # most nodes are asked the same
+                last, request = call, form(call)
+            if number in requests:
+                requests[number].append(request)
+            else:
+                requests[number] = [request]
+        answers = await self._lines.each(
+            [
+                Parcel(nodes[number], texts[0] if len(texts) == 1 else b"".join(texts), len(texts))
+                for number, texts in requests.items()
+            ],
+            deadline,
         )
+        if len(answers) == len(calls):
+            return [answer[0] if answer.__class__ is list else answer for answer in answers]
+        said = {
+            number: iter(answer) if isinstance(answer, list) else itertools.repeat(answer)
+            for number, answer in zip(requests, answers, strict=True)
+        }
+        return [next(said[number]) for number, _ in calls]
 
     async def scan_at(self, number: int, pattern: str, *, deadline: float) -> set[str]:
         return await self.scan_one(self._place.nodes[number], pattern, deadline)
@@ -56,9 +100,8 @@ class Nodes(Topology):
         self.ears.start(work)  # ended with the listeners, by close()
 
     def life(self, number: int) -> Life | None:
-        return self.known.life(self._place.nodes[number])
+        return self.known.lives[number]
 
 
-@functools.lru_cache(maxsize=8192)
-def _at(keys: Keys, number: int) -> Keys:
-    return keys._replace(slot=number)
+def _is_unknown_script(outcome: object) -> bool:
+    return isinstance(outcome, ErrorReply) and replies.code_of(outcome) == "NOSCRIPT"

@@ -106,6 +106,14 @@ class RedlockBackend:
             return GUARANTEES
         return GUARANTEES._replace(exclusion=Exclusion.DURABLE_AUTHORITY, fence=FenceOrder.DURABLE_STORAGE)
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        errors = self._attendance.silent
+        strangers = {number for number in self._nodes if self._port.life(number) is None}
+        waiting = [number for number in self._nodes if number not in strangers and not self._attendance.counts(number)]
+        errors |= {number: self._attendance.why_not(number) for number in waiting if number not in errors}
+        return tuple(f"{self._port.nodes[number]}: {error}" for number, error in sorted(errors.items()))
+
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         self._refuse_unfit(ticket)
         claim = self._claims.setdefault(ticket.nonce, _Claim())
@@ -137,16 +145,16 @@ class RedlockBackend:
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         present = self._attendance.present()
         claims = [self._claims.get(ticket.nonce) or _Claim(attempt=1, told=set(self._nodes)) for ticket in tickets]
-        calls = [
-            (number, self._release(ticket, claim.attempt, is_over=True))
-            for ticket, claim in zip(tickets, claims, strict=True)
-            for number in present
-            if number in claim.told
-        ]
+        # Fixed here, because a renewal that is under way may tell more nodes meanwhile: to these it is owed.
+        asked = [[number for number in present if number in claim.told] for claim in claims]
+        calls: list[tuple[int, Call]] = []
+        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
+            release = self._release(ticket, claim.attempt, is_over=True)
+            calls += [(number, release) for number in nodes]
         replies = iter(await self._attendance.ask(calls, self._limit(tickets, deadline)) if calls else ())
         outcomes: list[bool | BackendError] = []
-        for ticket, claim in zip(tickets, claims, strict=True):
-            said = {number: next(replies) for number in present if number in claim.told}
+        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
+            said = {number: next(replies) for number in nodes}
             outcome = self._left(ticket, claim, said)
             outcomes.append(outcome)
             if not isinstance(outcome, BackendError):
@@ -241,13 +249,16 @@ class RedlockBackend:
         self, ticket: Ticket, attempt: int, number: int, hint: int, fence: str, hearing: tuple[int, str, str]
     ) -> Call:
         life = self._port.life(number)
+        # What it counts while it does not count itself, it shall not go on from: then the clock is its floor once more,
+        # at a time by when all leases from before are over. So clocks may be apart by `max_ttl`.
+        run = life.run if life is not None and self._attendance.counts(number) else ""
         arguments = (
             ticket.nonce,
             attempt,
             math.ceil(ticket.ttl * 1000),
             hint,
             fence,
-            "" if life is None else life.run,
+            run,
             *hearing,
             ticket.agent.replace("\n", " "),
             ticket.info,
@@ -309,7 +320,7 @@ class RedlockBackend:
         if max(holders.values(), default=0) < self._quorum:
             # A split vote: nobody has a majority, as far as we can see. Who tries again first, and alone, wins.
             claim.splits += 1
-            return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2**claim.splits))
+            return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2 ** min(claim.splits, 10)))
         claim.splits = 0
         is_first = sum(reply[1] == 0 for reply in waits) * 2 > len(waits)
         look_again = (POLL_FIRST if is_first else POLL_BEHIND) * (0.5 + jitter / 2)
@@ -336,7 +347,8 @@ class RedlockBackend:
         """Have these nodes forget this attempt; who does not answer is told in the background."""
         silent = self._attendance.silent
         asked = [number for number in nodes if number not in silent]
-        calls = [(number, self._release(ticket, claim.attempt, is_over=False)) for number in asked]
+        release = self._release(ticket, claim.attempt, is_over=False)
+        calls = [(number, release) for number in asked]
         replies = await self._attendance.ask(calls, self._limit((ticket,), deadline)) if calls else []
         heard = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
         for number in nodes:
@@ -361,9 +373,10 @@ class RedlockBackend:
     # ── keeping it ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _renewal(self, ticket: Ticket) -> Call:
-        claim = self._claims.get(ticket.nonce)
-        fence = "" if claim is None or claim.fence is None else claim.fence
-        return Call(scripts.RENEW, self._keys(ticket.name), (ticket.nonce, math.ceil(ticket.ttl * 1000), fence))
+        claim = self._claims.get(ticket.nonce) or _Claim()
+        fence = "" if claim.fence is None else claim.fence
+        arguments = (ticket.nonce, claim.attempt, math.ceil(ticket.ttl * 1000), fence)
+        return Call(scripts.RENEW, self._keys(ticket.name), arguments)
 
     def _renewed(
         self, ticket: Ticket, said: dict[int, Reply | HoldfastError], sent: float
@@ -385,14 +398,23 @@ class RedlockBackend:
     async def _repair(self, forgotten: Sequence[tuple[int, Ticket]], deadline: float) -> None:
         """Give the vote to leases again on nodes that have lost it: safe, because their fences are fixed by now."""
         ballots = []
+        repaired: list[tuple[int, Ticket, _Claim]] = []
         for number, ticket in forgotten:
             claim = self._claims.get(ticket.nonce)
             if claim is not None and claim.fence is not None and self._port.life(number) is not None:
                 claim.told.add(number)
                 ballot = self._ballot(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUING)
                 ballots.append((number, ballot))
-        if ballots:
+                repaired.append((number, ticket, claim))
+        if not ballots:
+            return
+        try:
             await self._attendance.ask(ballots, deadline)
+        finally:
+            for number, ticket, claim in repaired:
+                if self._claims.get(ticket.nonce) is not claim:
+                    # Left meanwhile, and its release may have come there before this.
+                    self._attendance.owe(number, ticket, claim.attempt, is_over=True)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 

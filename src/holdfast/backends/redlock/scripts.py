@@ -8,20 +8,27 @@ from holdfast.backends.redis.scripts import Script
 # How long the count of an unused lock is kept: seven days. After that, and after a loss, a node begins with its clock.
 COUNT_IDLE = 7 * 86400.0
 
-_SHARED = (
-    redis.CONSTANTS,
-    f"local COUNT_IDLE = {round(COUNT_IDLE * 1000)}\n",
-    redis.text("holdfast.backends.redis", "queue", "layout"),
-    redis.text("holdfast.backends.redis", "queue", "common"),
-    redis.text("holdfast.backends.redlock", "votes"),
-)
+_COMMON = redis.text("holdfast.backends.redis", "queue", "common")
 
 
-def _load(name: str) -> Script:
-    return Script.of(f"redlock/{name}", *_SHARED, redis.text("holdfast.backends.redlock", name))
+def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Script:
+    """`first` comes before all that it takes to deal with those who wait: mostly there are none, and it ends there."""
+
+    def own(*names: str) -> list[str]:
+        return [redis.text("holdfast.backends.redlock", one) for one in names]
+
+    head = (
+        redis.CONSTANTS,
+        f"local COUNT_IDLE = {round(COUNT_IDLE * 1000)}\n",
+        redis.text("holdfast.backends.redis", "queue", "layout"),
+    )
+    return Script.of(f"redlock/{name}", *head, *own("votes", *first), _COMMON, *own(*after, name))
 
 
-ACQUIRE, RAISE, RELEASE, RENEW = (_load(name) for name in ("acquire", "raise", "release", "renew"))
+ACQUIRE = _load("acquire", first=("acquire_free",))
+RAISE = _load("raise", after=("shown",))
+RELEASE = _load("release", first=("release_unwaited",))
+RENEW = _load("renew", after=("shown",))
 INSPECT = redis.load("queue", "layout", "common", "inspect")
 HELLO = Script.of("redlock/hello", "return 1")
 ALL = (ACQUIRE, RAISE, RELEASE, RENEW, INSPECT, HELLO)

@@ -95,6 +95,7 @@ class SqliteBackend:
     """Locks of one machine, in one file."""
 
     guarantees = GUARANTEES
+    troubles: tuple[str, ...] = ()  # it works, or it does not
 
     def __init__(self, url: str, port: SqlitePort, runtime: Runtime) -> None:
         self.url = url

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SEEDS = 1000
 CLIENTS_MAX = 16
-BACKENDS = ("memory", "sqlite", "redis", "redis-setnx", "redis-getset")
+BACKENDS = ("memory", "sqlite", "redis", "redis-setnx", "redis-getset", "redlock")
 
 _DESCRIPTION = """\
 Run the engine and the protocol of a backend in simulated worlds, where
@@ -54,12 +54,14 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     which.add_argument("--seeds", type=_whole(1), metavar="N", help=f"how many (default: {SEEDS})")
     which.add_argument("--seed", type=_whole(0), metavar="S", help="only this one, and show what happens in it")
     which.add_argument("--tape", metavar="FILE", help="only the one that --save wrote")
-    which.add_argument("--exhaustive", action="store_true", help="everything that can happen in a small world")
+    which.add_argument(
+        "--exhaustive",
+        action="store_true",
+        help="everything that can happen in a small world; of redlock, all that can happen to fences",
+    )
     which.add_argument("--cancels", action="store_true", help="cancel calls wherever they wait")
     parser.add_argument("--first", type=_whole(0), default=0, metavar="S", help="the first seed (default: 0)")
-    parser.add_argument(
-        "--backend", choices=BACKENDS, default="sqlite", help="default: %(default)s"
-    )
+    parser.add_argument("--backend", choices=BACKENDS, default="sqlite", help="default: %(default)s")
     parser.add_argument("--mutant", metavar="M", help="with this deliberate bug; `list` shows them")
     faults = parser.add_mutually_exclusive_group()
     faults.add_argument("--faults", type=_words, metavar="KIND,KIND", help="only these, in every world; or `list`")

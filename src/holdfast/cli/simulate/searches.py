@@ -17,12 +17,13 @@ from holdfast.cli.simulate import SEEDS, request, words
 from holdfast.cli.simulate.progress import Progress
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import ConfigurationError
-from holdfast.sim import exhaustive
+from holdfast.sim import councils, exhaustive
 from holdfast.sim import faults as faults_
 from holdfast.sim.cancels import Cancellation, cancellations
 from holdfast.sim.run import Plan, Run
 from holdfast.sim.run import run as run_world
 from holdfast.sim.search import Totals, search
+from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.shrink import RUNS, Shrunk, shrink
 from holdfast.sim.tapes import Tape, to_text
 
@@ -48,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.parser.error("argument --faults: these worlds have faults of their own")
         plan = request.plan_of(arguments)
         if arguments.exhaustive:
-            return session.search_all(plan)
+            is_council = issubclass(plan.server_type, RedlockServer)
+            return session.search_fences(plan) if is_council else session.search_all(plan)
         if arguments.cancels:
             return session.cancel_everywhere(plan)
         if arguments.seed is not None:
@@ -113,6 +115,33 @@ class _Session:
                 break
         self._print_data({"backend": plan.backend, "ok": all(data["ok"] for data in all_data), "worlds": all_data})
         return self._status(is_ok=all(data["ok"] for data in all_data))
+
+    def search_fences(self, plan: Plan) -> int:
+        """Councils, one after the other, until one breaks the order of fences."""
+        arguments, all_data = self._arguments, []
+        if arguments.clients is not None or arguments.rounds is not None or arguments.no_faults:
+            arguments.parser.error("argument --exhaustive: of redlock, always two clients, and all that can go wrong")
+        for size in councils.SIZES:
+            began = time.monotonic()
+            with Progress() as progress:
+
+                def look(states: int, left: int, progress: Progress = progress) -> bool:
+                    progress.show("states", states, None, f"{left:,} to follow")
+                    return self._interrupts.received is None
+
+                searched = councils.search_fences(plan, size, progress=look)
+            all_data.append(words.council_as_data(size, searched, time.monotonic() - began))
+            if not arguments.json:
+                print(*words.council_words(plan, size, searched, width=self._width), sep="\n")
+            if searched.broken is not None:
+                if not arguments.json:
+                    print("", *searched.story, "", f"Again: {request.command_for(arguments, '--exhaustive')}", sep="\n")
+                break
+            if self._interrupts.received is not None:
+                break
+        is_ok = all(data["ok"] for data in all_data)
+        self._print_data({"backend": plan.backend, "ok": is_ok, "councils": all_data})
+        return self._status(is_ok=is_ok)
 
     def cancel_everywhere(self, plan: Plan) -> int:
         """Every call, cancelled in every place; those that left something behind are listed, the first is shown."""

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from holdfast.checking import CHECKERS, report, timeline
+from holdfast.sim import councils
 from holdfast.sim.cancels import Cancellation
 from holdfast.sim.exhaustive import Search, Size
 from holdfast.sim.run import Plan, Run
@@ -73,6 +74,15 @@ def exhaustive_words(plan: Plan, size: Size, searched: Search, *, width: int) ->
     return [*_wrapped(heading, width, ""), *_wrapped(counts, width)]
 
 
+def council_words(plan: Plan, size: councils.Size, searched: councils.Search, *, width: int) -> list[str]:
+    """All that can happen to the fences of one council."""
+    kept = f"BROKEN: {searched.broken}" if searched.broken is not None else "0 violations"
+    complete = "complete" if searched.is_complete else "NOT COMPLETE, ended early"
+    heading = f"{plan.backend}: fences of {_council(size)}: {kept}"
+    counts = f"{searched.states:,} states, {searched.steps:,} steps, {searched.grants:,} of them grants; {complete}"
+    return [*_wrapped(heading, width, ""), *_wrapped(counts, width)]
+
+
 def cancel_words(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation], *, width: int) -> list[str]:
     """All cancellations."""
     total = sum(tried.values())
@@ -104,6 +114,25 @@ def exhaustive_as_data(size: Size, searched: Search, seconds: float) -> dict[str
     }
 
 
+def council_as_data(size: councils.Size, searched: councils.Search, seconds: float) -> dict[str, Any]:
+    """The same, for a program."""
+    return {
+        "ok": searched.broken is None,
+        "nodes": len(size.clocks[0]),
+        "attempts": list(size.attempts),
+        "resent": size.resent,
+        "amnesia": size.amnesia,
+        "clocks": [list(clocks) for clocks in size.clocks],
+        "states": searched.states,
+        "steps": searched.steps,
+        "grants": searched.grants,
+        "complete": searched.is_complete,
+        "seconds": round(seconds, 3),
+        "broken": searched.broken,
+        "story": list(searched.story),
+    }
+
+
 def cancels_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation]) -> dict[str, Any]:
     """The same, for a program."""
     return {
@@ -112,6 +141,14 @@ def cancels_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancel
         "cancellations": dict(tried),
         "wrong": [{"case": str(one.case), "what": one.problem} for one in wrong],
     }
+
+
+def _council(size: councils.Size) -> str:
+    attempts = " and ".join(f"{count} {_plural('attempt', count)}" for count in size.attempts)
+    apart = f", clocks apart in {len(size.clocks)} ways" if len(size.clocks) > 1 else ""
+    resent = f", {size.resent} acquire sent twice" if size.resent else ""
+    amnesia = f", {size.amnesia} node that forgets" if size.amnesia else ""
+    return f"{len(size.clocks[0])} nodes, {len(size.attempts)} clients with {attempts}{apart}{resent}{amnesia}"
 
 
 def _size(size: Size) -> str:

@@ -27,6 +27,7 @@ class Mutant:
     server: type[Server] | None = None
     kinds: frozenset[str] | None = None  # of faults that bring it out, all in every run; None: as the plan has them
     budget: int = BUDGET
+    by_seeds: bool = True  # chance brings it out; else only the exhaustive search does
 
     def apply(self, plan: Plan) -> Plan:
         """The same plan, with this bug."""

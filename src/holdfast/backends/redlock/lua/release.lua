@@ -1,21 +1,11 @@
--- Take the vote back from a ticket's attempts up to this one, and wake who asked next. Returns 1 if one had the vote.
---
--- Only up to this one: a release that comes late, by a detour, must not hurt an attempt that came after it.
--- `is_over` is 1 when the ticket will not ask again.
-local nonce, attempt, is_over = unpack(ARGV)
-
-local value = redis.call('GET', lock)
-local theirs, their_attempt = vote_in(value)
-local had_it = theirs == nonce and tonumber(their_attempt) <= tonumber(attempt)
-if had_it then
-  redis.call('DEL', lock)
-  redis.call('HDEL', record, 'holder')
-  value = false
-end
+-- Somebody waits, this very ticket perhaps; what `release_unwaited.lua` begins with goes on here.
 if is_over == '1' then
-  forget_waiter('x:' .. nonce)
+  local member = 'x:' .. nonce
+  redis.call('ZREM', queue, member)
+  redis.call('ZREM', leases, member)
+  redis.call('HDEL', record, nonce)
 end
-if not value and redis.call('EXISTS', queue) == 1 then
+if not value then
   purge(value)
   wake_next(value)
 end

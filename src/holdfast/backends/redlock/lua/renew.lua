@@ -1,8 +1,11 @@
--- Let the vote last for the ttl from now. Returns 1 if the ticket has it, 0 if somebody else does, 2 if nobody does.
-local nonce, ttl, fence = unpack(ARGV)
+-- Let the vote last for the ttl from now. Returns 1 if this attempt has it, 0 if somebody else does, 2 if nobody does.
+--
+-- An earlier attempt of the ticket is nobody: it failed, and a release of its votes may be on its way here.
+local nonce, attempt, ttl, fence = unpack(ARGV)
 
 local value = redis.call('GET', lock)
-if vote_in(value) == nonce then
+local theirs, their_attempt = vote_in(value)
+if theirs == nonce and their_attempt == attempt then
   redis.call('PEXPIRE', lock, ttl)
   keep(record, ttl + COUNT_IDLE)
   if fence ~= '' then
@@ -10,4 +13,4 @@ if vote_in(value) == nonce then
   end
   return 1
 end
-return value and 0 or 2
+return value and theirs ~= nonce and 0 or 2

@@ -3,7 +3,7 @@
 --
 --   lock     string  "holdfast:redlock:<nonce>:<attempt>:<count>": the ticket that has this node's vote
 --   record   hash    count: the highest number that this node has given or heard of; it never goes back.
---                    run: the id of the process that has counted. holder: who has the vote, for people.
+--                    run: the id of the process that has counted. holder: who has the vote or had it last, for people.
 --   queue    zset    tickets that were refused here, by the time when they first asked: whom to wake after a release.
 --                    They may overtake each other; the order is a hint.
 local VOTE = 'holdfast:redlock:'
@@ -11,23 +11,7 @@ local VOTE = 'holdfast:redlock:'
 -- Whose vote a value of the lock's key is: nonce, attempt and count, all as text; nothing if it is not one.
 local function vote_in(value)
   if value then
-    return string.match(value, '^' .. VOTE .. '([^:]*):([^:]*):([^:]*)$')
+    return string.match(value, '^holdfast:redlock:([^:]*):([^:]*):([^:]*)$')
   end
 end
 
-local function forget_waiter(member)
-  if redis.call('ZREM', queue, member) == 1 then
-    redis.call('ZREM', leases, member)
-    redis.call('HDEL', record, nonce_of(member))
-  end
-end
-
-
--- Have the line that names the holder show this fence: a node's own count need not be it.
-local function show_fence(nonce, fence)
-  local line = redis.call('HGET', record, 'holder')
-  local theirs, shown, behind = string.match(line or '', '^([^\n]*)\n([^\n]*)(\n.*)$')
-  if theirs == nonce and shown ~= fence then
-    redis.call('HSET', record, 'holder', nonce .. '\n' .. fence .. behind)
-  end
-end

@@ -1,0 +1,79 @@
+"""What the server's errors, and the want of an answer, mean: translated here and nowhere else.
+
+An ERROR is said on a connection that goes on, once the transaction was rolled back: nothing was changed. FATAL ends the
+connection; what had been asked before may or may not have been committed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.pq import DiagnosticField
+
+from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+# Serialization failure, deadlock, lock timeout: nobody is wrong, and nothing happened.
+_ONCE_MORE = ("40001", "40P01", "55P03")
+# No such function, table, schema: they have not been created yet, or not any more.
+_NO_TABLES = ("42883", "42P01", "3F000")
+
+
+class OnceMore(Exception):
+    """Nothing happened, and the same statement may be given again at once. Never leaves this package."""
+
+
+class NoTables(Exception):
+    """Our tables and functions are not there. Never leaves this package."""
+
+
+def refusal(result: PGresult, url: str) -> Exception:
+    """What to raise for an error that the server sent."""
+    code = _field(result, DiagnosticField.SQLSTATE)
+    message = _field(result, DiagnosticField.MESSAGE_PRIMARY) or result.get_error_message().strip()
+    problem = f"{message} ({code})" if code else message
+    severity = _field(result, DiagnosticField.SEVERITY_NONLOCALIZED)
+    if severity != "ERROR":  # FATAL, PANIC, or libpq's own: the connection has ended
+        return OutcomeUnknown(backend=url, problem=f"the connection ended before the answer came: {problem}")
+    if code in _ONCE_MORE:
+        return OnceMore(problem)
+    if code in _NO_TABLES:
+        return NoTables(problem)
+    return _translated(code, problem, url)
+
+
+def not_created(error: HoldfastError, schema: str) -> HoldfastError:
+    """Say what to do if our tables could not be created, for want of a right."""
+    if not isinstance(error, ConfigurationError):
+        return error
+    name = schema.strip('"')
+    return ConfigurationError(
+        f"{error}: have somebody who may run what `python -m holdfast.backends.postgresql.schema {name}` prints, then "
+        f"grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
+    )
+
+
+def not_connected(url: str, problem: str) -> BackendUnavailable:
+    return BackendUnavailable(backend=url, problem=problem)
+
+
+def no_answer(url: str, problem: str) -> OutcomeUnknown:
+    return OutcomeUnknown(backend=url, problem=problem)
+
+
+def _translated(code: str, problem: str, url: str) -> HoldfastError:
+    if code == "42501":
+        return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
+    if code in ("22021", "22P05"):
+        return ConfigurationError(f"{url}: the database's encoding cannot hold this name; use one in UTF-8: {problem}")
+    if code == "25006":
+        problem = f"this server takes no writes: a standby, or default_transaction_read_only is on: {problem}"
+    elif code == "57014":
+        problem = f"the server gave up, and nothing was changed: {problem}"
+    return BackendUnavailable(backend=url, problem=problem)
+
+
+def _field(result: PGresult, field: DiagnosticField) -> str:
+    return (result.error_field(field) or b"").decode(errors="replace")

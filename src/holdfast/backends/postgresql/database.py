@@ -1,0 +1,48 @@
+"""The port: connections and the listener of one client, together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.backends.postgresql.lines import Eyes, Lines
+from holdfast.backends.postgresql.listening import Background, Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.backends.postgresql.address import Place
+    from holdfast.backends.postgresql.port import Row, Statement, Value
+    from holdfast.backends.redis.port import Channel
+    from holdfast.core.ports import Runtime
+
+
+class Database:
+    """One database, as port.py has it."""
+
+    def __init__(self, place: Place, eyes: Eyes, background: Background, runtime: Runtime) -> None:
+        self._lines = Lines(place, eyes, runtime)
+        self._listener = Listener(place.url, self._lines, eyes, background, runtime)
+        self.channel = self._listener.channel
+
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        return await self._lines.ask(statement, values, deadline)
+
+    def hearing(self, channel: Channel) -> int:
+        return self._listener.hearing()
+
+    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None:
+        await self._listener.attend(nonce, deadline)
+
+    def dismiss(self, channel: Channel, nonce: str) -> None:
+        self._listener.dismiss(nonce)
+
+    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
+        self._listener.listen(wake, missed)
+
+    async def close(self) -> None:
+        await self._listener.close()
+        await self._lines.close()
+
+    def abandon(self) -> None:
+        self._listener.abandon()
+        self._lines.abandon()

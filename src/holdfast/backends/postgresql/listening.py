@@ -1,0 +1,198 @@
+"""Hearing hints: one connection that comes with the first who waits and goes when nobody does. Written once.
+
+A hint is a hint, so everything here may fail without harm but for time; what must not happen is that the channel counts
+as heard and is not. So it is heard from the answer to LISTEN on, until the first sign of trouble:
+
+    wanted ──LISTEN──▶ heard (a new generation)
+      ▲                   │ connection lost, or silent for 10 s
+      └── after a pause ◀─┘ (a gap: once it is heard again, whoever waits looks again)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.backends.postgresql import answers
+from holdfast.backends.postgresql.lines import READ
+from holdfast.backends.redis.port import Channel
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.lines import Eyes, Lines, Wire
+    from holdfast.core.ports import Event, Runtime
+
+IDLE_MAX = 2.0  # seconds without anybody who waits, after which the connection, a process of the server, is let go
+SILENCE_MAX = 5.0  # seconds without a word before the server is asked for one, and as many again for its answer
+PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
+
+_Bell = tuple[socket.socket, socket.socket]
+
+
+class Background(Protocol):
+    """Where the listener runs: a thread, or a task."""
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
+
+    async def join(self) -> None:
+        """Wait a moment for what was started and has been told to end."""
+
+
+class Listener:
+    """What one client hears."""
+
+    def __init__(self, url: str, lines: Lines, eyes: Eyes, background: Background, runtime: Runtime) -> None:
+        self.channel = Channel("NOTIFY", f"holdfast_{runtime.nonce()}")
+        self._url, self._lines, self._eyes, self._background, self._runtime = url, lines, eyes, background, runtime
+        self._mutex = runtime.mutex()
+        self._nonces: set[str] = set()
+        self._idle_since = 0.0
+        self._generation = 0  # 0: not heard
+        self._generations = itertools.count(1)
+        self._events: list[Event] = []  # of those who wait until it is heard
+        self._trouble: HoldfastError | None = None
+        self._bell: _Bell | None = None  # while the listener runs
+        self._wake: Callable[[str], None] = lambda _: None
+        self._missed: Callable[[], None] = lambda: None
+        self._closed = False
+
+    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
+        self._wake, self._missed = wake, missed
+
+    def hearing(self) -> int:
+        return self._generation
+
+    async def attend(self, nonce: str, deadline: float) -> None:
+        """Returns when hints are heard; at the deadline too, and then `hearing` says that they are not.
+
+        Raises:
+            BackendUnavailable: they cannot be heard.
+        """
+        event = self._runtime.event()
+        with self._mutex:
+            if self._closed:
+                return
+            self._nonces.add(nonce)
+            if self._generation:
+                return
+            self._trouble = None  # of an earlier attempt: this is the next one
+            self._events.append(event)
+            if self._bell is None:
+                self._bell = socket.socketpair()
+                for end in self._bell:
+                    end.setblocking(False)  # noqa: FBT003 (its name says it)
+                try:
+                    bell = self._bell
+                    self._background.start(lambda: self._run(bell))
+                except BaseException:
+                    self._close_bell(self._bell)
+                    raise
+        try:
+            await event.wait(deadline)
+        finally:
+            with self._mutex:
+                self._events.remove(event)
+        if self._trouble is not None and not self._generation:
+            problem = self._trouble.problem if isinstance(self._trouble, BackendError) else str(self._trouble)
+            raise BackendUnavailable(backend=self._url, problem=problem) from self._trouble
+
+    def dismiss(self, nonce: str) -> None:
+        with self._mutex:
+            self._nonces.discard(nonce)
+            self._idle_since = self._runtime.now()
+
+    async def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            self._tell()
+            if self._bell is not None:
+                with contextlib.suppress(OSError):
+                    self._bell[1].send(b"!")
+        await self._background.join()
+
+    def abandon(self) -> None:
+        self._closed, self._generation = True, 0
+        bell, self._bell = self._bell, None
+        for end in bell or ():
+            with contextlib.suppress(OSError):
+                os.close(end.detach())
+
+    # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self, bell: _Bell) -> None:
+        pause, is_gap = PAUSE_MIN, False
+        try:
+            while not self._is_done(bell):
+                wire: Wire | None = None
+                try:
+                    wire = await self._lines.open(self._runtime.now() + SILENCE_MAX)
+                    await wire.say(f'LISTEN "{self.channel.name}"', self._runtime.now() + SILENCE_MAX)
+                    self._hear()
+                    if is_gap:
+                        self._missed()
+                    pause, is_gap = PAUSE_MIN, True
+                    await self._follow(wire, bell)
+                except HoldfastError as error:
+                    self._deafen(error)
+                finally:
+                    if wire is not None:
+                        wire.close()
+                if not self._is_done(bell):
+                    await self._eyes.ready([(bell[0].fileno(), READ)], self._runtime.now() + pause)
+                    pause = min(2 * pause, PAUSE_MAX)
+        except BaseException as error:
+            self._deafen(answers.not_connected(self._url, f"the listener ended: {error!r}"))
+            with self._mutex:
+                self._close_bell(bell)
+            raise
+
+    async def _follow(self, wire: Wire, bell: _Bell) -> None:
+        last_word = self._runtime.now()
+        while not self._is_done(bell) and wire.pgconn is not None:
+            until = self._runtime.now() + IDLE_MAX / 2  # to see whether it is needed still: nobody rings for that
+            ready = await self._eyes.ready([(wire.pgconn.socket, READ), (bell[0].fileno(), READ)], until)
+            now = self._runtime.now()
+            if ready:
+                last_word = now
+            elif now - last_word >= SILENCE_MAX and not self._is_done(bell):
+                await wire.say("SELECT 1", now + SILENCE_MAX)
+                last_word = self._runtime.now()
+            for nonce in wire.heard():
+                self._wake(nonce)
+
+    def _is_done(self, bell: _Bell) -> bool:
+        """Nobody needs it any more; if so, it is not there any more for who comes next."""
+        with self._mutex:
+            if self._bell is not bell:
+                return True  # found so before; there may be another one by now
+            is_idle = not self._nonces and self._runtime.now() - self._idle_since > IDLE_MAX
+            if self._closed or is_idle:
+                self._generation = 0
+                self._close_bell(bell)
+                self._tell()
+                return True
+            return False
+
+    def _hear(self) -> None:
+        with self._mutex:
+            self._generation, self._trouble = next(self._generations), None
+            self._tell()
+
+    def _deafen(self, error: HoldfastError) -> None:
+        with self._mutex:
+            self._generation, self._trouble = 0, error
+            self._tell()
+
+    def _tell(self) -> None:
+        for event in self._events:
+            event.set()
+
+    def _close_bell(self, bell: _Bell) -> None:
+        if self._bell is bell:
+            self._bell = None
+            for end in bell:
+                end.close()

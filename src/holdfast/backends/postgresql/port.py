@@ -1,0 +1,49 @@
+"""What the postgresql protocol needs of a database: one statement at a time, and hints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from holdfast.backends.redis.port import Channel
+
+Value = str | int | bool | None
+Row = tuple[str | None, ...]
+
+
+class Statement(NamedTuple):
+    """SQL with $1, $2, … in it, prepared on each connection under this name; {schema} is where our tables are."""
+
+    name: str
+    sql: str
+    in_order: bool = False  # who asks it of the lock in $1 earlier is answered earlier, if they are tasks of one loop
+
+
+class PostgresqlPort(Protocol):
+    """One database, connected at first use; our tables are created there if they are missing.
+
+    Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a statement was sent and got no
+    answer, and ConfigurationError for a user that lacks a right.
+    """
+
+    channel: Channel  # where this client hears hints
+
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        """Run one statement in a transaction of its own; it is committed when this returns."""
+
+    def hearing(self, channel: Channel) -> int:
+        """0 while it is not heard; else a number that is another one after every gap."""
+
+    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None:
+        """Hear hints, for this ticket too; returns when the server has confirmed it, at the deadline at the latest."""
+
+    def dismiss(self, channel: Channel, nonce: str) -> None:
+        """This ticket does not wait any more; with nobody who waits, listening ends after a while."""
+
+    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Where hints go, each a nonce; `missed` is called after a gap in which there may have been some."""
+
+    async def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """In a forked child: drop inherited connections without a word on them."""

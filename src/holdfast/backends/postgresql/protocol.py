@@ -1,0 +1,235 @@
+"""The lock protocol on PostgreSQL: first come first served, each step one function inside the server.
+
+The functions in schema.sql are the protocol; this file says when to call which. A hint that it is somebody's turn comes
+by NOTIFY, and is no more than a hint: whoever waits looks again in any case, and at once if hints may have been missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.postgresql.port import Row, Statement
+from holdfast.backends.redis.hearing import Hearing
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import (
+    LOOK_AGAIN,
+    LOOK_AGAIN_BEHIND,
+    Gone,
+    Granted,
+    Live,
+    LockInfo,
+    Ticket,
+    TicketInfo,
+    Waiting,
+    who,
+)
+from holdfast.errors import HoldfastError, LimitConflict, OutcomeUnknown
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.port import PostgresqlPort
+    from holdfast.core.ports import Runtime
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.DURABLE_AUTHORITY,
+    fence=FenceOrder.CLOCK_BOUNDED,
+    order=Order.FIFO,
+    wake=Wake.PUSH,
+    scope=Scope.NETWORK,
+)
+
+GRANULARITY = 0.0  # the server counts microseconds
+# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+_LOOKS_OFTEN = 2
+
+_ENTER = Statement(
+    "holdfast_enter", "SELECT * FROM {schema}.holdfast_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)", in_order=True
+)
+_LEAVE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1, $2, $3)")
+_RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1, $2, $3)")
+_BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1, $2)")
+# Of many at once. In the order of their names, so that two who lock several rows never wait for each other.
+_LEAVE_ALL = Statement(
+    "holdfast_leave_all",
+    "SELECT t.nonce, {schema}.holdfast_leave(t.name, t.nonce, t.unheard) "
+    "FROM unnest($1::text[], $2::text[], $3::boolean[]) AS t (name, nonce, unheard)",
+)
+_RENEW_ALL = Statement(
+    "holdfast_renew_all",
+    "SELECT t.nonce, {schema}.holdfast_renew(t.name, t.nonce, t.ttl) "
+    "FROM unnest($1::text[], $2::text[], $3::bigint[]) AS t (name, nonce, ttl)",
+)
+_TICKETS = (
+    'SELECT t.name, t.fence, t.exclusive, t."limit", t.expires - c.now, t.since, t.agent, t.info '
+    "FROM {schema}.holdfast_tickets t, (SELECT {schema}.holdfast_clock() AS now) c "
+    "WHERE t.expires > c.now AND "
+)
+_INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1 ORDER BY t.number")
+_LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1) ORDER BY t.name, t.number")
+
+
+class PostgresqlBackend:
+    """Locks in one database, in order."""
+
+    guarantees = GUARANTEES
+    troubles: tuple[str, ...] = ()  # it works, or it does not
+    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+
+    def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._hearing = Hearing(port, runtime, url)
+        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        channel = self._port.channel
+        if queue:
+            self._hearing.look(ticket.nonce, channel)
+        values = (
+            stored(ticket.name),
+            ticket.nonce,
+            _us(ticket.ttl),
+            ticket.exclusive,
+            ticket.limit,
+            queue,
+            ticket.agent.replace("\0", ""),
+            ticket.info,
+            channel.name,
+        )
+        sent = self._runtime.now()
+        try:
+            (row,) = await self._port.ask(_ENTER, values, deadline=deadline)
+        except BaseException as error:
+            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.add(ticket.nonce)
+            raise
+        outcome, fence, ahead, remaining, limit, other = row
+        match outcome:
+            case "in":
+                self._hearing.stop(ticket.nonce)
+                return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+            case "wait":
+                return _waiting(int(ahead or 0), int(remaining or 0), other)
+            case "limit":
+                theirs = None if limit is None else int(limit)
+                raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=who(other or ""))
+            case _:
+                raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._hearing.wait(ticket.nonce, self._port.channel, until)
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+        if len(tickets) == 1:
+            ticket = tickets[0]
+            values = (stored(ticket.name), ticket.nonce, ticket.nonce in self._unheard)
+            ((was_in,),) = await self._port.ask(_LEAVE, values, deadline=deadline)
+            found = {ticket.nonce: was_in == "t"}
+        else:
+            ordered = sorted(tickets, key=lambda ticket: stored(ticket.name).encode())
+            arrays = (
+                _array([stored(ticket.name) for ticket in ordered]),
+                _array([ticket.nonce for ticket in ordered]),
+                _array(["t" if ticket.nonce in self._unheard else "f" for ticket in ordered]),
+            )
+            found = _answers(await self._port.ask(_LEAVE_ALL, arrays, deadline=deadline))
+        for ticket in tickets:
+            self._hearing.stop(ticket.nonce)
+            self._unheard.discard(ticket.nonce)
+        return [found[ticket.nonce] for ticket in tickets]
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+        sent = self._runtime.now()
+        if len(tickets) == 1:
+            ticket = tickets[0]
+            values = (stored(ticket.name), ticket.nonce, _us(ticket.ttl))
+            ((lives,),) = await self._port.ask(_RENEW, values, deadline=deadline)
+            found = {ticket.nonce: lives == "t"}
+        else:
+            arrays = (
+                _array([stored(ticket.name) for ticket in tickets]),
+                _array([ticket.nonce for ticket in tickets]),
+                _array([str(_us(ticket.ttl)) for ticket in tickets]),
+            )
+            found = _answers(await self._port.ask(_RENEW_ALL, arrays, deadline=deadline))
+        return [
+            Live(lease_deadline(sent, ticket.ttl, GRANULARITY)) if found[ticket.nonce] else Gone() for ticket in tickets
+        ]
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        found = _described(await self._port.ask(_INSPECT, (stored(name),), deadline=deadline))
+        return found[0] if found else LockInfo(name, (), ())
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return sorted(_described(await self._port.ask(_LOCKS, (stored(prefix),), deadline=deadline)), key=_name)
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        if not 0 < fence < 2**63:
+            return False  # no fence of ours
+        ((broken,),) = await self._port.ask(_BREAK, (stored(name), fence), deadline=deadline)
+        return broken == "t"
+
+    async def close(self) -> None:
+        self._hearing.wake_all()
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+
+def stored(name: str) -> str:
+    r"""The name as the tables have it: PostgreSQL's text holds no zero byte, so it is \0, and a backslash is two."""
+    return name.replace("\\", "\\\\").replace("\0", "\\0")
+
+
+def plain(name: str) -> str:
+    """The name that is stored like this."""
+    return "\\".join(part.replace("\\0", "\0") for part in name.split("\\\\"))
+
+
+def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
+    look_again = LOOK_AGAIN if ahead < _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
+    if ahead == 0:
+        look_again = max(0.0, min(look_again, remaining_us / 1e6))
+    return Waiting(look_again, who(holder) if holder else None)
+
+
+def _described(rows: Sequence[Row]) -> list[LockInfo]:
+    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
+    for name, fence, exclusive, limit, remaining, since, agent, info in rows:
+        described = TicketInfo.of(
+            info=info or "",
+            fence=None if fence is None else int(fence),
+            agent=agent or "",
+            since=int(since or 0) / 1e6,
+            remaining=int(remaining or 0) / 1e6,
+            exclusive=exclusive == "t",
+            limit=None if limit is None else int(limit),
+        )
+        found.setdefault(plain(name or ""), ([], []))[fence is None].append(described)
+    return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]
+
+
+def _name(info: LockInfo) -> str:
+    return info.name
+
+
+def _answers(rows: Sequence[Row]) -> dict[str, bool]:
+    return {nonce or "": answer == "t" for nonce, answer in rows}
+
+
+def _array(values: Sequence[str]) -> str:
+    """As PostgreSQL reads an array."""
+    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
+
+
+def _us(seconds: float) -> int:
+    return math.ceil(seconds * 1e6)

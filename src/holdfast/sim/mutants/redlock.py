@@ -1,0 +1,196 @@
+"""Redlock with one bug each: the ways in which a quorum fence goes wrong, and a lock on a majority that is none.
+
+Those of the fence need messages in an order that chance hardly ever makes: the exhaustive search has to find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redlock import scripts
+from holdfast.backends.redlock.attendance import Attendance
+from holdfast.backends.redlock.protocol import GRANULARITY, RedlockBackend
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import Live
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.mutants.redis import edited
+from holdfast.sim.servers.redlock.server import RedlockServer
+
+if TYPE_CHECKING:
+    from holdfast.backends.redlock.address import Council
+    from holdfast.backends.redlock.port import RedlockPort
+    from holdfast.core.ports import Runtime
+    from holdfast.core.tickets import Gone, Ticket
+    from holdfast.errors import BackendError
+
+_ALL = (scripts.ACQUIRE, scripts.RAISE, scripts.RELEASE, scripts.RENEW)
+_FREE = 2
+
+
+def _texts(*edits: tuple[str, str]) -> type[RedlockServer]:
+    return type("Edited", (RedlockServer,), {"texts": edited(_ALL, *edits)})
+
+
+def _with(backend: Callable[..., Any], **more: Any) -> type[RedlockServer]:
+    return type("Mutated", (RedlockServer,), {"backend": backend, **more})
+
+
+# ── fences ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class NoWriteBack(RedlockBackend):
+    """The greatest of the counts, which nobody else gets to know."""
+
+    async def _agree(self, ticket: Ticket, claim: Any, count: Any, deadline: float) -> int | None:
+        return max(count.votes.values()) if len(count.votes) >= self._quorum else None
+
+
+class RaisesAll(RedlockBackend):
+    """Has any node count up, and takes that for a vote: also one that has refused, or not answered."""
+
+    async def _agree(self, ticket: Ticket, claim: Any, count: Any, deadline: float) -> int | None:
+        votes = count.votes
+        if len(votes) < self._quorum:
+            return None
+        fence = max(votes.values())
+        behind = [number for number in self._nodes if votes.get(number, 0) < fence]
+        agreed = len(self._nodes) - len(behind)
+        if agreed < self._quorum:
+            keys = self._keys(ticket.name)
+            words = (f"{ticket.nonce}:{claim.attempt}:", fence)
+            replies = await self._attendance.ask([(n, Call(scripts.RAISE, keys, words)) for n in behind], deadline)
+            agreed += sum(reply == 1 for reply in replies)
+        return fence if agreed >= self._quorum else None
+
+
+# ── majorities ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class HalfIsEnough(RedlockBackend):
+    """Half of the nodes, rounded down: of three, one."""
+
+    def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
+        super().__init__(council, port, runtime)
+        self._quorum = len(port.nodes) // 2
+
+
+class RepairsCount(RedlockBackend):
+    """A node that has forgotten the lease gets it back, and counts as if it had kept it."""
+
+    def _renewed(self, ticket: Ticket, said: dict[int, Any], sent: float) -> Live | Gone | BackendError:
+        kept = sum(reply in (1, _FREE) for reply in said.values())
+        if kept >= self._quorum:
+            return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))
+        return super()._renewed(ticket, said, sent)
+
+
+class _Forgives(Attendance):
+    def owe(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
+        """Nobody is told anything in the background."""
+
+
+class ReleasesWhoAnswered(RedlockBackend):
+    """Takes back the votes that it has heard of, and no others."""
+
+    def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
+        super().__init__(council, port, runtime)
+        self._attendance = _Forgives(council, port, runtime)
+
+    async def _take_back(self, ticket: Ticket, claim: Any, nodes: Collection[int], deadline: float) -> None:
+        silent = self._attendance.silent
+        await super()._take_back(ticket, claim, [number for number in nodes if number not in silent], deadline)
+
+
+REDLOCK = [
+    Mutant(
+        name="quorum-fence-without-write-back",
+        mistake="the fence is the greatest of a majority's counts, and the others of the majority do not learn of it",
+        backend="redlock",
+        by_seeds=False,
+        server=_with(NoWriteBack),
+    ),
+    Mutant(
+        name="write-back-without-owner",
+        mistake="a node counts up for an attempt whose vote it has given to somebody else by now",
+        backend="redlock",
+        by_seeds=False,
+        server=_texts(("if redis.call('GET', lock) ~= VOTE .. vote then\n  return 0", "if false then\n  return 0")),
+    ),
+    Mutant(
+        name="write-back-outside-voters",
+        mistake="nodes that have not voted for the attempt are counted up too, and counted",
+        backend="redlock",
+        by_seeds=False,
+        server=_with(
+            RaisesAll,
+            texts=edited(
+                _ALL,
+                (
+                    "if redis.call('GET', lock) ~= VOTE .. vote then\n  return 0",
+                    "if string.sub(redis.call('GET', lock) or '', 1, #VOTE + #vote) ~= VOTE .. vote then\n  return 0",
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="amnesia-starts-at-zero",
+        mistake="a node that has forgotten begins to count from nothing, not from its clock",
+        backend="redlock",
+        by_seeds=False,
+        server=_texts(
+            ("local count = known[1] and known[1] + 1 or tonumber(since)", "local count = (known[1] or 0) + 1"),
+            ("count = math.max(count, tonumber(since))", "count = count + 0"),
+        ),
+    ),
+    Mutant(
+        name="write-back-by-nonce",
+        mistake="the write-back asks whose vote it is, not which: one that was lost and given again counts as the same",
+        backend="redlock",
+        by_seeds=False,
+        server=_texts(
+            (
+                "if redis.call('GET', lock) ~= VOTE .. vote then\n  return 0",
+                "if vote_in(redis.call('GET', lock)) ~= string.match(vote, '^[^:]*') then\n  return 0",
+            )
+        ),
+    ),
+    Mutant(
+        name="half-is-a-majority",
+        mistake="half of the nodes are taken for a majority",
+        backend="redlock",
+        server=_with(HalfIsEnough),
+    ),
+    Mutant(
+        name="renewal-counts-repairs",
+        mistake="a renewal counts nodes that had forgotten the lease and get it back with that very renewal",
+        backend="redlock",
+        server=_with(RepairsCount),
+        kinds=frozenset({"break_lock"}),
+    ),
+    Mutant(
+        name="renewal-counts-any-attempt",
+        mistake="a renewal counts votes that an earlier attempt of its ticket is about to give back",
+        backend="redlock",
+        server=_texts(
+            ("if theirs == nonce and their_attempt == attempt then\n  redis", "if theirs == nonce then\n  redis")
+        ),
+        kinds=frozenset({"lose_request", "lose_reply", "slow"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="release-only-who-answered",
+        mistake="a node that was not heard keeps a vote that nobody wants any more",
+        backend="redlock",
+        server=_with(ReleasesWhoAnswered),
+        kinds=frozenset({"lose_reply"}),
+    ),
+    Mutant(
+        name="no-quarantine",
+        mistake="a node that has come back without its memory counts at once, and votes twice",
+        backend="redlock",
+        server=type("Hasty", (RedlockServer,), {"quarantine": False}),
+        kinds=frozenset({"lose_data", "lose_request"}),
+    ),
+]

@@ -1,0 +1,75 @@
+"""One of several Redis servers: as it would be alone, with a clock and restarts of its own."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from holdfast.checking import history as h
+from holdfast.sim.servers.base import EPOCH
+from holdfast.sim.servers.redis.server import RedisServer
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import Call
+    from holdfast.sim.recorder import Entry
+    from holdfast.sim.servers.redis.commands import Reply
+    from holdfast.sim.servers.redlock.server import RedlockServer
+
+UP_FOR = 100_000.0  # seconds, at the beginning of the world
+
+
+class Node(RedisServer):
+    """What it is asked, restarts and clocks are its own; what is made of it is for the whole."""
+
+    clusters = 0.0
+
+    def __init__(self, whole: RedlockServer, number: int) -> None:
+        super().__init__(whole.world, whole.recorder)
+        self.whole = whole
+        self.number = number
+        self.ahead = 0.0  # seconds by which its clock is ahead of the true one at the beginning,
+        self.rate = 1.0  # and how fast it runs
+        self.begun = EPOCH - UP_FOR  # by its own clock
+
+    @property
+    def name(self) -> str:
+        return f"node {self.number}"
+
+    @property
+    def run_id(self) -> str:
+        return f"run-{self.number}-{self.starts}"
+
+    @property
+    def uptime(self) -> int:
+        """As INFO says it: whole seconds, and by the clock that can be set."""
+        return math.floor(self.wall() - self.begun)
+
+    def wall(self) -> float:
+        return EPOCH + self.ahead + self.world.now * self.rate + self.wall_step
+
+    def run(self, call: Call) -> Reply:
+        keys = self._known(call.keys)
+        text = type(self.whole).texts.get(call.script.name, call.script.text)
+        return self.machine.run(text, keys[:5], call.arguments)
+
+    def tickets(self) -> dict[str, Entry]:
+        return self.whole.tickets()
+
+    def restart(self) -> None:
+        super().restart()
+        self.begun = self.wall()
+
+    def restore_data(self) -> None:
+        if self._copy is not None:
+            self.machine.space = self._copy.snapshot()
+            self.restart()
+            self.recorder.look(self.tickets())
+
+    def forgot(self, what: h.WhatForgot, detail: str = "") -> list[h.Event]:
+        return self.whole.forgets(self, what, detail)
+
+    def stalls(self) -> h.Event:
+        return self.whole.stall(self, begins=True)
+
+    def stalls_no_more(self) -> h.Event:
+        return self.whole.stall(self, begins=False)

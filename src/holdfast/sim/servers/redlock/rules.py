@@ -1,0 +1,16 @@
+"""The council of a simulated world: what its URL would say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.backends.redlock.address import Council, council_of
+from holdfast.sim.servers.redis.port import PREFIX
+from holdfast.url import Address
+
+
+def council_for(nodes: int, *, max_ttl: float, quarantine: bool = True) -> Council:
+    """So many nodes, each with a name."""
+    hosts = ",".join(f"node-{number}" for number in range(nodes))
+    address = Address("redlock", hosts, "", {"prefix": PREFIX}, "sim://redlock")
+    return replace(council_of(address, is_asyncio=False), max_ttl=max_ttl, quarantine=quarantine)

@@ -1,0 +1,228 @@
+"""N nodes as the world sees them: one store, of which each part fails alone.
+
+What a node's failure may break, and what not:
+
+    restart, data lost, old data     nothing: a node that may have forgotten does not count until leases from before
+                                     are over
+    stall, cut                       nothing, while a majority answers
+    clock set back                   leases last longer
+    clock leaps ahead                votes end early: a lease that has no majority without this node is not protected.
+                                     And a node that was started just before says that it has been up for long
+    data lost, and a clock is wrong  the fences: a node that has forgotten begins anew with its clock
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redlock import scripts
+from holdfast.backends.redlock.protocol import GUARANTEES, RedlockBackend
+from holdfast.checking import history as h
+from holdfast.sim.recorder import Entry
+from holdfast.sim.servers.base import Server
+from holdfast.sim.servers.redis.lua import require_lupa
+from holdfast.sim.servers.redlock.node import Node
+from holdfast.sim.servers.redlock.port import Branch, SimNodes
+from holdfast.sim.servers.redlock.rules import council_for
+from holdfast.sim.servers.redlock.votes import Vote, counted, vote_in, waiters_in
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.keys import Keys
+    from holdfast.core.ports import Backend
+    from holdfast.sim.faults import Faults
+    from holdfast.sim.network import Link
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.world import World
+
+T = TypeVar("T")
+
+MAX_TTL = 300.0  # seconds, in worlds that say nothing else
+APART = 0.8  # seconds by which the nodes' clocks are ahead of the true one: less than the shortest ttl
+DRIFT = 0.0005  # by which they run fast or slow; together with a client's own it stays below what the protocol allows
+TOGETHER = 0.02  # seconds: what was asked for at the same time arrives within these, mostly
+BLINK = 0.1  # seconds for which a majority may be gone: while one node has lost a vote, another was about to get one
+
+
+class RedlockServer(Server):
+    """Three nodes, or five."""
+
+    guarantees = GUARANTEES
+    # As with one Redis; and nobody remembers who left, so an acquire that comes late takes a vote for nobody.
+    lapses_after = frozenset({"crash", "stall", "slow", "restart", "lose_data", "old_data", "leap_clock"})
+    cannot = frozenset({"duplicate"})  # as for one Redis
+    kinds = ("lock",)
+    back_max = 10.0
+    backend: Callable[..., Any] = RedlockBackend
+    texts: ClassVar[Mapping[str, str]] = {}  # scripts that a mutant has changed, by name
+    quarantine: ClassVar[bool] = True
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self._nodes = [Node(self, number) for number in range(3 + 2 * world.choices.below(2))]
+        self._quorum = len(self._nodes) // 2 + 1
+        self._max_ttl = MAX_TTL
+        self._forgets = True  # what nodes say of themselves: a restart may lose data
+        self._restarts = False
+        self._have_forgotten = self._clock_was_wrong = False
+        self._clients = 0
+        self._left: dict[tuple[str, int], float] = {}  # nonce and attempt: when it had no majority any more
+        self._in: set[tuple[str, int]] = set()
+        self._doubtful: set[str] = set()  # tickets that may count a vote which is gone
+
+    @classmethod
+    def require(cls) -> None:
+        require_lupa()
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        return self._nodes
+
+    def prepare(self, faults: Faults, ttl: float) -> None:
+        choices = self.world.choices
+        self._max_ttl = ttl
+        self._restarts = bool(faults.restart or faults.lose_data or faults.old_data)
+        if not (faults.lose_data or faults.old_data):
+            self._forgets = not choices.chance(0.5)
+        if faults.drift:
+            for node in self._nodes:
+                node.ahead = choices.between(0.0, APART)
+                node.rate = 1.0 + choices.between(0.0, 2 * DRIFT) - DRIFT
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        branches = [Branch(link, node) for node in self._nodes]
+        link.branches = [*branches]
+        self._clients += 1
+        port = SimNodes(branches, runtime, self._clients, forgets=self._forgets)
+        for node in self._nodes:
+            node.ports.append(port)
+        council = council_for(len(self._nodes), max_ttl=self._max_ttl, quarantine=self.quarantine)
+        backend: Backend = type(self).backend(council, port, runtime)
+        return backend
+
+    def execute(self, step: Callable[[], T]) -> T:
+        raise NotImplementedError  # the nodes do that
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tickets(self) -> dict[str, Entry]:
+        """Who has a majority, and who waits.
+
+        A lease that has lost its majority is out, also if it should get votes again: nobody may rely on it.
+        """
+        found: dict[str, Entry] = {}
+        now = self.world.now
+        are_in = set()
+        for name, keys in self._locks():
+            waiting: dict[str, int] = {}
+            for node in self._nodes:
+                for waiter in waiters_in(node.machine.space, keys):
+                    waiting[waiter.nonce] = min(waiter.since, waiting.get(waiter.nonce, waiter.since))
+            for nonce, since in waiting.items():
+                found[nonce] = Entry(name, since, None, 1, exclusive=True)
+            for claim, votes in counted(self._votes(keys)).items():
+                nonce, _ = claim
+                is_doubtful = nonce in self._doubtful
+                if len(votes) >= self._quorum or is_doubtful:
+                    if now - self._left.get(claim, now) <= BLINK:
+                        are_in.add(claim)
+                        found[nonce] = Entry(name, 0, max(vote.fence for vote in votes), 1, exclusive=True)
+                    elif nonce in found:
+                        del found[nonce]
+        for claim in self._in - are_in:
+            self._left.setdefault(claim, now)
+        for claim in are_in:
+            self._left.pop(claim, None)
+        self._in = are_in
+        return found
+
+    def live(self) -> dict[str, Entry]:
+        """Everything: also a single vote is in somebody's way."""
+        found: dict[str, Entry] = {}
+        for name, keys in self._locks():
+            for node in self._nodes:
+                for waiter in waiters_in(node.machine.space, keys):
+                    if waiter.is_live:
+                        found[waiter.nonce] = Entry(name, waiter.since, None, 1, exclusive=True)
+            for (nonce, _), votes in counted(self._votes(keys)).items():
+                found[nonce] = Entry(name, 0, max(vote.fence for vote in votes), 1, exclusive=True)
+        return found
+
+    def break_lock(self, name: str, fence: int) -> None:
+        for known, keys in self._locks():
+            nonces = {vote.nonce for vote in self._votes(keys) if vote is not None and vote.fence == fence}
+            if known == name:
+                for nonce in nonces:
+                    self._release(Call(scripts.RELEASE, keys, (nonce, 2**53, 1)))
+
+    def _release(self, call: Call) -> None:
+        for node in self._nodes:
+            node.execute(lambda node=node: node.run(call))  # type: ignore[misc]  # of nothing
+
+    def _locks(self) -> list[tuple[str, Keys]]:
+        known: dict[str, tuple[str, Keys]] = {}
+        for node in self._nodes:
+            known |= node._locks
+        return [*known.values()]
+
+    def _votes(self, keys: Keys) -> list[Vote | None]:
+        return [vote_in(node.machine.space, keys) for node in self._nodes]
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def forgets(self, node: Node, what: h.WhatForgot, detail: str) -> list[h.Event]:
+        """What may be broken because of that."""
+        now = self.world.now
+        events: list[h.Event] = []
+        self._have_forgotten |= what == "data"
+        self._clock_was_wrong |= what != "data"
+        if self._have_forgotten and self._clock_was_wrong:
+            events += [h.Forgot(now, "data", detail=detail), h.Forgot(now, "clock", detail=detail)]
+        if what == "lease":
+            is_new = node.uptime < self._max_ttl
+            for name, keys in self._locks():
+                vote = vote_in(node.machine.space, keys)
+                # A vote that was not renewed with this one is about to end: the lease does not rely on it.
+                together = [
+                    one
+                    for one in self._votes(keys)
+                    if one and vote and one[:2] == vote[:2] and one.left > vote.left - TOGETHER
+                ]
+                if is_new or (vote is not None and len(together) - 1 < self._quorum):
+                    self._doubt(vote)
+                    events.append(h.Forgot(now, "lease", name, detail=detail))
+        name = {"data": "lose_data", "clock": "step_clock", "lease": "leap_clock"}[what]
+        return [h.FaultBegan(now, name, node.name), *events, h.FaultEnded(now, name, node.name)]
+
+    def _doubt(self, vote: Vote | None) -> None:
+        """Its client may have heard of this vote, count it with others that are yet to come, and be granted."""
+        if vote is not None:
+            self._doubtful.add(vote.nonce)
+            self.recorder.look(self.tickets())
+            self._doubtful.clear()
+
+    def stall(self, node: Node, *, begins: bool) -> h.Event:
+        """Nobody can be asked while a majority does not answer."""
+        now = self.world.now
+        others = sum(one.is_stalled for one in self._nodes if one is not node)
+        if others == len(self._nodes) - self._quorum:
+            return h.CutOff(now) if begins else h.Rejoined(now)
+        return h.FaultBegan(now, "stall", node.name) if begins else h.FaultEnded(now, "stall", node.name)
+
+    def drop(self, process: Process) -> bool:
+        return sum(node.drop(process) for node in self._nodes) > 0
+
+    def process_died(self, process: Process) -> None:
+        for node in self._nodes:
+            node.process_died(process)
+
+    @property
+    def settles(self) -> float:
+        return self._max_ttl if self._restarts and self._forgets else 0.0
+
+    @property
+    def prolonged(self) -> float:
+        return sum(node.set_back for node in self._nodes)

@@ -1,0 +1,174 @@
+"""A connection that is ended, a server that restarts, crashes or hangs: no lease is lost, nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from holdfast import BackendUnavailable, OutcomeUnknown
+from tests.support.postgresql.servers import Server
+from tests.support.processes import eventually
+
+Open = Callable[[str], holdfast.Client]
+TTL = 6.0
+
+
+@contextlib.contextmanager
+def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
+    """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
+    got: list[holdfast.Lease] = []
+
+    def take() -> None:
+        lease = client.lock(name, ttl=TTL).acquire(timeout=30)
+        assert lease is not None
+        got.append(lease)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    eventually(lambda: len(client.inspect(name).waiters) == 1)
+    yield got
+    thread.join(40)
+    assert got
+    got[0].release()
+
+
+@pytest.fixture
+def hold(url: str, client_of: Open) -> holdfast.Lease:
+    lease = client_of(url).lock("a", ttl=TTL).acquire(timeout=0)
+    assert lease is not None
+    return lease
+
+
+def test_a_holder_whose_connections_are_ended_keeps_its_lease(server: Server, hold: holdfast.Lease) -> None:
+    assert server.terminate()
+
+    hold.renew()
+    assert server.terminate()
+    hold.release()
+
+
+def test_a_waiter_whose_connections_are_ended_keeps_its_place(
+    server: Server, url: str, hold: holdfast.Lease, client_of: Open
+) -> None:
+    with waiting(client_of(url), "a") as got:
+        assert server.terminate("%holdfast_enter%")
+        assert client_of(url).lock("a").acquire(timeout=0) is None
+
+        hold.release()
+
+    assert got[0].fence > hold.fence
+
+
+def test_a_listener_whose_connection_is_ended_hears_again(
+    server: Server, url: str, hold: holdfast.Lease, client_of: Open
+) -> None:
+    with waiting(client_of(url), "a"):
+        eventually(lambda: bool(server.clients("LISTEN%")))
+        assert server.terminate("LISTEN%")
+        eventually(lambda: bool(server.clients("LISTEN%")))
+
+        hold.release()
+
+
+@pytest.mark.parametrize("end", [Server.stop, Server.kill], ids=["restart", "crash"])
+def test_a_lease_and_a_place_in_line_outlast_the_server(
+    own_server: Server, client_of: Open, end: Callable[[Server], None]
+) -> None:
+    holder, waiter = client_of(own_server.url), client_of(own_server.url)
+    lease = holder.lock("kept", ttl=20).acquire(timeout=0)
+    assert lease is not None
+
+    with waiting(waiter, "kept") as got:
+        end(own_server)
+        with pytest.raises(BackendUnavailable):
+            client_of(own_server.url).lock("kept").acquire(timeout=0)
+        own_server.start()
+        lease.renew()
+        assert client_of(own_server.url).lock("kept").acquire(timeout=0) is None
+        lease.release()
+
+    assert got[0].fence > lease.fence
+
+
+def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_undone(
+    server: Server, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    with client.lock("a"):
+        pass
+    before = server.clients("%holdfast_leave%")
+
+    for pid in before:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with pytest.raises(OutcomeUnknown):
+            client.lock("a", ttl=60).acquire(timeout=0)
+        assert time.monotonic() - began < 3
+    finally:
+        for pid in before:
+            os.kill(pid, signal.SIGCONT)
+
+    with client_of(url).lock("a", timeout=10):
+        pass
+
+
+async def _cancelled_while_hung(server: Server, url: str) -> None:
+    async with holdfast.AsyncClient(url) as client:
+        async with client.lock("a"):
+            pass
+        before = server.clients("%holdfast_leave%")
+        for pid in before:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            task = asyncio.create_task(client.lock("a", ttl=60).acquire(timeout=10))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            for pid in before:
+                os.kill(pid, signal.SIGCONT)
+        async with client.lock("a", timeout=10):
+            pass
+
+
+def test_a_task_that_is_cancelled_while_the_server_hangs_leaves_nothing_behind(server: Server, url: str) -> None:
+    asyncio.run(_cancelled_while_hung(server, url))
+
+
+def test_nobody_listens_there(own_server: Server) -> None:
+    own_server.stop()
+    try:
+        with pytest.raises(BackendUnavailable), holdfast.Client(own_server.url) as client:
+            client.lock("a").acquire(timeout=0)
+    finally:
+        own_server.start()
+
+
+def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, client_of: Open) -> None:
+    client = client_of(url)
+    with client.lock("b"):
+        pass
+
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover (in the child)
+        status = 1
+        with contextlib.suppress(BaseException), client.lock("b", timeout=0):
+            status = 0 if client.lock("a").acquire(timeout=0) is None else 2
+        os._exit(status)
+    _, ended = os.waitpid(pid, 0)
+
+    assert os.waitstatus_to_exitcode(ended) == 0
+    with client.lock("b", timeout=0):
+        pass
+    hold.renew()
+    hold.release()

@@ -1,0 +1,198 @@
+"""Names that look alike, settings of other people, rights that are missing, tables that come and go."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from psycopg import sql
+
+import holdfast
+from holdfast import BackendUnavailable, ConfigurationError
+from holdfast.backends.postgresql.schema import ddl
+from tests.support.postgresql.servers import Server
+
+Open = Callable[[str], holdfast.Client]
+
+
+@pytest.fixture
+def schema(url: str) -> str:
+    return parse_qs(urlsplit(url).query)["schema"][0]
+
+
+@pytest.fixture
+def user(server: Server) -> str:
+    """Somebody without any right."""
+    name = f"user_{uuid.uuid4().hex[:8]}"
+    server.rows(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+    return name
+
+
+def test_names_that_look_alike_are_different_locks(url: str, client_of: Open) -> None:
+    names = [
+        "a",
+        "A",
+        "a ",
+        " a",
+        "a\t",
+        "á",
+        "a\u0301",
+        "à",
+        "\uff41",
+        "a\0",
+        "a\\0",
+        "a\\\0",
+        "a\\",
+        "ß",
+        "ss",
+        "'",
+        '"',
+    ]
+    client = client_of(url)
+
+    leases = [client.lock(name).acquire(timeout=0) for name in names]
+
+    assert all(leases)
+    assert sorted(info.name for info in client.locks()) == sorted(names)
+    assert [client.inspect(name).name for name in names] == names
+    assert [info.name for info in client.locks("a\\")] == ["a\\", "a\\\0", "a\\0"]
+    for lease in leases:
+        assert lease is not None
+        lease.release()
+
+
+def test_what_a_dba_sees(server: Server, url: str, schema: str, client_of: Open) -> None:
+    lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=0)
+    assert lease is not None
+
+    ((name, fence, host, left),) = server.rows(
+        sql.SQL(
+            "SELECT name, fence, info::json #>> '{{who,host}}', "
+            "to_timestamp(expires / 1e6) - clock_timestamp() FROM {}.holdfast_tickets"
+        ).format(sql.Identifier(schema))
+    )
+
+    assert (name, fence) == ("report", lease.fence)
+    assert host
+    assert 20 < left.total_seconds() < 30.1
+    lease.release()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "default_transaction_isolation = 'serializable'",
+        "default_transaction_isolation = 'repeatable read'",
+        "TimeZone = 'Asia/Kathmandu'",
+        "DateStyle = 'German, DMY'",
+        "lock_timeout = 1",
+        "search_path = 'nowhere'",
+        "bytea_output = 'escape'",
+        "synchronous_commit = off",
+    ],
+)
+def test_settings_of_the_user_do_not_matter(
+    server: Server, schema: str, user: str, client_of: Open, setting: str
+) -> None:
+    server.rows(sql.SQL("ALTER ROLE {} SUPERUSER").format(sql.Identifier(user)))
+    server.rows(sql.SQL("ALTER ROLE {} SET " + setting).format(sql.Identifier(user)))
+    url = server.url_of(user, schema=schema)
+    fences: list[int] = []
+
+    def take_turns() -> None:
+        lock = client_of(url).lock("a", timeout=30)
+        for _ in range(10):
+            with lock as lease:
+                fences.append(lease.fence)
+
+    threads = [threading.Thread(target=take_turns) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len(fences) == 40
+    assert fences == sorted(set(fences))
+
+
+def test_a_server_that_takes_no_writes_is_named_as_such(
+    server: Server, url: str, schema: str, user: str, client_of: Open
+) -> None:
+    with client_of(url).lock("a"):
+        pass
+    server.rows(sql.SQL("ALTER ROLE {} SUPERUSER").format(sql.Identifier(user)))
+    server.rows(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(sql.Identifier(user)))
+
+    with pytest.raises(BackendUnavailable, match="takes no writes"):
+        client_of(server.url_of(user, schema=schema)).lock("a").acquire(timeout=0)
+
+
+def test_a_user_who_may_not_create_tables_is_told_what_to_do(
+    server: Server, schema: str, user: str, client_of: Open
+) -> None:
+    url = server.url_of(user, schema=schema)
+    with pytest.raises(ConfigurationError, match=f"python -m holdfast.backends.postgresql.schema {schema}"):
+        client_of(url).lock("a").acquire(timeout=0)
+
+    server.rows(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    server.rows(ddl(schema))
+    with pytest.raises(ConfigurationError, match="lacks a right"):
+        client_of(url).lock("a").acquire(timeout=0)
+
+    names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
+    server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
+    rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
+    server.rows(sql.SQL(rights).format(**names))
+    with client_of(url).lock("a", timeout=0):
+        pass
+
+
+def test_tables_that_somebody_dropped_are_made_again(server: Server, url: str, schema: str, client_of: Open) -> None:
+    client = client_of(url)
+    with client.lock("a") as before:
+        pass
+    server.rows(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
+
+    with client.lock("a", timeout=0) as after:
+        assert after.fence > before.fence
+
+
+def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, url: str, schema: str, client_of: Open) -> None:
+    with client_of(url).lock("a"):
+        pass
+    server.rows(sql.SQL("INSERT INTO {}.holdfast_schema VALUES (99)").format(sql.Identifier(schema)))
+
+    with pytest.raises(ConfigurationError, match="newer holdfast"):
+        client_of(url).lock("a").acquire(timeout=0)
+
+
+def test_only_locks_that_nobody_uses_any_more_are_forgotten(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    lease = client.lock("held").acquire(timeout=0)
+    assert lease is not None
+    for name in ("old", "new"):
+        with client.lock(name):
+            pass
+    names = {"schema": sql.Identifier(schema)}
+    server.rows(sql.SQL("UPDATE {schema}.holdfast_locks SET fence = 1 WHERE name <> 'new'").format(**names))
+
+    server.rows(sql.SQL("SELECT {schema}.holdfast_reap({schema}.holdfast_clock())").format(**names))
+
+    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks ORDER BY name").format(**names))
+    assert left == [("held",), ("new",)]
+    lease.release()
+
+
+def test_nobody_is_notified_when_nobody_waits(server: Server, url: str, client_of: Open) -> None:
+    client = client_of(url)
+
+    for _ in range(5):
+        with client.lock("a"):
+            pass
+
+    assert server.clients("LISTEN%") == []

@@ -1,0 +1,103 @@
+"""Hazard: the wall clock of a node is set. It counts the ttl of its vote on it, and begins its count of fences with it.
+
+One node's clock ends one vote early, and a majority is left. With the clocks of a majority two can be in at once, until
+the first one's next renewal and no longer: that is documented, and why the fence has to grow.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.integration.redis.scenes import take
+from tests.integration.redlock.conftest import OpenClient, StartCouncil
+from tests.support.processes import eventually
+from tests.support.redis.clock import WallClock
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WallClock:
+    return WallClock(tmp_path / "clock")
+
+
+def test_a_jump_forward_on_one_node_ends_its_vote_but_not_the_lease(
+    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+) -> None:
+    council = start_council(environments={1: clock.environment})
+    url = council.url(quarantine="no")
+    holder, other = open_client(url), open_client(url)
+    lease = take(holder.lock("one", ttl=6))
+
+    clock.step(3600)
+    gone = council.votes("one")[1]
+    busy = other.lock("one").acquire(timeout=0)
+
+    assert gone is None
+    assert busy is None
+    eventually(lambda: council.vote_count("one") == 5)  # repaired at the next renewal
+    assert lease.held
+    lease.release()
+    assert council.vote_count("one") == 0
+
+
+def test_fences_grow_whatever_the_clocks_of_nodes_do(
+    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+) -> None:
+    council = start_council(environments={1: clock.environment, 3: clock.environment})
+    url = council.url(quarantine="no")
+    clients = [open_client(url) for _ in range(2)]
+    fences = []
+
+    for number, step in enumerate([0, 3600, -7200, 86_400, -86_400, 50, -50, 0]):
+        clock.step(step)
+        for client in clients:
+            # Every other time one node is not there, and counts differ afterwards.
+            council.servers[number % 5].stop()
+            lease = take(client.lock("one", ttl=20))
+            council.servers[number % 5].resume()
+            fences.append(lease.fence)
+            lease.release()
+
+    assert fences == sorted(set(fences))
+
+
+def test_a_node_that_forgot_begins_with_its_clock_and_the_others_follow(
+    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+) -> None:
+    council = start_council(environments={0: clock.environment})
+    client = open_client(council.url(quarantine="no"))
+    before = take(client.lock("one"))
+    before.release()
+
+    clock.step(3600)
+    council.servers[0].restart()
+    eventually(lambda: _fence(client) > before.fence + 3_599_000_000)
+    with_it = _fence(client)
+    council.servers[0].kill()
+
+    assert _fence(client) > with_it
+
+
+def test_a_jump_forward_on_a_majority_lets_the_next_one_in_with_a_greater_fence_and_the_first_one_is_told(
+    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+) -> None:
+    council = start_council(environments=dict.fromkeys((0, 2, 4), clock.environment))
+    url = council.url(quarantine="no")
+    holder, other = open_client(url), open_client(url)
+    old = take(holder.lock("one", ttl=30))
+
+    clock.step(60)
+    new = take(other.lock("one", ttl=30), timeout=20)
+
+    assert new.fence > old.fence
+    with pytest.raises(holdfast.LockLost):
+        old.renew()
+    new.renew()
+    new.release()
+
+
+def _fence(client: holdfast.Client) -> int:
+    with client.lock("one") as lease:
+        return lease.fence

@@ -1,0 +1,145 @@
+"""Hazard: a fence that is not greater than all before it, while nodes die, come back empty and hang, and many ask them.
+
+`HOLDFAST_REDLOCK_TURNS` says how many leases all processes together take; default 2,000, which takes some 15 seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import pytest
+
+from tests.integration.redlock.conftest import StartCouncil
+from tests.integration.sqlite.intervals import Turn, report, turns_of
+from tests.support.processes import Crew, Worker, now
+from tests.support.redis.councils import Council
+
+TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "2000"))
+PROCESSES = 8
+ROUND = 0.4  # seconds between two faults
+SLICE = 2.0  # seconds for which the processes work before they report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(crew: Crew, start_council: StartCouncil) -> None:
+    council = start_council()
+    # Without quarantine, so that a node that has just forgotten everything votes at once: the worst for fences, which
+    # must not need it. Two may then be in at the same time; what is asked here is only that the later fence is greater.
+    workers = crew.start_many(PROCESSES, council.url(quarantine="no", node_timeout=0.2))
+    faults = _Faults(council)
+    turns: list[Turn] = []
+    problems: Counter[str] = Counter()
+
+    began = now()
+    while len(turns) < TURNS:
+        start = now() + 0.1
+        for worker in workers:
+            worker.tell("stubborn_turns", lock="one", start=start, seconds=SLICE, hold=0.001)
+        while now() < start + SLICE:
+            faults.next()
+            time.sleep(ROUND)
+        faults.heal()
+        turns += _reports(workers, problems)
+    took = now() - began
+
+    turns.sort(key=lambda turn: turn.acquired)
+    report(
+        f"{len(turns)} leases of {PROCESSES} processes in {took:.0f} s; {dict(faults.done)}; errors: {dict(problems)}; "
+        f"overlapping: {_overlaps(turns)}"
+    )
+    assert len({turn.fence for turn in turns}) == len(turns)
+    _assert_growing(turns)
+    assert min(faults.done.values()) >= 1
+
+
+def _reports(workers: list[Worker], problems: Counter[str]) -> list[Turn]:
+    found = []
+    for worker in workers:
+        answer = worker.hear(within=60)
+        found += turns_of([answer["turns"]])
+        for problem, number in answer["problems"].items():
+            problems[problem.partition(":")[0]] += number
+    return found
+
+
+def _assert_growing(turns: list[Turn]) -> None:
+    """Of two leases of which one was asked for after the other had been granted, it has the greater fence."""
+    highest: list[tuple[float, int]] = []  # (granted at, the greatest fence until then)
+    for turn in turns:
+        highest.append((turn.acquired, max(turn.fence, highest[-1][1] if highest else 0)))
+    place = 0
+    for turn in sorted(turns, key=lambda turn: turn.asked):
+        while place < len(highest) and highest[place][0] < turn.asked:
+            place += 1
+        if place:
+            assert turn.fence > highest[place - 1][1], f"{turn} follows a greater fence"
+
+
+def _overlaps(turns: list[Turn]) -> int:
+    ends, found = 0.0, 0
+    for turn in turns:
+        found += turn.acquired < ends
+        ends = max(ends, turn.leaving)
+    return found
+
+
+class _Faults:
+    """Rounds of five, each with the nodes in another order.
+
+    One forgets. It is away: whatever it alone has counted is not known. Another one forgets. The three that remember
+    are away all at once, and when one of them is back it has forgotten too: a majority without a memory decides.
+    """
+
+    def __init__(self, council: Council) -> None:
+        self._council = council
+        self._number = 0
+        self._paused: set[int] = set()
+        self._dead: set[int] = set()
+        self.done = Counter({"killed": 0, "restarted empty": 0, "paused": 0})
+
+    def next(self) -> None:
+        turn, step = divmod(self._number, 5)
+        first, second, third, fourth, fifth = ((turn + place) % 5 for place in range(5))
+        self._number += 1
+        self.heal()
+        match step:
+            case 0:
+                self._kill(first)
+                self.heal()
+            case 1:
+                self._pause(first)
+            case 2:
+                self._kill(second)
+                self.heal()
+            case 3:
+                self._pause(fourth)
+                self._kill(fifth)
+                self._kill(third)
+                self._start(fifth)
+            case _:
+                pass
+
+    def heal(self) -> None:
+        for node in self._paused:
+            self._council.servers[node].resume()
+        self._paused.clear()
+        for node in list(self._dead):
+            self._start(node)
+
+    def _kill(self, node: int) -> None:
+        self._council.servers[node].kill()
+        self._dead.add(node)
+        self.done["killed"] += 1
+
+    def _start(self, node: int) -> None:
+        self._council.servers[node].start()
+        self._dead.remove(node)
+        self.done["restarted empty"] += 1
+
+    def _pause(self, node: int) -> None:
+        self._council.servers[node].stop()
+        self._paused.add(node)
+        self.done["paused"] += 1

@@ -1,0 +1,220 @@
+"""Hazard: a node does what it is asked and its reply is lost: its vote stays with nobody, or with an attempt that has
+been given up, and stands in others' way.
+
+`cut`: the connection is reset. `hang`: nothing comes any more, and only a timeout tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+import holdfast
+from tests.integration.redis.scenes import acquiring, await_waiters, immortal_keys, take
+from tests.integration.redlock.conftest import OpenClient
+from tests.support.processes import eventually
+from tests.support.redis.councils import Council
+from tests.support.redis.proxy import Proxy, Then
+
+ENDS: list[Then] = ["cut", "hang"]
+KEY = "holdfast:one"
+
+
+def through(council: Council, proxies: list[Proxy]) -> str:
+    return council.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
+
+
+def warm_up(client: holdfast.Client) -> None:
+    """So that connections are open: the next request is the one that is meant."""
+    with client.lock("warm-up") as lease:
+        lease.renew()
+
+
+def owed(client: holdfast.Client) -> int:
+    """How many votes are still to be taken back."""
+    return len(client._engine.backend._attendance._debts)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("then", ENDS)
+@pytest.mark.parametrize("lost", ["reply", "request"])
+@pytest.mark.parametrize("nodes", [[0], [1, 4]])
+def test_an_acquire_that_a_minority_did_not_answer_has_the_lock_and_leaves_no_vote(
+    nodes: list[int], lost: str, then: Then, *, council: Council, proxies: list[Proxy], open_client: OpenClient
+) -> None:
+    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    warm_up(client)
+
+    for number in nodes:
+        (proxies[number].lose_next_reply if lost == "reply" else proxies[number].lose_next_request)(KEY, then=then)
+    lease = client.lock("one", ttl=30).acquire(timeout=0)
+
+    assert lease is not None
+    assert other.lock("one").acquire(timeout=0) is None
+    lease.release()
+    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: owed(client) == 0)
+    take(other.lock("one")).release()
+
+
+@pytest.mark.parametrize("then", ENDS)
+def test_an_acquire_that_a_majority_did_not_answer_is_an_error_and_no_vote_stays(
+    then: Then, council: Council, proxies: list[Proxy], open_client: OpenClient
+) -> None:
+    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    warm_up(client)
+
+    for proxy in proxies[1:4]:
+        proxy.lose_next_reply(KEY, then=then)
+    with pytest.raises(holdfast.QuorumError) as caught:
+        client.lock("one", ttl=30).acquire(timeout=0)
+
+    assert list(caught.value.causes) == [f"127.0.0.1:{proxy.port}" for proxy in proxies[1:4]]
+    eventually(lambda: council.vote_count("one") == 0)
+    take(other.lock("one")).release()
+
+
+def test_votes_given_while_no_reply_comes_back_are_returned_when_the_node_answers_again(
+    council: Council, proxies: list[Proxy], open_client: OpenClient
+) -> None:
+    client = open_client(through(council, proxies))
+    warm_up(client)
+
+    proxies[2].lose_replies()
+    lease = take(client.lock("one", ttl=30))
+    proxies[2].lose_requests()
+    lease.release()
+    assert [vote is not None for vote in council.votes("one")] == [False, False, True, False, False]
+    proxies[2].heal()
+    proxies[2].cut()
+
+    eventually(lambda: council.vote_count("one") == 0)
+    assert owed(client) == 0
+
+
+@pytest.mark.parametrize("then", ENDS)
+@pytest.mark.parametrize("lost", ["reply", "request"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_release_that_some_did_not_answer_frees_the_lock_all_the_same(
+    number: int, lost: str, then: Then, *, council: Council, proxies: list[Proxy], open_client: OpenClient
+) -> None:
+    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    warm_up(client)
+    lease = take(client.lock("one", ttl=30))
+
+    for proxy in proxies[:number]:
+        (proxy.lose_next_reply if lost == "reply" else proxy.lose_next_request)(KEY, then=then)
+    with contextlib.suppress(holdfast.QuorumError):  # that it heard too little, it may say
+        lease.release()
+    after = take(other.lock("one"), timeout=20)
+
+    assert after.fence > lease.fence
+    after.renew()  # which what the first client still repeats does not touch
+    eventually(lambda: owed(client) == 0)
+    assert council.vote_count("one") >= 3
+    after.release()
+    eventually(lambda: council.vote_count("one") == 0)
+
+
+@pytest.mark.parametrize("then", ENDS)
+def test_a_waiter_whose_refusal_was_lost_gets_the_lock_and_leaves_no_place(
+    then: Then, council: Council, proxies: list[Proxy], open_client: OpenClient
+) -> None:
+    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    warm_up(client)
+    lease = take(other.lock("one"))
+
+    proxies[0].lose_next_reply(KEY, then=then)
+    coming = acquiring(client.lock("one"))
+    await_waiters(other, "one", 1)
+    lease.release()
+
+    coming.result(timeout=20).release()
+    eventually(lambda: other.inspect("one").waiters == ())
+    eventually(lambda: council.vote_count("one") == 0)
+    assert [immortal_keys(server) for server in council.servers] == [set()] * 5
+
+
+@pytest.mark.parametrize("then", ENDS)
+def test_one_lost_round_of_renewals_costs_no_lease(
+    then: Then, council: Council, proxies: list[Proxy], open_client: OpenClient
+) -> None:
+    client = open_client(through(council, proxies))
+    warm_up(client)
+    lease = take(client.lock("one", ttl=6))
+
+    for proxy in proxies:
+        proxy.lose_next_reply(KEY, then=then)
+
+    assert not lease.wait_lost(7)  # more than its ttl
+    lease.release()
+    eventually(lambda: council.vote_count("one") == 0)
+
+
+# ── asyncio ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("then", ENDS)
+async def test_a_task_too_has_the_lock_by_a_majority_and_leaves_no_vote(
+    then: Then, council: Council, proxies: list[Proxy]
+) -> None:
+    async with holdfast.AsyncClient(through(council, proxies)) as client:
+        async with client.lock("warm-up"):
+            pass
+        for number in (0, 3):
+            proxies[number].lose_next_reply(KEY, then=then)
+        async with client.lock("one", timeout=0):
+            proxies[1].lose_next_reply(KEY, then=then)
+        while council.vote_count("one"):
+            await asyncio.sleep(0.05)
+
+
+async def test_cancelled_acquires_leave_no_votes_and_no_places(council: Council) -> None:
+    url = council.url(quarantine="no")
+    async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
+        async with client.lock("warm-up"):
+            pass
+        for round_ in range(60):
+            held = await other.lock("one").acquire() if round_ % 3 == 0 else None
+            task = asyncio.create_task(client.lock("one", ttl=30).acquire())
+            for _ in range(round_ * 7 % 12):
+                await asyncio.sleep(0)
+            if round_ % 2:
+                await asyncio.sleep(round_ * 13 % 60 / 20_000)
+            task.cancel()
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            if isinstance(outcome, holdfast.AsyncLease):
+                await outcome.release()
+            if held is not None:
+                await held.release()
+
+        while council.vote_count("one"):
+            await asyncio.sleep(0.05)
+        while (await other.inspect("one")).waiters:
+            await asyncio.sleep(0.05)
+        assert client._engine.backend._claims == {}  # type: ignore[attr-defined]
+        async with other.lock("one", timeout=5):
+            pass
+
+
+async def test_an_acquire_cancelled_while_nodes_hang_leaves_no_votes_when_they_answer(
+    council: Council, proxies: list[Proxy]
+) -> None:
+    async with holdfast.AsyncClient(through(council, proxies)) as client:
+        async with client.lock("warm-up"):
+            pass
+        for proxy in proxies[:3]:
+            proxy.lose_replies()
+        task = asyncio.create_task(client.lock("one", ttl=30).acquire())
+        while council.vote_count("one") < 5:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for proxy in proxies[:3]:
+            proxy.heal()
+            proxy.cut()
+
+        while council.vote_count("one"):
+            await asyncio.sleep(0.05)

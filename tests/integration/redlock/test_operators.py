@@ -1,0 +1,155 @@
+"""Hazard: operators who are shown no holder where there is one, or the wrong one, or who break a lease and are told
+that they did not; because nodes differ, or some do not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import holdfast
+from tests.integration.redis.scenes import acquiring, assert_told, await_waiters, take
+from tests.integration.redlock.conftest import OpenClient
+from tests.support.processes import eventually
+from tests.support.redis.councils import Council
+
+
+def test_the_fence_that_is_shown_is_the_lease_s_whoever_of_the_nodes_is_asked(
+    council: Council, open_client: OpenClient
+) -> None:
+    """Nodes begin with their clocks, so the first counts of a lock are all different."""
+    url = council.url(quarantine="no")
+    client, other = open_client(url), open_client(url)
+
+    for number in range(20):
+        with client.lock(f"lock-{number}") as lease:
+            lines = [
+                server.call("HGET", _record(server.all_keys(), lease.name), "holder") for server in council.servers
+            ]
+            shown = [int(line.split("\n")[1]) for line in lines]
+            assert shown.count(lease.fence) >= 3
+            assert [holder.fence for holder in other.inspect(lease.name).holders] == [lease.fence]
+            lease.renew()
+            lines = [
+                server.call("HGET", _record(server.all_keys(), lease.name), "holder") for server in council.servers
+            ]
+            assert {int(line.split("\n")[1]) for line in lines} == {lease.fence}
+
+
+def test_all_locks_with_their_holders_and_waiters_are_shown_once_each(
+    council: Council, open_client: OpenClient
+) -> None:
+    url = council.url(quarantine="no")
+    holder, waiter, observer = (open_client(url) for _ in range(3))
+    leases = [take(holder.lock(name)) for name in ("a", "b", "b/c")]
+    coming = [acquiring(waiter.lock("b")) for _ in range(3)]
+    await_waiters(observer, "b", 3)
+
+    shown = {info.name: (len(info.holders), len(info.waiters)) for info in observer.locks()}
+
+    assert shown == {"a": (1, 0), "b": (1, 3), "b/c": (1, 0)}
+    assert [info.name for info in observer.locks("b")] == ["b", "b/c"]
+    for lease in leases:
+        lease.release()
+    for one in coming:
+        one.add_done_callback(lambda done: done.result().release())
+    for one in coming:
+        one.result(timeout=20)
+    assert observer.locks() == []
+
+
+def test_waiters_are_told_apart_though_their_threads_have_one_name(council: Council, open_client: OpenClient) -> None:
+    url = council.url(quarantine="no")
+    holder, waiter = open_client(url), open_client(url)
+    lease = take(holder.lock("one"))
+    got: list[int] = []
+
+    def visit() -> None:
+        with waiter.lock("one", timeout=30) as mine:
+            got.append(mine.fence)
+
+    threads = [threading.Thread(target=visit, name="worker", daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    await_waiters(holder, "one", 4)
+
+    lease.release()
+    for thread in threads:
+        thread.join(30)
+    assert len(set(got)) == 4
+
+
+def test_a_holder_with_the_votes_of_a_bare_majority_is_shown_and_can_be_broken_though_one_of_them_is_down(
+    own_council: Council, open_client: OpenClient
+) -> None:
+    for server in own_council.servers[3:]:
+        server.kill()
+    holder = open_client(own_council.url(quarantine="no"))
+    lease = take(holder.lock("one", ttl=30, renew=False))
+    for server in own_council.servers[3:]:
+        server.start()
+    own_council.servers[0].kill()
+    observer = open_client(own_council.url(quarantine="no"))
+
+    shown = observer.inspect("one")
+
+    assert [one.fence for one in shown.holders] == [lease.fence]
+    assert observer.break_lock("one", lease.fence - 1) is False
+    assert observer.break_lock("one", lease.fence) is True
+    take(observer.lock("one")).release()
+    assert_told(lease)
+
+
+def test_a_broken_lease_is_lost_and_the_next_one_has_a_greater_fence(council: Council, open_client: OpenClient) -> None:
+    url = council.url(quarantine="no")
+    holder, operator = open_client(url), open_client(url)
+    lease = take(holder.lock("one", ttl=3))
+    coming = acquiring(operator.lock("one"))
+    await_waiters(operator, "one", 1)
+
+    assert operator.break_lock("one", lease.fence) is True
+
+    assert lease.wait_lost(10)
+    after = coming.result(timeout=10)
+    assert after.fence > lease.fence
+    assert operator.break_lock("one", lease.fence) is False
+    after.release()
+
+
+def test_without_a_majority_operators_get_an_error_and_not_an_answer(
+    own_council: Council, open_client: OpenClient
+) -> None:
+    client = open_client(own_council.url(quarantine="no"))
+    lease = take(client.lock("one", ttl=30, renew=False))
+    for server in own_council.servers[1:4]:
+        server.kill()
+
+    for ask in (
+        lambda: client.inspect("one"),
+        client.locks,
+        lambda: client.break_lock("one", lease.fence),
+        client.lock("one").locked,
+    ):
+        with pytest.raises(holdfast.QuorumError) as caught:
+            ask()
+        assert list(caught.value.causes) == own_council.addresses[1:4]
+
+
+async def test_tasks_ask_the_same(council: Council) -> None:
+    url = council.url(quarantine="no")
+    async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as operator:
+        lease = await holder.lock("one", ttl=3).acquire()
+        assert lease is not None
+        assert await operator.lock("one").locked()
+        assert [info.name for info in await operator.locks()] == ["one"]
+
+        assert await operator.break_lock("one", lease.fence)
+
+        assert await lease.wait_lost(10)
+        assert not await operator.lock("one").locked()
+    eventually(lambda: council.vote_count("one") == 0)
+
+
+def _record(keys: set[str], name: str) -> str:
+    return next(key for key in keys if key.endswith(f"{name}}}:record:"))

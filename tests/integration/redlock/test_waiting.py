@@ -1,0 +1,166 @@
+"""Hazard: waiters that are not woken, or that nothing but being woken lets in; and a poll by all of them, all the time,
+which wears the nodes out and makes the votes split.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import median
+
+import holdfast
+from holdfast.backends.redlock.protocol import POLL_FIRST
+from tests.integration.redis.scenes import PROMPT, acquiring, await_waiters, immortal_keys, in_background, take
+from tests.integration.redlock.conftest import OpenClient
+from tests.integration.sqlite.intervals import assert_exclusive, gaps, quantile, report, turns_of
+from tests.support.processes import Crew, eventually, now
+from tests.support.redis.councils import Council
+
+SOON = 0.3  # seconds: enough for all workers to hear when to begin
+
+
+def published(council: Council) -> int:
+    """How many hints the node has sent that everybody listens to."""
+    return int(council.servers[0].info("commandstats").get("cmdstat_publish", "calls=0").split(",")[0][6:])
+
+
+def test_who_waits_is_woken_long_before_it_would_have_looked(council: Council, open_client: OpenClient) -> None:
+    url = council.url(quarantine="no")
+    holder, waiter = open_client(url), open_client(url)
+    took = []
+    before = published(council)
+
+    for _ in range(20):
+        lease = take(holder.lock("one"))
+        coming = in_background(lambda: (take(waiter.lock("one")), now()))
+        await_waiters(holder, "one", 1)
+        eventually(lambda: len(council.servers[0].subscribers()) >= 1)
+        released = now()
+        lease.release()
+        after, at = coming.result(timeout=PROMPT)
+        took.append(at - released)
+        after.release()
+
+    report(f"handed over in {median(took) * 1e3:.1f} ms, the poll is every {POLL_FIRST * 1e3:.0f} ms")
+    assert published(council) - before >= 20
+    assert min(took) < POLL_FIRST / 10
+    assert median(took) < POLL_FIRST / 2
+
+
+async def test_tasks_are_woken_too(council: Council) -> None:
+    url = council.url(quarantine="no")
+    inside = most = 0
+
+    async def visit(client: holdfast.AsyncClient) -> int:
+        nonlocal inside, most
+        async with client.lock("one", timeout=60) as lease:
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+            return lease.fence
+
+    async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as client:
+        lease = await holder.lock("one").acquire()
+        assert lease is not None
+        tasks = [asyncio.create_task(visit(client)) for _ in range(30)]
+        while len((await holder.inspect("one")).waiters) < 30:
+            await asyncio.sleep(0.01)
+        began = now()
+        await lease.release()
+        fences = await asyncio.gather(*tasks)
+        report(f"30 hand-overs in {now() - began:.2f} s")
+
+    assert most == 1
+    assert len(set(fences)) == 30
+    assert min(fences) > lease.fence
+
+
+def test_without_hints_waiters_get_it_all_the_same(own_council: Council, open_client: OpenClient) -> None:
+    for server in own_council.servers:
+        server.call("ACL", "SETUSER", "default", "-@pubsub")
+    url = own_council.url(quarantine="no")
+    holder, waiter = open_client(url), open_client(url)
+    lease = take(holder.lock("one"))
+    coming = acquiring(waiter.lock("one"))
+    await_waiters(holder, "one", 1)
+
+    lease.release()
+
+    coming.result(timeout=PROMPT).release()
+
+
+def test_the_next_one_gets_in_when_the_holder_has_died(crew: Crew, council: Council, open_client: OpenClient) -> None:
+    url = council.url(quarantine="no")
+    holder = crew.start(url)
+    fence = holder.ask("acquire", lock="one", ttl=3)["fence"]
+    waiter = open_client(url)
+    coming = acquiring(waiter.lock("one"))
+
+    holder.kill()
+
+    after = coming.result(timeout=20)
+    assert after.fence > fence
+    after.release()
+
+
+def test_a_node_that_does_not_know_the_holder_makes_nobody_hurry(council: Council, open_client: OpenClient) -> None:
+    """It votes for whoever asks, but the others' answers say that the lock is held, not that votes are split."""
+    url = council.url(quarantine="no")
+    holder, waiter = open_client(url), open_client(url)
+    lease = take(holder.lock("one", ttl=30, renew=False))
+    council.servers[3].call("DEL", "holdfast:one")
+    coming = [acquiring(waiter.lock("one")) for _ in range(5)]
+    await_waiters(holder, "one", 5)
+
+    asked = _scripts_run(council)
+    time.sleep(2)
+    looks = (_scripts_run(council) - asked) / 2
+
+    report(f"{looks:.0f} requests a second to one node for 5 waiters")
+    assert looks < 60
+    lease.release()
+    for one in coming:
+        one.add_done_callback(lambda done: done.result().release())
+    for one in coming:
+        one.result(timeout=30)
+
+
+def test_8_processes_that_take_one_lock_many_times_are_never_in_together(crew: Crew, council: Council) -> None:
+    workers = crew.start_many(8, council.url(quarantine="no"))
+
+    start = now() + SOON
+    for worker in workers:
+        worker.tell("turns", lock="one", start=start, times=40)
+    turns = turns_of(worker.hear(within=100)["turns"] for worker in workers)
+
+    assert len(turns) == 320
+    assert_exclusive(turns)
+    seconds = turns[-1].leaving - turns[0].acquired
+    report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")
+    for worker in workers:
+        worker.leave()
+    assert council.vote_count("one") == 0
+
+
+def test_after_use_only_what_remembers_the_count_is_left_and_it_has_a_ttl(
+    council: Council, open_client: OpenClient
+) -> None:
+    url = council.url(quarantine="no")
+    client, other = open_client(url), open_client(url)
+
+    for number in range(10):
+        with client.lock(f"lock-{number}"):
+            assert other.lock(f"lock-{number}").acquire(timeout=0.01) is None
+            assert other.lock(f"lock-{number}").acquire(timeout=0) is None
+
+    for server in council.servers:
+        assert {server.call("TYPE", key) for key in server.all_keys()} == {"hash"}
+        assert len(server.all_keys()) == 10
+        assert immortal_keys(server) == set()
+    assert client._engine.backend._claims == {}  # type: ignore[attr-defined]
+    assert other._engine.backend._claims == {}  # type: ignore[attr-defined]
+
+
+def _scripts_run(council: Council) -> int:
+    return int(council.servers[0].info("commandstats")["cmdstat_evalsha"].split(",")[0][6:])

@@ -1,0 +1,99 @@
+"""A quorum's fence that goes wrong in one order of messages out of millions: the shipped code has to stand them all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.sim.councils import SIZES, Search, Size, search_fences
+from holdfast.sim.mutants import MUTANTS
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.run import Plan
+
+APART, FORGETS, RESENT, AGAIN = SIZES
+
+# The first size that is large enough.
+NEEDS = {
+    "quorum-fence-without-write-back": APART,
+    "write-back-without-owner": APART._replace(clocks=((1, 1, 1),)),
+    "write-back-outside-voters": APART,
+    "amnesia-starts-at-zero": FORGETS,
+    "write-back-by-nonce": RESENT,
+}
+
+
+def found(mutant: Mutant, size: Size) -> Search:
+    searched = search_fences(mutant.apply(Plan()), size)
+    assert searched.broken is not None, f"{mutant.name} survived {searched.states} states: {mutant.mistake}"
+    return searched
+
+
+@pytest.mark.parametrize("size", [APART, FORGETS, RESENT, pytest.param(AGAIN, marks=pytest.mark.slow)])
+def test_fences_are_in_order_whatever_happens_to_three_nodes_and_two_clients(size: Size) -> None:
+    searched = search_fences(Plan(backend="redlock"), size)
+
+    assert searched.broken is None, "\n".join(searched.story)
+    assert searched.is_complete
+    assert searched.states > 100_000
+    assert searched.grants > 10_000
+
+
+def test_every_mutant_that_chance_does_not_find_is_looked_for_here() -> None:
+    assert set(NEEDS) == {name for name, mutant in MUTANTS.items() if not mutant.by_seeds}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_mutant_is_found_with_a_story_that_ends_in_two_grants(name: str) -> None:
+    searched = found(MUTANTS[name], NEEDS[name])
+
+    assert 5 < len(searched.story) < 40
+    assert sum("begins an attempt" in line for line in searched.story) == 2
+    assert sum("is granted" in line for line in searched.story) == 2
+
+
+def test_the_guard_by_the_nonce_alone_is_good_enough_where_nothing_is_sent_twice() -> None:
+    """What is found in a larger size is not an accident of the search."""
+    plan = MUTANTS["write-back-by-nonce"].apply(Plan())
+
+    searched = search_fences(plan, RESENT._replace(resent=0))
+
+    assert searched.is_complete
+    assert searched.broken is None
+
+
+def test_half_of_the_nodes_is_found_out_here_too() -> None:
+    assert "so was somebody before" in str(found(MUTANTS["half-is-a-majority"], SIZES[0]).broken)
+
+
+def test_a_search_that_is_cut_off_says_so() -> None:
+    plan = Plan(backend="redlock")
+
+    assert not search_fences(plan, RESENT._replace(states_max=1000)).is_complete
+    assert not search_fences(plan, RESENT, progress=lambda states, _: states < 5000).is_complete
+
+
+def test_the_command_line_shows_the_story_and_the_number_of_states() -> None:
+    command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--mutant", "write-back-without-owner"]
+
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    data = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=100)
+
+    assert (told.returncode, data.returncode) == (1, 1)
+    assert "BROKEN: " in told.stdout
+    assert "raise of A's attempt 1 arrives" in told.stdout
+    assert told.stdout.endswith("Again: holdfast simulate --mutant write-back-without-owner --exhaustive\n")
+    (council,) = json.loads(data.stdout)["councils"]
+    assert council["states"] > 1000
+    assert council["story"][-1] == council["broken"]
+
+
+def test_what_the_exhaustive_search_of_redlock_cannot_do_is_refused() -> None:
+    command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--backend", "redlock", "--clients", "3"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 2
+    assert "always two clients" in done.stderr

@@ -1,0 +1,193 @@
+"""A private PostgreSQL server: its data in a folder, a free loopback port, a user without rights, always reaped.
+
+Start servers from the main thread: they are killed with the *thread* that started them, so that a killed test run
+leaves none behind. A server that is missing skips its tests with one line; with CI=true it fails them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.support.processes import PATIENCE, eventually
+from tests.support.redis.binaries import missing
+from tests.support.redis.servers import free_ports
+
+_FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=200", "autovacuum=off")
+
+
+@functools.cache
+def binaries() -> Path:
+    """The folder with initdb and postgres, the newest there is. Distributions keep them off the PATH."""
+    folders = [Path(path).parent for path in glob.glob("/usr/lib/postgresql/*/bin/postgres")]
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        folders.append(Path(os.path.realpath(on_path)).parent)
+    usable = [folder for folder in folders if (folder / "initdb").exists()]
+    if not usable:
+        missing("no PostgreSQL on this machine: `make servers` installs it")
+    return max(usable, key=_version)
+
+
+def _version(folder: Path) -> int:
+    said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(\d+)", said)
+    return int(found[1]) if found else 0
+
+
+class Server:
+    """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_ports(1)[0]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def url_of(self, user: str, **options: str) -> str:
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"postgresql://{user}@127.0.0.1:{self.port}/postgres" + (f"?{query}" if query else "")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def create(self) -> None:
+        """An empty cluster of databases."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if os.getuid() == 0:  # as whom PostgreSQL refuses to run
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            _let_through(self.folder)
+        command = [
+            str(binaries() / "initdb"),
+            "-D",
+            str(self.folder / "data"),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+        ]
+        command += ["--no-locale", "--no-sync", "--no-instructions"]
+        subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        assert self._process is None
+        assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
+        settings = [*_FAST, "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
+        command = [str(binaries() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
+        command += [word for setting in settings for word in ("-c", setting)]
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*_as_user(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+            )
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the server ended at once:\n{self.log()}"
+        try:
+            return bool(self.value("SELECT 1") == 1)
+        except psycopg.OperationalError:
+            return False
+
+    def stop(self) -> None:
+        """Shut down at once, in order: connections are ended, all that was committed is on disk."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Crash: SIGQUIT has it end its children too and leave without a word. The next start replays the log."""
+        self._end(signal.SIGQUIT)
+
+    def end(self) -> None:
+        """Dead or alive: nothing of it is left."""
+        if self._process is not None:
+            self._end(signal.SIGQUIT)
+
+    def _end(self, how: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(PATIENCE)
+        self._process = None
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self.url, autocommit=True, application_name="test", connect_timeout=5)
+
+    def rows(self, sql: Any, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """One statement on a connection of its own."""
+        with self.connect() as connection:
+            cursor = connection.execute(sql, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def value(self, sql: Any, values: Mapping[str, Any] | None = None) -> Any:
+        return self.rows(sql, values)[0][0]
+
+    def clients(self, query: str = "%") -> list[int]:
+        """The pids of holdfast's connections whose last statement was like this."""
+        sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %(query)s"
+        return [pid for (pid,) in self.rows(sql, {"query": query})]
+
+    def terminate(self, query: str = "%") -> int:
+        """End those connections; returns when they have ended, and how many there were."""
+        pids = {"pids": self.clients(query)}
+        self.rows("SELECT pg_terminate_backend(pid) FROM unnest(%(pids)s::int[]) AS pid", pids)
+        left = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%(pids)s::int[])"
+        eventually(lambda: bool(self.value(left, pids) == 0))
+        return len(pids["pids"])
+
+
+@contextlib.contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """The server, created and started, for as long as the block lasts."""
+    server.create()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+
+
+def _as_user() -> list[str]:
+    """What has a command killed with the thread that starts it, where that is known; and run as nobody for root."""
+    setpriv = shutil.which("setpriv")
+    nobody = pwd.getpwnam("nobody") if os.getuid() == 0 else None
+    if setpriv is None:
+        if nobody is not None:
+            missing("PostgreSQL does not run as root, and there is no setpriv to become another user")
+        return []
+    words = [setpriv, "--pdeathsig", "KILL"]
+    if nobody is not None:
+        words += ["--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
+    return [*words, "--"]
+
+
+def _let_through(folder: Path) -> None:
+    """Another user has to get there: pytest's folders are for their owner only."""
+    for parent in folder.parents:
+        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o001)

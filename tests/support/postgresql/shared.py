@@ -1,0 +1,25 @@
+"""One server for all tests that only need some PostgreSQL: started when first asked for, stopped with the test run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import tempfile
+import uuid
+from pathlib import Path
+
+from tests.support.postgresql.servers import Server, running
+
+
+def fresh_url(**options: str) -> str:
+    """With tables that nobody else uses."""
+    return server().url_of("postgres", **{"schema": f"test_{uuid.uuid4().hex}", **options})
+
+
+@functools.cache
+def server() -> Server:
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-postgresql-"))
+    return stack.enter_context(running(Server(Path(folder) / "server")))

@@ -1,0 +1,82 @@
+"""A URL that is read wrongly leads to another server, shows a password, or fails far from its cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.postgresql.address import Place, Server, attempts, place_of
+from holdfast.backends.postgresql.protocol import plain, stored
+from holdfast.errors import ConfigurationError
+from holdfast.url import SCHEMES, parse
+
+
+def place(url: str) -> Place:
+    return place_of(parse(url))
+
+
+def test_what_a_url_says() -> None:
+    found = place("postgresql://me:p%40ss@db.example:5433/shop?schema=locks&sslmode=verify-full&connect_timeout=1.5")
+
+    assert found.servers == (Server("db.example", 5433),)
+    assert found.login["user"] == "me"
+    assert found.login["password"] == "p@ss"  # noqa: S105 (that is the point)
+    assert found.login["dbname"] == "shop"
+    assert found.login["sslmode"] == "verify-full"
+    assert found.schema == '"locks"'
+    assert found.connect_timeout == 1.5
+
+
+def test_no_message_shows_the_password() -> None:
+    found = place("postgresql://me:secret@db.example/shop?password=secret")
+
+    assert "secret" not in found.url
+    assert "secret" not in repr(found)
+
+
+def test_hosts_are_tried_in_order() -> None:
+    found = place("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
+
+    tries = attempts(found, {Server("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
+
+    assert [(one["host"], one.get("hostaddr"), one["port"]) for one in tries] == [
+        ("a.example", "192.0.2.1", "5432"),
+        ("a.example", "192.0.2.2", "5432"),
+        ("::1", None, "5433"),
+        ("10.0.0.1", None, "5432"),
+    ]
+
+
+def test_a_socket_is_given_by_its_folder() -> None:
+    assert place("postgresql:///shop?host=/run/postgresql").servers == (Server("/run/postgresql", 5432),)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://db.example:0/shop",
+        "postgresql://db.example:x/shop",
+        "postgresql://db.example/shop/more",
+        "postgresql://db.example/shop?host=other",
+        "postgresql://a.example,,b.example/shop",
+        "postgresql://db.example/shop?schema=a%22b",
+        "postgresql://db.example/shop?connect_timeout=soon",
+        "postgresql://db.example/shop?connect_timeout=0",
+        "postgresql://db.example/sh%00op",
+        "postgresql://db.example/shop?options=-csearch_path%3Dx",
+    ],
+)
+def test_what_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        place(url)
+
+
+def test_the_table_of_schemes_knows_every_option() -> None:
+    from holdfast.backends.postgresql.address import OPTIONS
+
+    assert sorted(SCHEMES["postgresql"].options) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["a", "\0", "\\", "\\0", "\\\0", "\0\\", "\\\\0", "a\0b\\c\\\\\0", "é ", "0\\0\0"])
+def test_a_name_is_stored_so_that_it_comes_back(name: str) -> None:
+    assert "\0" not in stored(name)
+    assert plain(stored(name)) == name

@@ -1,0 +1,156 @@
+"""Hazard: a URL of several servers that is taken for another one: a wrong node, database, password or rule; and
+passwords that are shown.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.redis.address import Node
+from holdfast.backends.redlock.address import Council, council_of
+from holdfast.url import parse, together
+
+
+def council(url: str, **options: Any) -> Council:
+    return council_of(parse(url, options), is_asyncio=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "nodes"),
+    [
+        ("redlock://a,b,c", [("a", 6379), ("b", 6379), ("c", 6379)]),
+        ("redlock://a:1,b:2,[::1]:3,d:4,e:5", [("a", 1), ("b", 2), ("::1", 3), ("d", 4), ("e", 5)]),
+        ("redlock://a/1,b/2,c", [("a", 6379), ("b", 6379), ("c", 6379)]),
+        ("redlock://a:1,a:2,a:3", [("a", 1), ("a", 2), ("a", 3)]),
+    ],
+)
+def test_where(url: str, nodes: list[tuple[str, int]]) -> None:
+    found = council(url).place
+
+    assert found.nodes == tuple(Node(*node) for node in nodes)
+    assert found.shape == "several"
+
+
+def test_each_node_has_its_own_user_password_and_database() -> None:
+    found = council("redlock://u:p%2C1@a:1/3,:p2@b:2,c:3/7").place
+
+    logins = [found.logins[node] for node in found.nodes]
+    assert [login.arguments.get("username") for login, _ in logins] == ["u", None, None]
+    assert [login.arguments.get("password") for login, _ in logins] == ["p,1", "p2", None]
+    assert [db for _, db in logins] == [3, 0, 7]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redlock://u:secret@a,b,c", "redlock://u:***@a,b,c"),
+        ("redlock://:secret@a:1/0,:secret@b:2/1,c", "redlock://:***@a:1/0,:***@b:2/1,c"),
+        ("redlock://a,b,u:secret@c/5?max_ttl=9", "redlock://a,b,u:***@c/5?max_ttl=9"),
+        ("redlock://a/0,:sec/ret@b,c", "redlock://a/0,:***@b,c"),
+    ],
+)
+def test_no_password_of_any_node_is_shown(url: str, shown: str) -> None:
+    assert parse(url).redacted == shown
+
+
+def test_options_and_their_defaults() -> None:
+    usual, told = council("redlock://a,b,c"), council("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
+
+    assert (usual.max_ttl, usual.node_timeout, usual.quarantine) == (60.0, 0.5, True)
+    assert (usual.prefix, usual.connect_timeout) == ("holdfast:", 1.0)
+    assert (told.max_ttl, told.node_timeout, told.quarantine) == (5.0, 0.2, False)
+    assert council("redlock://a,b,c?connect_timeout=4").connect_timeout == 4.0
+    assert council("redlock://a,b,c?tls=yes&verify=none").place.login.is_tls
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redlock://a", "names 1 nodes: with fewer than 3 none may fail"),
+        ("redlock://a,b", "names 2 nodes: with fewer than 3 none may fail.*nodes=any"),
+        ("redlock://a,b,a", "the same server twice"),
+        ("redlock://a,b,a/1", "the same server twice"),
+        ("redlock://a,,b", "empty host name"),
+        ("redlock://a,b,c:x", "port that is no number"),
+        ("redlock://a,b,c/x", "database that is no number"),
+        ("redlock://a,b,c?max_ttl=0", "max_ttl=0: it must be more than 0"),
+        ("redlock://a,b,c?node_timeout=soon", "node_timeout='soon'"),
+        ("redlock://a,b,c?quarantine=maybe", "quarantine='maybe': it must be yes or no"),
+        ("redlock://a,b,c?nodes=2", "nodes='2': it must be three or any"),
+        ("redlock://a,b,c?method=queue", "unknown option 'method'"),
+        ("redlock://a,b,c?tls=on", "tls='on': it must be no or yes"),
+    ],
+)
+def test_what_is_refused(url: str, says: str) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match=says):
+        council(url)
+
+
+def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    council("redlock://:secret@a,b,c,d")
+    council("redlock://a?nodes=any")
+    council("redlock://a,b,c")
+
+    (warning,) = caplog.messages
+    assert "has 4 nodes" in warning
+    assert "odd number" in warning
+    assert "secret" not in warning
+
+
+# ── a list of URLs ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("urls", "one"),
+    [
+        (["redis://a:1/0", "redis://b:2/1", "redis://c"], "redlock://a:1/0,b:2/1,c"),
+        (["redis://u:p@a", "redis://:q@b", "redis://c"], "redlock://u:p@a,:q@b,c"),
+        (["redis://a?prefix=x", "redis://b", "redis://c?prefix=x"], "redlock://a,b,c?prefix=x"),
+        (["rediss://a", "rediss://b", "rediss://c?verify=none"], "redlock://a,b,c?verify=none&tls=yes"),
+    ],
+)
+def test_urls_of_single_servers_make_one_of_all_of_them(urls: list[str], one: str) -> None:
+    assert together(urls) == one
+    assert council(together(urls)).place.nodes == council(one).place.nodes
+
+
+@pytest.mark.parametrize(
+    ("urls", "says"),
+    [
+        ([], "empty host name"),
+        (["redis://a", "redis://b"], "names 2 nodes"),
+        (["redis://a", "redis://b", "sqlite:///x"], "for redis:// or rediss:// only"),
+        (["redis://a", "redis://b", 7], "for redis:// or rediss:// only"),
+        (["redis://a", "redis://b", "c"], "for redis:// or rediss:// only"),
+        (["redis://a", "redis://b,d", "redis://c"], "one of the urls names several"),
+        (["redis://a", "rediss://b", "redis://c"], "TLS for all of them"),
+        (["redis://a?prefix=x", "redis://b?prefix=y", "redis://c"], "differ in the option 'prefix'"),
+        (["redis://a?method=setnx", "redis://b", "redis://c"], "unknown option 'method'"),
+    ],
+)
+def test_lists_that_are_refused(urls: list[Any], says: str) -> None:
+    for kind in (holdfast.Client, holdfast.AsyncClient):
+        with pytest.raises(holdfast.ConfigurationError, match=says):
+            kind(urls)
+
+
+@pytest.mark.parametrize("kind", [holdfast.Client, holdfast.AsyncClient])
+@pytest.mark.parametrize("form", [list, tuple])
+def test_a_client_takes_a_list_shows_no_password_and_pickles(kind: type[Any], form: type[Any]) -> None:
+    urls = form(["redis://:secret@a.invalid:1/2", "redis://b.invalid", "redis://:secret@c.invalid"])
+
+    client = kind(urls, ttl=7, max_ttl=20)
+    again = pickle.loads(pickle.dumps(client))
+
+    for one in (client, again):
+        assert one.url == "redlock://:***@a.invalid:1/2,b.invalid,:***@c.invalid"
+        assert one._ttl == 7
+        assert one._started().backend._council.max_ttl == 20
+        assert one.guarantees.exclusion.value == "best-effort"
+        assert "secret" not in repr(one)

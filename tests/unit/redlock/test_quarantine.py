@@ -1,0 +1,44 @@
+"""A node that has forgotten counts from its clock. The later it looks at it, the more may clocks be apart."""
+
+from __future__ import annotations
+
+from holdfast.backends.redlock.port import Life
+from holdfast.backends.redlock.protocol import RedlockBackend
+from holdfast.core.tickets import Ticket
+from holdfast.sim.ballots import KEYS, ParkedPort, StoppedClock
+from holdfast.sim.servers.redis.machine import Machine
+from holdfast.sim.servers.redlock.rules import council_for
+
+TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+MAX_TTL = 60.0
+SECOND = 1_000_000  # microseconds
+
+
+class JustStarted(ParkedPort):
+    """Its last node may have forgotten something."""
+
+    def life(self, number: int) -> Life:
+        life = super().life(number)
+        return life._replace(begun=1000.0, forgets=True) if number == len(self.nodes) - 1 else life
+
+
+def test_what_a_node_counts_in_quarantine_does_not_count_after_it() -> None:
+    clock, port = StoppedClock(), JustStarted((0, 0, 0))
+    backend = RedlockBackend(council_for(3, max_ttl=MAX_TTL), port, clock)  # type: ignore[arg-type]
+    node = Machine(lambda: round(clock.now() * SECOND), lambda *_: 0)
+    counts = []
+
+    for waited in (1.0, 30.0, MAX_TTL, 30.0):
+        clock.time += waited
+        entering = backend.enter(TICKET, queue=False, deadline=clock.now() + 5.0)
+        calls = dict(entering.send(None))
+        reply = node.run(calls[2].script.text, KEYS[:5], calls[2].arguments)
+        assert isinstance(reply, list)
+        counts.append(int(reply[1]))
+        node.command(["DEL", KEYS.lock])
+        entering.close()
+
+    _, still, after, later = counts
+    assert still < after - MAX_TTL * SECOND
+    assert after == 1091 * SECOND, "the clock is later by then than any that was looked at before the node forgot"
+    assert later == after + 1

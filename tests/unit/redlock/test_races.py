@@ -1,0 +1,92 @@
+"""A renewal and a release of one lease at the same time: the one must not trip the other, nor leave a vote behind."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redlock import scripts
+from holdfast.backends.redlock.protocol import RedlockBackend
+from holdfast.core.tickets import Granted, Live, Ticket
+from holdfast.errors import BackendUnavailable
+from holdfast.sim.ballots import ParkedPort, StoppedClock
+from holdfast.sim.servers.redlock.rules import council_for
+
+TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+IN = [b"in", b"7"]
+KEPT, FREE, GONE = 1, 2, 1
+
+
+def step(coroutine: Coroutine[Any, Any, Any], replies: list[Any] | None = None) -> Any:
+    """Up to its next question, as calls by node; or to its end, and what it returns."""
+    try:
+        return dict(coroutine.send(replies))
+    except StopIteration as end:
+        return end.value
+
+
+def asked(calls: dict[int, Call]) -> dict[int, str]:
+    return {number: call.script.name for number, call in calls.items()}
+
+
+class Holder:
+    """Has a lease on two nodes of three, and may hear from the third by now."""
+
+    def __init__(self) -> None:
+        self.clock, self.port = StoppedClock(), ParkedPort((0, 0, 0))
+        self.backend = RedlockBackend(council_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
+        entering = self.backend.enter(TICKET, queue=True, deadline=self.clock.now() + 5.0)
+        step(entering)
+        down = BackendUnavailable(backend="node-2", problem="connection refused")
+        assert isinstance(step(entering, [IN, IN, down]), Granted)
+        self.clock.time += 100.0
+
+    def renew(self) -> Coroutine[Any, Any, Any]:
+        return self.backend.renew([TICKET], deadline=self.clock.now() + 5.0)
+
+    def leave(self) -> Coroutine[Any, Any, Any]:
+        return self.backend.leave([TICKET], deadline=self.clock.now() + 5.0)
+
+    def owed(self) -> dict[int, str]:
+        """What is asked in the background."""
+        assert self.port.started, "nobody pays"
+        return asked(step(self.port.started[0]()))
+
+
+@pytest.fixture
+def holder() -> Holder:
+    return Holder()
+
+
+def test_a_vote_that_a_renewal_gives_back_during_a_release_is_taken_back_too(holder: Holder) -> None:
+    renewing, leaving = holder.renew(), holder.leave()
+    assert asked(step(renewing)) == dict.fromkeys(range(3), scripts.RENEW.name)
+    assert asked(step(leaving)) == dict.fromkeys(range(2), scripts.RELEASE.name)
+
+    repairs = step(renewing, [KEPT, KEPT, FREE])
+    left = step(leaving, [GONE, GONE])
+
+    assert asked(repairs) == {2: scripts.ACQUIRE.name}
+    assert left == [True]
+    assert holder.owed()[2] == scripts.RELEASE.name
+    renewing.close()
+
+
+def test_a_vote_that_comes_back_after_the_release_of_its_node_is_taken_back_too(holder: Holder) -> None:
+    """The release may have arrived before it, on another connection."""
+    first = holder.renew()
+    step(first)
+    step(first, [KEPT, KEPT, FREE])
+    assert isinstance(step(first, [IN])[0], Live)
+    renewing, leaving = holder.renew(), holder.leave()
+    step(renewing)
+    assert asked(step(renewing, [KEPT, KEPT, FREE])) == {2: scripts.ACQUIRE.name}
+    assert asked(step(leaving)) == dict.fromkeys(range(3), scripts.RELEASE.name)
+
+    assert step(leaving, [GONE, GONE, 0]) == [True]
+    step(renewing, [IN])
+
+    assert holder.owed()[2] == scripts.RELEASE.name

@@ -1,0 +1,87 @@
+"""Hazard: what five nodes say of a lock is put together wrongly: no holder where there is one, two where there is one,
+the fence of a node that does not count, a waiter more than once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redlock.records import Ballot, describe, nonce_of_holder
+
+NODES, QUORUM = 5, 3
+INFO = '{"who": {"host": "web", "pid": 8, "program": "p"}, "meta": {}}'
+
+
+def ballot(
+    value: str = "",
+    fence: int = 0,
+    remaining: int = 5000,
+    waiters: tuple[str, ...] = (),
+    counts: bool = True,  # noqa: FBT001, FBT002
+) -> Ballot:
+    """What a node answers that has given its vote to `value`, or has it lent to a program of that name."""
+    is_ours = value.isupper()
+    lines: list[bytes] = []
+    if value and is_ours:
+        lines += [b"holder", f"{value}\n{fence}\n7000000\n\n\nagent\n{INFO}".encode()]
+    for nonce in waiters:
+        lines += [nonce.encode(), f"{nonce}\n\n{ord(nonce[0])}000000\nPUBLISH\nx\nagent\n{INFO}".encode()]
+    key = f"holdfast:redlock:{value}:1:{fence}" if value and is_ours else value
+    queue = [f"x:{nonce}".encode() for nonce in waiters]
+    leases: list[bytes] = []
+    for member in queue:
+        leases += [member, b"9000"]
+    reply: list[Any] = [1000, key.encode(), remaining if value else -2, lines, [], queue, leases]
+    return Ballot(reply, counts=counts)
+
+
+@pytest.mark.parametrize(
+    ("ballots", "fence"),
+    [
+        ([ballot("A", 5)] * 5, 5),
+        ([ballot("A", 5), ballot("A", 7), ballot("A", 6), ballot(), ballot()], 7),
+        ([ballot("A", 5)] * 3 + [ballot("B", 9)] * 2, 5),
+        ([ballot("A", 5)] * 2 + [ballot("B", 9)] * 2 + [ballot()], None),
+        ([ballot("A", 5)] * 2 + [ballot()] * 3, None),
+        ([ballot("A", 5)] * 2 + [ballot()] * 2, 5),  # one was not heard, and may have voted for it
+        ([ballot("A", 5)] * 2 + [ballot()], 5),
+        ([ballot("A", 5)] + [ballot()] * 2, None),  # what is left of an attempt that failed
+        ([ballot("A", 5)] * 3 + [ballot("A", 99, counts=False)], 5),
+        ([ballot("A", 99, counts=False)] * 3, 99),
+        ([ballot()] * 5, None),
+    ],
+)
+def test_who_holds_it(ballots: list[Ballot], fence: int | None) -> None:
+    shown = describe("lock", ballots, QUORUM, NODES)
+
+    assert [holder.fence for holder in shown.holders] == ([] if fence is None else [fence])
+    if fence is not None:
+        assert nonce_of_holder(ballots, QUORUM, NODES, fence) == "A"
+        assert nonce_of_holder(ballots, QUORUM, NODES, fence + 1) is None
+
+
+def test_the_time_that_is_left_is_that_until_there_is_no_majority() -> None:
+    ballots = [ballot("A", 5, remaining) for remaining in (1000, 9000, 3000, 7000, 2000)]
+
+    (holder,) = describe("lock", ballots, QUORUM, NODES).holders
+
+    assert holder.remaining == 3.0
+
+
+def test_another_program_that_has_a_majority_is_shown_as_such() -> None:
+    ballots = [ballot("theirs", remaining=4000), ballot("theirs"), ballot("theirs"), ballot("A", 5), ballot("A", 5)]
+
+    (holder,) = describe("lock", ballots, QUORUM, NODES).holders
+
+    assert (holder.agent, holder.fence, holder.remaining) == ("another program", 0, 4.0)
+    assert describe("lock", [*ballots[1:], ballot()], QUORUM, NODES).holders == ()
+
+
+def test_each_waiter_is_shown_once_in_the_order_in_which_they_came() -> None:
+    ballots = [ballot("A", 5, waiters=("c", "b")), ballot("A", 5, waiters=("b",)), ballot("A", 5, waiters=("d", "c"))]
+
+    shown = describe("lock", ballots, QUORUM, NODES)
+
+    assert [waiter.since for waiter in shown.waiters] == [float(ord(nonce)) for nonce in "bcd"]

@@ -1,0 +1,28 @@
+"""Nobody has a majority, for a long time: who waits goes on waiting, without hurry and without an error."""
+
+from __future__ import annotations
+
+from holdfast.backends.redlock.protocol import SPLIT_PAUSE_MAX, RedlockBackend
+from holdfast.core.tickets import Ticket, Waiting
+from holdfast.sim.ballots import ParkedPort, StoppedClock
+from holdfast.sim.servers.redlock.rules import council_for
+
+TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+REPLIES = [[b"wait", 0, 9000, b"holdfast:redlock:%b:1:7" % nonce, b""] for nonce in (b"b", b"c", b"d")]
+
+
+def test_a_split_vote_that_lasts_is_waited_for_however_long() -> None:
+    clock, port = StoppedClock(), ParkedPort((0, 0, 0))
+    backend = RedlockBackend(council_for(3, max_ttl=60.0), port, clock)  # type: ignore[arg-type]
+    outcome = None
+
+    for _ in range(1500):
+        entering = backend.enter(TICKET, queue=True, deadline=clock.now() + 5.0)
+        entering.send(None)
+        try:
+            entering.send(REPLIES)
+        except StopIteration as end:
+            outcome = end.value
+
+    assert isinstance(outcome, Waiting)
+    assert outcome.look_again_in <= SPLIT_PAUSE_MAX

@@ -1,0 +1,107 @@
+"""A vote that an attempt was given without hearing of it is owed back: meanwhile no lease may rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redlock.protocol import RedlockBackend
+from holdfast.core.tickets import Granted, Live, Ticket, Waiting
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.sim.ballots import KEYS, ParkedPort, StoppedClock
+from holdfast.sim.servers.redis.machine import Machine
+from holdfast.sim.servers.redlock.rules import council_for
+
+TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+ALL = (0, 1, 2)
+
+
+class Nodes:
+    """Three of them, with their scripts; and a client that is heard by some and hears of some."""
+
+    def __init__(self) -> None:
+        self.clock = StoppedClock()
+        self.port = ParkedPort(ALL)
+        self.backend = RedlockBackend(council_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
+        self.machines = [Machine(lambda: round(self.clock.now() * 1e6), lambda *_: 0) for _ in ALL]
+
+    def enter(self, *, done: Collection[int], heard: Collection[int]) -> Any:
+        return self.run(self.backend.enter(TICKET, queue=True, deadline=self.clock.now() + 5.0), done, heard)
+
+    def renew(self, *, done: Collection[int], heard: Collection[int]) -> Any:
+        return self.run(self.backend.renew([TICKET], deadline=self.clock.now() + 5.0), done, heard)[0]
+
+    def run(self, work: Coroutine[Any, Any, Any], done: Collection[int], heard: Collection[int]) -> Any:
+        """Its first request reaches some nodes only; whatever it asks after that, nobody answers."""
+        replies: Any = None
+        try:
+            while True:
+                calls = work.send(replies)
+                replies = [self.answer(number, call, done, heard) for number, call in calls]
+                done = heard = ()
+        except StopIteration as end:
+            return end.value
+
+    def answer(self, number: int, call: Call, done: Collection[int], heard: Collection[int]) -> Any:
+        reply: Any = OutcomeUnknown(backend=f"node-{number}", problem="no answer in time")
+        if number in done:
+            answer = self.machines[number].run(call.script.text, KEYS[:5], call.arguments)
+            reply = answer if number in heard else reply
+        return reply
+
+    def pay(self) -> None:
+        """What is done in the background, once."""
+        paying = self.port.started[-1]()
+        for number, call in paying.send(None):
+            self.machines[number].run(call.script.text, KEYS[:5], call.arguments)
+        paying.close()
+
+    def votes(self) -> list[bool]:
+        return [bool(machine.command(["EXISTS", KEYS.lock])) for machine in self.machines]
+
+
+def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_is_to_give_back() -> None:
+    nodes = Nodes()
+    for machine in nodes.machines[:2]:
+        machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
+    assert isinstance(nodes.enter(done=ALL, heard=(0, 1)), Waiting)
+    for machine in nodes.machines[:2]:
+        machine.command(["DEL", KEYS.lock])
+    nodes.clock.time += 12.0
+    assert isinstance(nodes.enter(done=(0, 1), heard=(0, 1)), Granted)
+    nodes.clock.time += 12.0
+
+    # All but one of those that gave the lease answer, and one that gave a vote to the attempt before.
+    renewed = nodes.renew(done=(0, 2), heard=(0, 2))
+    nodes.pay()
+
+    assert nodes.votes() == [True, True, False]
+    assert isinstance(renewed, HoldfastError), "with the vote that was paid back, one node of three has it renewed"
+
+
+def test_a_lease_takes_a_vote_of_an_earlier_attempt_over() -> None:
+    nodes = Nodes()
+    for machine in nodes.machines[:2]:
+        machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
+    nodes.enter(done=ALL, heard=(0, 1))
+    for machine in nodes.machines[:2]:
+        machine.command(["DEL", KEYS.lock])
+    nodes.clock.time += 12.0
+    nodes.enter(done=(0, 1), heard=(0, 1))
+    nodes.clock.time += 12.0
+
+    renewing = nodes.backend.renew([TICKET], deadline=nodes.clock.now() + 5.0)
+    calls = renewing.send(None)
+    repairs = renewing.send([nodes.answer(number, call, ALL, ALL) for number, call in calls])
+    for number, call in repairs:
+        nodes.answer(number, call, ALL, ALL)
+    nodes.pay()
+
+    assert [number for number, _ in repairs] == [2]
+    assert nodes.votes() == [True, True, True]
+    with pytest.raises(StopIteration) as end:
+        renewing.send([[b"in", b"1"]])
+    assert isinstance(end.value.value[0], Live)
