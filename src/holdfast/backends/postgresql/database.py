@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from holdfast.backends.postgresql.address import Place
     from holdfast.backends.postgresql.port import Row, Statement, Value
-    from holdfast.backends.redis.port import Channel
     from holdfast.core.ports import Runtime
 
 
@@ -27,13 +26,13 @@ class Database:
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self._lines.ask(statement, values, deadline)
 
-    def hearing(self, channel: Channel) -> int:
+    def hearing(self, channel: str) -> int:
         return self._listener.hearing()
 
-    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None:
+    async def attend(self, channel: str, nonce: str, *, deadline: float) -> None:
         await self._listener.attend(nonce, deadline)
 
-    def dismiss(self, channel: Channel, nonce: str) -> None:
+    def dismiss(self, channel: str, nonce: str) -> None:
         self._listener.dismiss(nonce)
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.lines import READ
-from holdfast.backends.redis.port import Channel
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Listener:
     """What one client hears."""
 
     def __init__(self, url: str, lines: Lines, eyes: Eyes, background: Background, runtime: Runtime) -> None:
-        self.channel = Channel("NOTIFY", f"holdfast_{runtime.nonce()}")
+        self.channel = f"holdfast_{runtime.nonce()}"
         self._url, self._lines, self._eyes, self._background, self._runtime = url, lines, eyes, background, runtime
         self._mutex = runtime.mutex()
         self._nonces: set[str] = set()
@@ -130,7 +129,7 @@ class Listener:
                 wire: Wire | None = None
                 try:
                     wire = await self._lines.open(self._runtime.now() + SILENCE_MAX)
-                    await wire.say(f'LISTEN "{self.channel.name}"', self._runtime.now() + SILENCE_MAX)
+                    await wire.say(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
                     self._hear()
                     if is_gap:
                         self._missed()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.backends.redis.port import Channel
-
 Value = str | int | bool | None
 Row = tuple[str | None, ...]
 
@@ -26,18 +24,18 @@ class PostgresqlPort(Protocol):
     answer, and ConfigurationError for a user that lacks a right.
     """
 
-    channel: Channel  # where this client hears hints
+    channel: str  # where this client hears hints
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         """Run one statement in a transaction of its own; it is committed when this returns."""
 
-    def hearing(self, channel: Channel) -> int:
+    def hearing(self, channel: str) -> int:
         """0 while it is not heard; else a number that is another one after every gap."""
 
-    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None:
+    async def attend(self, channel: str, nonce: str, *, deadline: float) -> None:
         """Hear hints, for this ticket too; returns when the server has confirmed it, at the deadline at the latest."""
 
-    def dismiss(self, channel: Channel, nonce: str) -> None:
+    def dismiss(self, channel: str, nonce: str) -> None:
         """This ticket does not wait any more; with nobody who waits, listening ends after a while."""
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:

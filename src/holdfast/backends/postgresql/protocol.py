@@ -11,8 +11,8 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.postgresql.port import Row, Statement
-from holdfast.backends.redis.hearing import Hearing
 from holdfast.core.clock import lease_deadline
+from holdfast.core.hearing import Hearing
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -97,7 +97,7 @@ class PostgresqlBackend:
             queue,
             ticket.agent.replace("\0", ""),
             ticket.info,
-            channel.name,
+            channel,
         )
         sent = self._runtime.now()
         try:

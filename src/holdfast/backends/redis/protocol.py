@@ -11,7 +11,6 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis import getset, setnx
-from holdfast.backends.redis.hearing import Hearing
 from holdfast.backends.redis.keys import keys_of, name_of, pattern_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.records import Line, Record, about, limit_of
@@ -19,6 +18,7 @@ from holdfast.backends.redis.scripts import load
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
 from holdfast.core.clock import lease_deadline
+from holdfast.core.hearing import Hearing
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,

@@ -18,7 +18,6 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.hearing import Hearing
 from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.records import Line
@@ -27,6 +26,7 @@ from holdfast.backends.redlock import scripts
 from holdfast.backends.redlock.attendance import Attendance
 from holdfast.backends.redlock.records import Ballot, describe, nonce_of_holder
 from holdfast.core.clock import lease_deadline
+from holdfast.core.hearing import Hearing
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, who
 from holdfast.errors import (
     BackendError,

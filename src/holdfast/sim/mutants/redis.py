@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.redis import getset, protocol, setnx
 from holdfast.backends.redis.getset import GetsetBackend
-from holdfast.backends.redis.hearing import Hearing
 from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
 from holdfast.backends.redis.scripts import CONSTANTS
 from holdfast.backends.redis.setnx import SetnxBackend
 from holdfast.backends.redis.values import GETSET, SETNX
 from holdfast.core.clock import lease_deadline
+from holdfast.core.hearing import Hearing
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.redis.port import PREFIX
@@ -144,7 +144,7 @@ class HintsOnly(QueueBackend):
 _PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 100000000,")))
 
 
-class _Late(Hearing):
+class _Late(Hearing["Channel"]):
     def look(self, nonce: str, channel: Channel) -> None:
         self._wakeups.expect(nonce)
         self._heard[nonce] = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from holdfast.core.events import logger
 from holdfast.core.wakeups import Wakeups
@@ -11,42 +11,51 @@ from holdfast.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.backends.redis.port import Channel
     from holdfast.core.ports import Runtime
+
+C = TypeVar("C")  # where hints are heard, in the backend's own words
+C_contra = TypeVar("C_contra", contravariant=True)
 
 DEAF_POLL = 0.25  # seconds between looks while hints cannot be heard
 
 
-class Ear(Protocol):
-    """The part of a port that listens; RedisPort says what each does."""
+class Ear(Protocol[C_contra]):
+    """The part of a port that listens."""
 
-    def hearing(self, channel: Channel) -> int: ...
-    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None: ...
-    def dismiss(self, channel: Channel, nonce: str) -> None: ...
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None: ...
+    def hearing(self, channel: C_contra) -> int:
+        """0 while it is not heard; else a number that is another one after every gap."""
+
+    async def attend(self, channel: C_contra, nonce: str, *, deadline: float) -> None:
+        """Hear this channel, for this ticket too; returns when the server has confirmed it, or at the deadline."""
+
+    def dismiss(self, channel: C_contra, nonce: str) -> None:
+        """This ticket does not wait any more; a channel nobody waits for is let go after a while."""
+
+    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Where hints go, each a nonce; `missed` is called after a gap in which there may have been some."""
 
 
-class Hearing:
+class Hearing(Generic[C]):
     """The waiting tickets of one client."""
 
-    def __init__(self, ear: Ear, runtime: Runtime, url: str) -> None:
+    def __init__(self, ear: Ear[C], runtime: Runtime, url: str) -> None:
         self._ear = ear
         self._runtime = runtime
         self._url = url
         self._wakeups = Wakeups(runtime)
         self._heard: dict[str, int] = {}  # which subscription was there before each ticket's last look
-        self._attended: dict[str, Channel] = {}  # tickets for which somebody listens, and where
+        self._attended: dict[str, C] = {}  # tickets for which somebody listens, and where
         self._is_deaf = False  # said so already
         ear.listen(self._wakeups.wake, self._wakeups.wake_all)
 
-    def look(self, nonce: str, channel: Channel) -> None:
+    def look(self, nonce: str, channel: C) -> None:
         """The ticket asks the server now: hints that come from here on are kept, if they can be heard at all."""
         hearing = self._ear.hearing(channel)
         if hearing:
             self._wakeups.expect(nonce)
             self._heard[nonce] = hearing
 
-    async def wait(self, nonce: str, channel: Channel, until: float) -> None:
+    async def wait(self, nonce: str, channel: C, until: float) -> None:
         """Until it is worth to look again, which is at once if a hint may have been sent before we listened."""
         self._attended[nonce] = channel
         try:
