@@ -154,6 +154,7 @@ class _Searching:
     def __init__(self, plan: Plan, size: Size) -> None:
         server = plan.server_type
         self._size = size
+        # A plan names any server; this search is only begun with Redlock's, which has both.
         self._ballots = Ballots(server.backend, server.texts, len(size.clocks[0]))  # type: ignore[attr-defined]
         self._columns: Numbers[Column] = Numbers()
         self._heads: Numbers[Head] = Numbers()

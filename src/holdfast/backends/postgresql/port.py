@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+from holdfast.core.hearing import Ear
 
 Value = str | int | bool | None
 Row = tuple[str | None, ...]
@@ -17,7 +19,7 @@ class Statement(NamedTuple):
     in_order: bool = False  # who asks it of the lock in $1 earlier is answered earlier, if they are tasks of one loop
 
 
-class PostgresqlPort(Protocol):
+class PostgresqlPort(Ear[str], Protocol):
     """One database, connected at first use; our tables are created there if they are missing.
 
     Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a statement was sent and got no
@@ -28,18 +30,6 @@ class PostgresqlPort(Protocol):
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         """Run one statement in a transaction of its own; it is committed when this returns."""
-
-    def hearing(self, channel: str) -> int:
-        """0 while it is not heard; else a number that is another one after every gap."""
-
-    async def attend(self, channel: str, nonce: str, *, deadline: float) -> None:
-        """Hear hints, for this ticket too; returns when the server has confirmed it, at the deadline at the latest."""
-
-    def dismiss(self, channel: str, nonce: str) -> None:
-        """This ticket does not wait any more; with nobody who waits, listening ends after a while."""
-
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        """Where hints go, each a nonce; `missed` is called after a gap in which there may have been some."""
 
     async def close(self) -> None: ...
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.standing import Standing
+from holdfast.core.hearing import Ear
 from holdfast.errors import HoldfastError
 
 Reply = Any  # int, bytes, None, or a list of these, as in RESP2
@@ -30,7 +31,7 @@ class Channel(NamedTuple):
     name: str
 
 
-class RedisPort(Protocol):
+class RedisPort(Ear[Channel], Protocol):
     """One deployment: a server, a primary that Sentinels know, or a Cluster. Connected at first use.
 
     Every verb raises BackendUnavailable when nothing was changed (not connected, refused, -LOADING, -READONLY, …),
@@ -56,21 +57,6 @@ class RedisPort(Protocol):
 
     def channel(self, keys: Keys) -> Channel:
         """Where hints for this lock's tickets would be heard."""
-
-    def hearing(self, channel: Channel) -> int:
-        """0 while it is not heard; else a number that is another one after every gap."""
-
-    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None:
-        """Hear this channel, for this ticket too; returns when the server has confirmed it.
-
-        At the deadline it returns too, and then `hearing` says that it is not heard.
-        """
-
-    def dismiss(self, channel: Channel, nonce: str) -> None:
-        """This ticket does not wait any more; a channel nobody waits for is let go after a while."""
-
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        """Where hints go, each a nonce; `missed` is called after a gap in which there may have been some."""
 
     async def close(self) -> None: ...
 

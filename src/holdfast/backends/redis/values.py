@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from holdfast.errors import NameConflict
 
-OURS = "holdfast:"
 QUEUE = "holdfast:queue:"
 SHARED = "holdfast:shared"
 SETNX = "holdfast:setnx:"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.port import Call, Channel, Reply
+from holdfast.core.hearing import Ear
 from holdfast.errors import HoldfastError
 
 
@@ -18,7 +19,7 @@ class Life(NamedTuple):
     forgets: bool  # a restart may lose what it has answered
 
 
-class RedlockPort(Protocol):
+class RedlockPort(Ear[Channel], Protocol):
     """N servers that know nothing of each other."""
 
     @property
@@ -38,14 +39,6 @@ class RedlockPort(Protocol):
         """Run it in the background until it ends by itself, or `close` ends it."""
 
     def channel(self, keys: Keys) -> Channel: ...
-
-    def hearing(self, channel: Channel) -> int: ...
-
-    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None: ...
-
-    def dismiss(self, channel: Channel, nonce: str) -> None: ...
-
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None: ...
 
     async def close(self) -> None: ...
 
