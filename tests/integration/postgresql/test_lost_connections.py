@@ -104,7 +104,7 @@ def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_und
     client = client_of(url)
     with client.lock("a"):
         pass
-    before = server.clients("%holdfast_leave%")
+    before = server.clients("%UPDATE%")
 
     for pid in before:
         os.kill(pid, signal.SIGSTOP)
@@ -125,7 +125,7 @@ async def _cancelled_while_hung(server: Server, url: str) -> None:
     async with holdfast.AsyncClient(url) as client:
         async with client.lock("a"):
             pass
-        before = server.clients("%holdfast_leave%")
+        before = server.clients("%UPDATE%")
         for pid in before:
             os.kill(pid, signal.SIGSTOP)
         try:

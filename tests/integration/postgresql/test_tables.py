@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import uuid
 from collections.abc import Callable
@@ -68,15 +70,14 @@ def test_what_a_dba_sees(server: Server, url: str, schema: str, client_of: Open)
     lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=0)
     assert lease is not None
 
-    ((name, fence, host, left),) = server.rows(
-        sql.SQL(
-            "SELECT name, fence, info::json #>> '{{who,host}}', "
-            "to_timestamp(expires / 1e6) - clock_timestamp() FROM {}.holdfast_tickets"
-        ).format(sql.Identifier(schema))
+    columns = "name, state, fence, host, pid, agent, since <= now(), expires - clock_timestamp()"
+    ((name, state, fence, host, pid, agent, has_begun, left),) = server.rows(
+        sql.SQL("SELECT " + columns + " FROM {}.holdfast_status").format(sql.Identifier(schema))
     )
 
-    assert (name, fence) == ("report", lease.fence)
-    assert host
+    assert (name, state, fence) == ("report", "holds", lease.fence)
+    assert (host, pid, agent) == (socket.gethostname(), str(os.getpid()), threading.current_thread().name)
+    assert has_begun
     assert 20 < left.total_seconds() < 30.1
     lease.release()
 
@@ -179,7 +180,7 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(
         with client.lock(name):
             pass
     names = {"schema": sql.Identifier(schema)}
-    server.rows(sql.SQL("UPDATE {schema}.holdfast_locks SET fence = 1 WHERE name <> 'new'").format(**names))
+    server.rows(sql.SQL("UPDATE {schema}.holdfast_locks SET drawn = 1 WHERE name <> 'new'").format(**names))
 
     server.rows(sql.SQL("SELECT {schema}.holdfast_reap({schema}.holdfast_clock())").format(**names))
 

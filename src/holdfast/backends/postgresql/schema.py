@@ -16,7 +16,6 @@ from holdfast.errors import ConfigurationError
 SCHEMA = "public"
 VERSION = 1  # of the tables and functions
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
-REAP_EVERY = 256  # locks that are new, on average, until somebody looks for rows of locks that nobody uses
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -39,7 +38,6 @@ def ddl(schema: str) -> str:
         "waiter_lease": _us(WAITER_LEASE),
         "woken_lease": _us(WOKEN_LEASE),
         "fence_idle": _us(FENCE_IDLE),
-        "reap_every": REAP_EVERY,
     }
     text = resources.files(__package__).joinpath("schema.sql").read_text()
     for name, value in values.items():

@@ -7,15 +7,24 @@
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_schema (version integer PRIMARY KEY);
 INSERT INTO {schema}.holdfast_schema VALUES ({version}) ON CONFLICT DO NOTHING;
 
--- A row for every lock that was used within the last hour. Of an older one the clock is beyond the fence anyway.
+-- A row for every lock that was used within the last hour, with its exclusive holder. Of an older one the clock is
+-- beyond the fence anyway. There is room on each page for the next version of a row: a lock changes, and stays small.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_locks (
     name text COLLATE "C" PRIMARY KEY,  -- exact; a backslash is written as \\, a zero byte as \0
-    fence bigint NOT NULL,              -- the last number drawn, for a place in line or for a fence
+    method text NOT NULL,               -- "queue" or "advisory": two methods would not keep each other out
+    drawn bigint NOT NULL,              -- the last number drawn, for a place in line or for a fence
+    queued boolean NOT NULL,            -- there may be tickets of this lock in holdfast_tickets
+    nonce text COLLATE "C",             -- the exclusive holder; NULL: none, and then the rest is of the last one
+    fence bigint,
+    expires bigint,
+    since bigint,
+    agent text,                         -- the thread or task
+    info text,                          -- host, pid and program, and the user's meta, as JSON
     departed text[],                    -- tickets that left while an answer to them was missing: they may still come
     departed_until bigint               -- how long that is remembered
-);
+) WITH (fillfactor = 50);
 
--- A row for every ticket, waiting or granted; ordered by number within a name: the queue.
+-- A row for every other ticket: who waits, and who shares the lock; ordered by number within a name: the queue.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_tickets (
     name text COLLATE "C" NOT NULL,
     number bigint NOT NULL,
@@ -25,31 +34,49 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_tickets (
     "limit" integer,                    -- how many may be in at once; NULL: any number of readers
     expires bigint NOT NULL,
     since bigint NOT NULL,              -- when it was queued, then when it was granted
-    agent text NOT NULL,                -- the thread or task
-    info text NOT NULL,                 -- host, pid and program, and the user's meta, as JSON
+    agent text NOT NULL,
+    info text NOT NULL,
     channel text NOT NULL,              -- where its client listens
     PRIMARY KEY (name, number)
-);
+) WITH (fillfactor = 50);
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
+-- For people: who holds what since when, and who waits for it.
+CREATE OR REPLACE VIEW {schema}.holdfast_status AS
+    SELECT
+        t.name, CASE WHEN t.fence IS NULL THEN 'waits' ELSE 'holds' END AS state, t.fence,
+        t.info::json #>> '{who,host}' AS host, t.info::json #>> '{who,pid}' AS pid, t.agent,
+        to_timestamp(t.since / 1e6) AS since, to_timestamp(t.expires / 1e6) AS expires,
+        t.method, t.exclusive, t."limit", t.info, t.number, t.since AS since_us, t.expires AS expires_us
+    FROM (
+        SELECT l.name, l.method, 0 AS number, l.fence, true AS exclusive, 1 AS "limit", l.expires, l.since, l.agent, l.info
+        FROM {schema}.holdfast_locks l WHERE l.nonce IS NOT NULL
+        UNION ALL
+        SELECT q.name, 'queue', q.number, q.fence, q.exclusive, q."limit", q.expires, q.since, q.agent, q.info
+        FROM {schema}.holdfast_tickets q
+    ) AS t
+    WHERE t.expires > {schema}.holdfast_clock();
+
 -- Wake those waiters that the rule lets in now, in order, up to the first that it does not. A hint, once: what the woken
--- one keeps of its waiter lease is short, so that a stopped one cannot hold up the rest.
+-- one keeps of its waiter lease is short, so that a stopped one cannot hold up the rest. Called when no exclusive holder
+-- is in the lock's row.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_wake(p_name text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     ticket record;
     ahead integer := 0;
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.fence IS NULL) THEN
-        RETURN;
-    END IF;
-    DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.expires <= p_now;
     FOR ticket IN
         SELECT t.number, t.nonce, t.fence, t.exclusive, t."limit", t.expires, t.channel
         FROM {schema}.holdfast_tickets t WHERE t.name = p_name ORDER BY t.number
     LOOP
+        IF ticket.expires <= p_now THEN
+            DELETE FROM {schema}.holdfast_tickets t
+            WHERE t.name = p_name AND t.number = ticket.number AND t.expires <= p_now;
+            CONTINUE WHEN FOUND;  -- else it was renewed just now
+        END IF;
         IF ticket.fence IS NULL THEN
             IF ahead >= ticket."limit" THEN
                 RETURN;
@@ -68,145 +95,185 @@ BEGIN
 END
 $$;
 
--- Take the lock, or a place in its queue, or keep the place already taken.
+-- Take the lock, or a place in its queue, or keep the place already taken. (What is tried first is a plain statement, for
+-- speed: TAKE in protocol.py takes a lock that is free and for which nobody waits.)
 --
 -- `outcome` is "in", with the fence; "wait", with the number of those who wait ahead (2 stands for more), and the
 -- remaining microseconds and the info of who is in the way; "limit", with the limit and the info of another user of the
--- lock; "gone" if this very ticket has left before.
+-- lock; "method", with the method by which others hold the lock; "gone" if this very ticket has left before.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_enter(
     p_name text, p_nonce text, p_ttl bigint, p_exclusive boolean, p_limit integer, p_queue boolean,
     p_agent text, p_info text, p_channel text,
     OUT outcome text, OUT fence bigint, OUT ahead integer, OUT remaining bigint, OUT other_limit integer, OUT other text
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    drawn bigint;
-    is_new boolean;
-    is_departed boolean;
-    has_purged boolean;
     now_us bigint := {schema}.holdfast_clock();
+    lock {schema}.holdfast_locks%ROWTYPE;
     mine bigint;
     place integer := 0;
+    has_purged boolean := false;
     ticket record;
 BEGIN
-    -- Locks the row, and draws the next number, greater than all before. The clock is its floor, so that fences go on
-    -- growing where the row was removed, or an old copy of it came back.
-    INSERT INTO {schema}.holdfast_locks AS l (name, fence) VALUES (p_name, now_us)
-    ON CONFLICT (name) DO UPDATE SET fence = greatest(l.fence + 1, excluded.fence)
-    RETURNING l.fence, l.xmax = 0, coalesce(p_nonce = ANY (l.departed) AND l.departed_until > now_us, false)
-    INTO drawn, is_new, is_departed;
+    -- In any case the row is there afterwards, and locked.
+    INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued)
+    VALUES (p_name, 'queue', now_us, NOT p_exclusive)
+    ON CONFLICT (name) DO UPDATE SET queued = true WHERE NOT l.queued AND NOT p_exclusive;
+    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
     now_us := {schema}.holdfast_clock();  -- that may have had to wait
+    -- The clock is the floor of the numbers drawn, so that they go on growing where the row was removed, or an old copy
+    -- of it came back.
+    lock.drawn := greatest(lock.drawn + 1, now_us);
 
-    -- The lock is free, and nobody waits: by far the most frequent case, so it comes before all else.
-    IF NOT is_departed AND NOT EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name) THEN
-        INSERT INTO {schema}.holdfast_tickets VALUES (
-            p_name, drawn, p_nonce, drawn, p_exclusive, p_limit, now_us + p_ttl, now_us, p_agent, p_info, p_channel
-        );
-        IF is_new AND drawn % {reap_every} = 0 THEN
-            PERFORM {schema}.holdfast_reap(now_us);
-        END IF;
-        outcome := 'in';
-        fence := drawn;
+    IF lock.nonce <> p_nonce AND lock.expires <= now_us THEN
+        lock.nonce := NULL;  -- its lease has run out
+        has_purged := true;
+    END IF;
+    IF lock.method <> 'queue' AND lock.nonce IS NOT NULL THEN
+        outcome := 'method';
+        other := lock.method;
         RETURN;
     END IF;
 
-    -- Take out what has run out, whoever's it is: all dead waiters lapse at once. But who looks is alive, however late:
-    -- nobody has taken its place so far, so it keeps it. A lease that is being renewed just now is waited for here.
-    DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.expires <= now_us AND t.nonce <> p_nonce;
-    has_purged := FOUND;
-
-    SELECT t.number INTO mine FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce;
-    IF mine IS NULL AND is_departed THEN
-        outcome := 'gone';
-        RETURN;
+    IF lock.queued THEN
+        SELECT t.number INTO mine FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce LIMIT 1;
+    END IF;
+    IF lock.departed_until > now_us THEN
+        IF p_nonce = ANY (lock.departed) AND mine IS NULL AND lock.nonce IS DISTINCT FROM p_nonce THEN
+            outcome := 'gone';
+            RETURN;
+        END IF;
+    ELSE
+        lock.departed := NULL;
     END IF;
 
     IF NOT p_exclusive THEN
         SELECT t."limit", t.info INTO other_limit, other FROM {schema}.holdfast_tickets t
         WHERE t.name = p_name AND NOT t.exclusive AND t."limit" IS DISTINCT FROM p_limit AND t.nonce <> p_nonce
-        LIMIT 1;
+        AND t.expires > now_us LIMIT 1;
         IF FOUND THEN
             outcome := 'limit';
             RETURN;
         END IF;
     END IF;
 
-    -- The rule: in when fewer than the limit are ahead, and none of those is exclusive.
+    -- The rule: in when fewer than the limit are ahead, and none of those is exclusive. On the way, what has run out is
+    -- taken out, whoever's it is: all dead waiters lapse at once. But who looks is alive, however late: nobody has
+    -- taken its place so far, so it keeps it. A lease that is being renewed just now is waited for here.
     outcome := 'in';
-    FOR ticket IN
-        SELECT t.exclusive, t.expires, t.info FROM {schema}.holdfast_tickets t
-        WHERE t.name = p_name AND (mine IS NULL OR t.number < mine) ORDER BY t.number
-    LOOP
-        place := place + 1;
-        IF ticket.exclusive OR place = p_limit THEN
-            outcome := 'wait';
-            remaining := ticket.expires - now_us;
-            other := ticket.info;
-            EXIT;
-        END IF;
-    END LOOP;
+    IF lock.nonce <> p_nonce THEN
+        outcome := 'wait';
+        remaining := lock.expires - now_us;
+        other := lock.info;
+    ELSIF lock.nonce IS NULL AND lock.queued THEN
+        FOR ticket IN
+            SELECT t.number, t.exclusive, t.expires, t.info FROM {schema}.holdfast_tickets t
+            WHERE t.name = p_name AND (mine IS NULL OR t.number < mine) ORDER BY t.number
+        LOOP
+            IF ticket.expires <= now_us THEN
+                DELETE FROM {schema}.holdfast_tickets t
+                WHERE t.name = p_name AND t.number = ticket.number AND t.expires <= now_us;
+                IF FOUND THEN
+                    has_purged := true;
+                    CONTINUE;
+                END IF;
+            END IF;
+            place := place + 1;
+            IF ticket.exclusive OR place = p_limit THEN
+                outcome := 'wait';
+                remaining := ticket.expires - now_us;
+                other := ticket.info;
+                EXIT;
+            END IF;
+        END LOOP;
+    END IF;
 
-    IF outcome = 'in' THEN
-        -- Drawn once more if it was granted before: nobody has heard of that fence, and the row may be an old copy's.
-        fence := drawn;
-        IF mine IS NULL THEN
-            INSERT INTO {schema}.holdfast_tickets VALUES (
-                p_name, drawn, p_nonce, drawn, p_exclusive, p_limit, now_us + p_ttl, now_us, p_agent, p_info, p_channel
-            );
-        ELSE
-            UPDATE {schema}.holdfast_tickets t SET fence = drawn, expires = now_us + p_ttl, since = now_us
-            WHERE t.name = p_name AND t.number = mine;
+    -- If it was granted before, the fence is drawn once more: nobody has heard of the other, and the row may be an old
+    -- copy's.
+    IF outcome = 'in' AND p_exclusive THEN
+        fence := lock.drawn;
+        IF mine IS NOT NULL THEN
+            DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.number = mine;
         END IF;
-        IF has_purged AND NOT p_exclusive THEN
-            PERFORM {schema}.holdfast_wake(p_name, now_us);  -- what has run out may have kept others out too
-        END IF;
+        UPDATE {schema}.holdfast_locks l SET
+            method = 'queue', drawn = lock.drawn, departed = lock.departed,
+            queued = lock.queued AND EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name),
+            nonce = p_nonce, fence = lock.drawn, expires = now_us + p_ttl, since = now_us, agent = p_agent, info = p_info
+        WHERE l.name = p_name;
         RETURN;
     END IF;
-
-    IF p_queue THEN
+    IF outcome = 'in' THEN
+        fence := lock.drawn;
         IF mine IS NULL THEN
-            mine := drawn;
             INSERT INTO {schema}.holdfast_tickets VALUES (
-                p_name, drawn, p_nonce, NULL, p_exclusive, p_limit,
-                now_us + {waiter_lease}, now_us, p_agent, p_info, p_channel
+                p_name, lock.drawn, p_nonce, lock.drawn, false, p_limit,
+                now_us + p_ttl, now_us, p_agent, p_info, p_channel
             );
         ELSE
-            UPDATE {schema}.holdfast_tickets t SET fence = NULL, expires = now_us + {waiter_lease}, channel = p_channel
+            UPDATE {schema}.holdfast_tickets t SET fence = lock.drawn, expires = now_us + p_ttl, since = now_us
             WHERE t.name = p_name AND t.number = mine;
         END IF;
+    ELSIF p_queue AND mine IS NULL THEN
+        mine := lock.drawn;
+        INSERT INTO {schema}.holdfast_tickets VALUES (
+            p_name, lock.drawn, p_nonce, NULL, p_exclusive, p_limit,
+            now_us + {waiter_lease}, now_us, p_agent, p_info, p_channel
+        );
+    ELSIF p_queue THEN
+        UPDATE {schema}.holdfast_tickets t SET fence = NULL, expires = now_us + {waiter_lease}, channel = p_channel
+        WHERE t.name = p_name AND t.number = mine;
     END IF;
-    IF p_queue OR has_purged THEN
-        PERFORM {schema}.holdfast_wake(p_name, now_us);  -- in case something ahead of others has just run out
+    IF fence IS NOT NULL OR mine = lock.drawn OR has_purged THEN
+        UPDATE {schema}.holdfast_locks l SET
+            method = 'queue', drawn = lock.drawn, departed = lock.departed, nonce = lock.nonce, queued = true
+        WHERE l.name = p_name;
     END IF;
-    SELECT count(*) INTO ahead FROM (
-        SELECT 1 FROM {schema}.holdfast_tickets t
-        WHERE t.name = p_name AND t.fence IS NULL AND (mine IS NULL OR t.number < mine) LIMIT 2
-    ) AS waiting;
+    -- What has just run out may have kept others out too, some of them ahead of this one.
+    IF lock.nonce IS NULL AND (has_purged OR outcome = 'wait' AND p_queue) THEN
+        PERFORM {schema}.holdfast_wake(p_name, now_us);
+    END IF;
+    IF outcome = 'wait' THEN
+        SELECT count(*) INTO ahead FROM (
+            SELECT 1 FROM {schema}.holdfast_tickets t
+            WHERE t.name = p_name AND t.fence IS NULL AND (mine IS NULL OR t.number < mine) LIMIT 2
+        ) AS waiting;
+    END IF;
 END
 $$;
 
--- Release or withdraw a ticket, and wake who is next. Returns whether it was in until now.
+-- Release or withdraw a ticket, and wake who is next. Returns whether it was in until now. (The exclusive holder's is
+-- released by a plain statement, for speed: FREE in protocol.py.)
 --
 -- `p_unheard`: an enter of this ticket got no answer, and may still be on its way on another connection. Then it is
 -- remembered for a while that the ticket has left.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_leave(p_name text, p_nonce text, p_unheard boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
-    now_us bigint := {schema}.holdfast_clock();
+    now_us bigint;
     was_in boolean;
+    lock {schema}.holdfast_locks%ROWTYPE;
 BEGIN
     IF p_unheard THEN
-        INSERT INTO {schema}.holdfast_locks AS l VALUES (p_name, now_us, ARRAY[p_nonce], now_us + {waiter_lease})
+        now_us := {schema}.holdfast_clock();
+        INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued, departed, departed_until)
+        VALUES (p_name, 'queue', now_us, false, ARRAY[p_nonce], now_us + {waiter_lease})
         ON CONFLICT (name) DO UPDATE SET
-            fence = greatest(l.fence + 1, excluded.fence),  -- as every step does that may not be forgotten: holdfast_reap
+            drawn = greatest(l.drawn + 1, excluded.drawn),  -- as every step does that may not be forgotten: holdfast_reap
             departed = CASE WHEN l.departed_until > now_us THEN l.departed ELSE '{}' END || p_nonce,
             departed_until = excluded.departed_until;
-    ELSE
-        PERFORM 1 FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
     END IF;
+    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
     now_us := {schema}.holdfast_clock();
-    DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce
-    RETURNING t.fence IS NOT NULL AND t.expires > now_us INTO was_in;
-    IF FOUND THEN
+    IF lock.nonce = p_nonce THEN
+        was_in := lock.expires > now_us;
+        UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.name = p_name;
+    ELSIF lock.queued THEN
+        DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce
+        RETURNING t.fence IS NOT NULL AND t.expires > now_us INTO was_in;
+        IF NOT FOUND OR lock.expires > now_us AND lock.nonce IS NOT NULL THEN
+            RETURN false;  -- it had gone before, or was a waiter who leaves the holder to itself
+        END IF;
+    END IF;
+    IF lock.queued THEN
         PERFORM {schema}.holdfast_wake(p_name, now_us);
     END IF;
     RETURN coalesce(was_in, false);
@@ -215,15 +282,20 @@ $$;
 
 -- Let a lease run for its ttl from now. Returns whether it is still there.
 --
--- It locks the ticket's own row only. That will do: a step that wants to take the ticket out waits for it, looks at the
--- row again, and finds it renewed; or has taken it out, and then there is nothing to renew.
+-- Of one that shares the lock, this locks the ticket's own row only. That will do: a step that wants to take the ticket
+-- out waits for it, looks at the row again, and finds it renewed; or has taken it out, and then there is nothing to
+-- renew.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_renew(p_name text, p_nonce text, p_ttl bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     now_us bigint := {schema}.holdfast_clock();
 BEGIN
-    UPDATE {schema}.holdfast_tickets t SET expires = now_us + p_ttl
-    WHERE t.name = p_name AND t.nonce = p_nonce AND t.fence IS NOT NULL AND t.expires > now_us;
+    UPDATE {schema}.holdfast_locks l SET expires = now_us + p_ttl
+    WHERE l.name = p_name AND l.nonce = p_nonce AND l.expires > now_us;
+    IF NOT FOUND THEN
+        UPDATE {schema}.holdfast_tickets t SET expires = now_us + p_ttl
+        WHERE t.name = p_name AND t.nonce = p_nonce AND t.fence IS NOT NULL AND t.expires > now_us;
+    END IF;
     RETURN FOUND;
 END
 $$;
@@ -232,26 +304,34 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_break(p_name text, p_fence bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
-    now_us bigint;
+    lock {schema}.holdfast_locks%ROWTYPE;
 BEGIN
-    PERFORM 1 FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
-    now_us := {schema}.holdfast_clock();
-    DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.fence = p_fence;
-    IF NOT FOUND THEN
-        RETURN false;
+    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
+    IF lock.nonce IS NOT NULL AND lock.fence = p_fence THEN
+        UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.name = p_name;
+    ELSE
+        DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.fence = p_fence;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
     END IF;
-    PERFORM {schema}.holdfast_wake(p_name, now_us);
+    IF lock.queued THEN
+        PERFORM {schema}.holdfast_wake(p_name, {schema}.holdfast_clock());
+    END IF;
     RETURN true;
 END
 $$;
 
 -- Remove locks that nobody has used for an hour. A row that is in use this very moment is skipped; one that was used a
--- moment ago has a new fence, which is looked at again once the row is locked.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
-    DELETE FROM {schema}.holdfast_locks WHERE name IN (
-        SELECT l.name FROM {schema}.holdfast_locks l
-        WHERE l.fence < p_now - {fence_idle}
-        AND NOT EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = l.name)
-        LIMIT 1000 FOR UPDATE SKIP LOCKED
+-- moment ago has drawn a number, which is looked at again once the row is locked. Returns how many were removed.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    WITH reaped AS (
+        DELETE FROM {schema}.holdfast_locks WHERE name IN (
+            SELECT l.name FROM {schema}.holdfast_locks l
+            WHERE l.drawn < p_now - {fence_idle} AND (l.nonce IS NULL OR l.expires < p_now - {fence_idle})
+            AND NOT EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = l.name)
+            LIMIT 1000 FOR UPDATE SKIP LOCKED
+        ) RETURNING 1
     )
+    SELECT count(*) FROM reaped
 $$;
