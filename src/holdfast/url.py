@@ -62,10 +62,11 @@ SCHEMES["postgresql"] = Scheme(
     driver="psycopg",
     extra="postgresql",
     options=(
-        *("schema", "connect_timeout", "host", "port", "user", "password", "passfile", "application_name"),
+        *("schema", "method", "connect_timeout", "host", "port", "user", "password", "passfile", "application_name"),
         *("target_session_attrs", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
     ),
 )
+SCHEMES["postgres"] = SCHEMES["postgresql"]  # as libpq has it
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 

@@ -51,6 +51,13 @@ CASES = [
     *BACKENDS,
     Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.fresh_redlock_url(), _REDLOCK, shares=False),
+    Case(
+        "postgresql-advisory",
+        lambda _: postgresql.fresh_url(method="advisory"),
+        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.STORE, Wake.PUSH, Scope.NETWORK),
+        shares=False,
+        shows_waiters=False,
+    ),
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
     Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import stat
 import subprocess
 import sys
 import threading
+import uuid
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 
 import holdfast
 from holdfast import client as module
+from tests.support.processes import eventually
 
 
 @pytest.fixture
@@ -210,3 +213,27 @@ async def _until_held(client: holdfast.AsyncClient) -> holdfast.AsyncLease:
     lease = await client.lock("a").acquire()
     assert lease is not None
     return lease
+
+
+def test_a_lease_that_was_dropped_is_taken_off_the_store_once_it_has_run_out() -> None:
+    """Where leases live together, as in one session, it would not end by itself."""
+    with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
+        backend = client._engine.backend
+        left: list[float] = []
+        leave = backend.leave
+
+        async def watched(tickets: Any, *, deadline: float) -> Any:
+            left.append(client._engine.runtime.now())
+            return await leave(tickets, deadline=deadline)
+
+        backend.leave = watched  # type: ignore[method-assign]
+        lease = client.lock("a", ttl=0.5).acquire()
+        assert lease is not None
+        deadline = lease._deadline
+        with pytest.warns(ResourceWarning, match="dropped without release"):
+            del lease
+            gc.collect()
+
+        eventually(lambda: bool(left))
+
+        assert left[0] >= deadline

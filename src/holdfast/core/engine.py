@@ -440,6 +440,7 @@ class Engine(Generic[L]):
         """Nobody refers to this lease any more, and it was not released; a weak reference to it is dead by now."""
         self._holds.pop(hold._ticket.nonce, None)
         if hold._phase is Phase.HELD:
+            self._keeper.drop(hold._ticket, hold._deadline)
             warnings.warn(
                 f"the lease of lock {hold.name!r} (fence {hold.fence}) was dropped without release(): it is renewed no "
                 f"more and keeps others out until its ttl of {hold.ttl:g} s is over",

@@ -13,6 +13,7 @@ stands in until then.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ class Keeper:
         self._renewals: Agenda[Hold] = Agenda(_renew_at)
         self._alarms: Agenda[Hold] = Agenda(_alarm_at)
         self._debts: dict[str, tuple[Ticket, float, float]] = {}  # nonce -> ticket, when to try, how long to pause
+        self._dropped: deque[tuple[Ticket, float]] = deque()  # leases nobody refers to any more; deadlines
         self._workers: dict[int, float] = {}  # number -> when the request that it waits for is cut; 0: it does not
         self._last_worker = 0
         self._stopped = False
@@ -70,6 +72,14 @@ class Keeper:
         with self._mutex:
             self._debts[ticket.nonce] = (ticket, when, RETRY_MIN)
         self._be_there(when, is_lease=False)
+
+    def drop(self, ticket: Ticket, deadline: float) -> None:
+        """Owe this one, once its lease has run out: on a store where leases live together it would not end by itself.
+
+        Called by the garbage collector, on any thread, which may have our mutex: so it is only noted here. The keeper
+        looks at its notes when it is up next, which is no later than the lease's own end would have been.
+        """
+        self._dropped.append((ticket, deadline))
 
     def forgive(self, ticket: Ticket) -> None:
         """Somebody else has paid."""
@@ -147,6 +157,9 @@ class Keeper:
             now = self._runtime.now()
             self._sound_alarms(now)
             with self._mutex:
+                while self._dropped:
+                    ticket, deadline = self._dropped.popleft()
+                    self._debts[ticket.nonce] = (ticket, deadline, RETRY_MIN)
                 due = self._renewals.take(now, BATCH_MAX)
                 owed = [ticket for ticket, when, _ in self._debts_of(worker) if when <= now][:BATCH_MAX]
             try:
@@ -188,7 +201,7 @@ class Keeper:
         rung = await self._bell.wait(self._wakes_at)
         if until is None and not rung:
             with self._mutex:
-                if self._alarms.earliest() is None and not self._debts:
+                if self._alarms.earliest() is None and not self._debts and not self._dropped:
                     self._workers.pop(worker, None)
                     return False
         return True

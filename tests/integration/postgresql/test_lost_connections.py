@@ -33,7 +33,8 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
 
     thread = threading.Thread(target=take)
     thread.start()
-    eventually(lambda: len(client.inspect(name).waiters) == 1)
+    with holdfast.Client(client.url) as observer:
+        eventually(lambda: len(observer.inspect(name).waiters) == 1)
     yield got
     thread.join(40)
     assert got

@@ -70,9 +70,11 @@ def test_what_a_dba_sees(server: Server, url: str, schema: str, client_of: Open)
     lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=0)
     assert lease is not None
 
-    columns = "name, state, fence, host, pid, agent, since <= now(), expires - clock_timestamp()"
     ((name, state, fence, host, pid, agent, has_begun, left),) = server.rows(
-        sql.SQL("SELECT " + columns + " FROM {}.holdfast_status").format(sql.Identifier(schema))
+        sql.SQL(
+            "SELECT name, state, fence, host, pid, agent, since <= now(), expires - clock_timestamp() "
+            "FROM {}.holdfast_status"
+        ).format(sql.Identifier(schema))
     )
 
     assert (name, state, fence) == ("report", "holds", lease.fence)

@@ -71,9 +71,11 @@ def test_what_cannot_be_used_is_refused(url: str) -> None:
 
 
 def test_the_table_of_schemes_knows_every_option() -> None:
-    from holdfast.backends.postgresql.address import OPTIONS
+    from holdfast.backends.postgresql.address import LIBPQ_OPTIONS
 
-    assert sorted(SCHEMES["postgresql"].options) == sorted(OPTIONS)
+    assert sorted(SCHEMES["postgresql"].options) == sorted(
+        ("schema", "method", "connect_timeout", "host", "port", *LIBPQ_OPTIONS)
+    )
 
 
 @pytest.mark.parametrize("name", ["a", "\0", "\\", "\\0", "\\\0", "\0\\", "\\\\0", "a\0b\\c\\\\\0", "é ", "0\\0\0"])

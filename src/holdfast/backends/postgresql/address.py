@@ -24,7 +24,7 @@ LIBPQ_OPTIONS = (
     *("user", "password", "passfile", "application_name", "target_session_attrs"),
     *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
 )
-OPTIONS = ("schema", "connect_timeout", "host", "port", *LIBPQ_OPTIONS)
+METHODS = ("queue", "advisory")
 
 
 class Server(NamedTuple):
@@ -53,6 +53,7 @@ class Place:
     servers: tuple[Server, ...]  # tried one after the other
     login: Mapping[str, str] = field(repr=False)  # what libpq is told of all of them
     schema: str  # quoted
+    method: str
     connect_timeout: float
 
 
@@ -85,8 +86,15 @@ def place_of(address: Address) -> Place:
         servers=_servers(hosts, options),
         login=login,
         schema=quoted(options.get("schema", SCHEMA)),
+        method=_method(options.get("method", METHODS[0])),
         connect_timeout=_seconds(options, "connect_timeout", CONNECT_TIMEOUT),
     )
+
+
+def _method(method: str) -> str:
+    if method not in METHODS:
+        raise ConfigurationError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    return method
 
 
 def _servers(hosts: str, options: Mapping[str, str]) -> tuple[Server, ...]:

@@ -13,7 +13,7 @@ from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, place_of
 from holdfast.backends.postgresql.database import Database
 from holdfast.backends.postgresql.lines import READ, WRITE
-from holdfast.backends.postgresql.protocol import PostgresqlBackend
+from holdfast.backends.postgresql.methods import backend_on
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
     place = place_of(address)
     port = LoopDatabase(place, LoopEyes(runtime), Tasks(runtime), runtime)
-    return PostgresqlBackend(place.url, port, runtime)
+    return backend_on(place, port, runtime)
 
 
 class LoopDatabase(Database):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.postgresql.address import Server, place_of
 from holdfast.backends.postgresql.database import Database
 from holdfast.backends.postgresql.lines import READ, WRITE
-from holdfast.backends.postgresql.protocol import PostgresqlBackend
+from holdfast.backends.postgresql.methods import backend_on
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
@@ -26,7 +26,7 @@ JOIN_MAX = 1.0  # seconds: the listening thread ends at once, unless it is just 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
     port = Database(place, BlockingEyes(), Threads(), runtime)
-    return PostgresqlBackend(place.url, port, runtime)
+    return backend_on(place, port, runtime)
 
 
 class BlockingEyes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.backends.postgresql.gates import Gates
 from holdfast.backends.postgresql.lines import Eyes, Lines
 from holdfast.backends.postgresql.listening import Background, Listener
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.backends.postgresql.address import Place
-    from holdfast.backends.postgresql.port import Row, Statement, Value
+    from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
     from holdfast.core.ports import Runtime
 
 
@@ -21,10 +22,17 @@ class Database:
     def __init__(self, place: Place, eyes: Eyes, background: Background, runtime: Runtime) -> None:
         self._lines = Lines(place, eyes, runtime)
         self._listener = Listener(place.url, self._lines, eyes, background, runtime)
+        self._gates = Gates(self._lines, runtime)
         self.channel = self._listener.channel
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self._lines.ask(statement, values, deadline)
+
+    async def gate(self, *, deadline: float) -> Gate:
+        return await self._gates.open(deadline)
+
+    def give_back(self, gate: Gate) -> None:
+        self._gates.give_back(gate)
 
     def hearing(self, channel: str) -> int:
         return self._listener.hearing()
@@ -40,6 +48,7 @@ class Database:
 
     async def close(self) -> None:
         await self._listener.close()
+        self._gates.close()
         await self._lines.close()
 
     def abandon(self) -> None:

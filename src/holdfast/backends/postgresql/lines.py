@@ -66,12 +66,15 @@ class Eyes(Protocol):
 class Wire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_eyes", "_now", "_prepared", "_url", "pgconn")
+    __slots__ = ("__weakref__", "_eyes", "_now", "_prepared", "_results", "_url", "is_asking", "pgconn", "pid")
 
     def __init__(self, url: str, eyes: Eyes, runtime: Runtime) -> None:
         self.pgconn: PGconn | None = None
         self._url, self._eyes, self._now = url, eyes, runtime.now
         self._prepared: set[str] = set()
+        self._results: list[PGresult] = []  # what has come so far of an answer
+        self.is_asking = False  # there is a statement that may take long: `ask_long`
+        self.pid = 0  # of the server's process at the other end
 
     async def connect(self, conninfo: str, until: float) -> None:
         """Raises psycopg's Error or an OSError if that does not work out."""
@@ -93,6 +96,7 @@ class Wire:
                     case _:
                         raise _failed(pgconn)
             pgconn.nonblocking = 1
+            self.pid = pgconn.backend_pid
         except BaseException:
             self.close()
             raise
@@ -112,6 +116,27 @@ class Wire:
     async def say(self, sql: str, deadline: float) -> list[Row]:
         """One or more plain statements, in one transaction; the rows of the last."""
         return await self._exchange(lambda pgconn: pgconn.send_query(sql.encode()), deadline)
+
+    async def ask_long(self, sql: str, until: float) -> bool:
+        """Say it, unless it was said before and is not answered yet; whether it is answered by then.
+
+        A wire that was closed before the answer came goes on to say that it `is_asking`: the server may do so still.
+        """
+        pgconn = self._open()
+        try:
+            if not self.is_asking:
+                self.is_asking = True
+                pgconn.send_query(sql.encode())
+            if not await self._finish(pgconn, until):
+                return False
+        except BaseException as failure:
+            self.close()
+            if isinstance(failure, Error):
+                raise answers.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
+            raise
+        self.is_asking = False
+        self._said(pgconn)
+        return True
 
     def heard(self) -> list[str]:
         """Read what has arrived; the payloads of notifications.
@@ -156,36 +181,43 @@ class Wire:
             raise answers.not_connected(self._url, "there was no time left to ask")
         try:
             send(pgconn)
-            while pgconn.flush():
-                await self._wait(pgconn, READ | WRITE, deadline)
-                pgconn.consume_input()
-            results: list[PGresult] = []
-            while True:
-                while pgconn.is_busy():
-                    await self._wait(pgconn, READ, deadline)
-                    pgconn.consume_input()
-                result = pgconn.get_result()
-                if result is None:
-                    break
-                results.append(result)
-            bad = next((result for result in results if result.status not in _GOOD), None)
-            error = None if bad is None else answers.refusal(bad, self._url)
-            if pgconn.status != ConnStatus.OK and not isinstance(error, OutcomeUnknown):
-                error = answers.no_answer(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
+            if not await self._finish(pgconn, deadline):
+                raise answers.no_answer(self._url, "no answer in time")
         except BaseException as failure:
             self.close()
             if isinstance(failure, Error):
                 raise answers.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
             raise
+        return self._said(pgconn)
+
+    async def _finish(self, pgconn: PGconn, until: float) -> bool:
+        """Send the rest, and read the answer to its end; False if that has not come by then."""
+        while pgconn.flush():
+            if not await self._eyes.ready([(pgconn.socket, READ | WRITE)], until):
+                return False
+            pgconn.consume_input()
+        while True:
+            while pgconn.is_busy():
+                if not await self._eyes.ready([(pgconn.socket, READ)], until):
+                    return False
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                return True
+            self._results.append(result)
+
+    def _said(self, pgconn: PGconn) -> list[Row]:
+        """What the answer says, good or bad."""
+        results, self._results = self._results, []
+        bad = next((result for result in results if result.status not in _GOOD), None)
+        error = None if bad is None else answers.refusal(bad, self._url)
+        if pgconn.status != ConnStatus.OK and not isinstance(error, OutcomeUnknown):
+            error = answers.no_answer(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
         if error is not None:
             if isinstance(error, BackendError):
                 self.close()  # broken; or, say, a standby by now: the next one may lead to the primary
             raise error
         return _rows(results[-1])
-
-    async def _wait(self, pgconn: PGconn, events: int, deadline: float) -> None:
-        if not await self._eyes.ready([(pgconn.socket, events)], deadline):
-            raise answers.no_answer(self._url, "no answer in time")
 
     def _open(self) -> PGconn:
         if self.pgconn is None:
@@ -201,42 +233,45 @@ class Lines:
         self._idle: list[Wire] = []
         # All of them, weakly: one that an interrupt has dropped does not count any more.
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._shared: weakref.WeakSet[Wire] = weakref.WeakSet()  # those that `ask` uses: the others belong to somebody
         self._waiting = 0
         self._freed = runtime.event()
         self._has_tables = False
         self._closed = False
 
     async def ask(self, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
+        wire = self._take() or await self._wait_or_open(deadline)
+        try:
+            rows = await self.ask_on(wire, statement, values, deadline)
+        except HoldfastError:
+            self._give(wire)
+            raise
+        except BaseException:
+            wire.close()
+            raise
+        self._give(wire)
+        return rows
+
+    async def ask_on(self, wire: Wire, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
+        """On this connection, once more if it was in somebody's way, and after our tables were made if need be."""
         has_created = False
         while True:
-            wire = self._take() or await self._wait_or_open(deadline)
             try:
                 if not self._has_tables:
                     await self._meet_tables(wire, deadline)
-                rows = await wire.ask(statement, self._place.schema, values, deadline)
+                return await wire.ask(statement, self._place.schema, values, deadline)
             except OnceMore as met:
-                self._give(wire)
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()
                 if self._now() + pause >= deadline:
                     raise answers.not_connected(self._place.url, f"others were in the way all the time: {met}") from met
                 await self._runtime.sleep(pause)
             except NoTables as missing:
-                self._give(wire)
                 if has_created:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
                 self._has_tables, has_created = False, True
-            except HoldfastError:
-                self._give(wire)
-                raise
-            except BaseException:
-                wire.close()
-                raise
-            else:
-                self._give(wire)
-                return rows
 
-    async def open(self, deadline: float) -> Wire:
-        """A connection of its own, for the caller alone.
+    async def open(self, deadline: float, *, shared: bool = False) -> Wire:
+        """A connection, for the caller alone unless it is given to be `shared`.
 
         Raises:
             BackendUnavailable: no server could be reached, or none let us in.
@@ -258,6 +293,8 @@ class Lines:
             until = now + (deadline - now) / (len(tries) - number)
             wire = Wire(url, self._eyes, self._runtime)
             self._wires.add(wire)
+            if shared:  # counted from here on: others may open theirs meanwhile
+                self._shared.add(wire)
             try:
                 await wire.connect(make_conninfo(**told), until)
                 await wire.say(_SETTINGS, until)
@@ -305,7 +342,7 @@ class Lines:
             self._freed.set()
 
     async def _wait_or_open(self, deadline: float) -> Wire:
-        while len(self._wires) >= CONNECTIONS_MAX:
+        while len(self._shared) >= CONNECTIONS_MAX:
             now = self._now()
             if now >= deadline:
                 problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
@@ -320,7 +357,7 @@ class Lines:
                 self._waiting -= 1
             if (wire := self._take()) is not None:
                 return wire
-        return await self.open(deadline)
+        return await self.open(deadline, shared=True)
 
     async def _meet_tables(self, wire: Wire, deadline: float) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""

@@ -25,7 +25,7 @@ from holdfast.core.tickets import (
     Waiting,
     who,
 )
-from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
 if TYPE_CHECKING:
@@ -118,13 +118,13 @@ class PostgresqlBackend:
         sent = self._runtime.now()
         try:
             if ticket.exclusive and nonce not in self._queued and nonce not in self._unheard:
-                values: tuple[Value, ...] = (stored(ticket.name), nonce, _us(ticket.ttl), agent, ticket.info)
+                values: tuple[Value, ...] = (stored(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
                 for fence, _ in await self._port.ask(_TAKE, values, deadline=deadline):
                     self._hearing.stop(nonce)
                     return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
                 sent = self._runtime.now()
             values = (
-                *(stored(ticket.name), nonce, _us(ticket.ttl), ticket.exclusive, ticket.limit, queue),
+                *(stored(ticket.name), nonce, us(ticket.ttl), ticket.exclusive, ticket.limit, queue),
                 *(agent, ticket.info, channel),
             )
             (row,) = await self._port.ask(_ENTER, values, deadline=deadline)
@@ -154,7 +154,7 @@ class PostgresqlBackend:
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._hearing.wait(ticket.nonce, self._port.channel, until)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
         if len(tickets) == 1:
             found = {tickets[0].nonce: await self._leave(tickets[0], deadline)}
         else:
@@ -183,7 +183,7 @@ class PostgresqlBackend:
         sent = self._runtime.now()
         if len(tickets) == 1:
             ticket = tickets[0]
-            values = (stored(ticket.name), ticket.nonce, _us(ticket.ttl))
+            values = (stored(ticket.name), ticket.nonce, us(ticket.ttl))
             ((lives,),) = await self._port.ask(_RENEW, values, deadline=deadline)
             found = {ticket.nonce: lives == "t"}
         else:
@@ -191,7 +191,7 @@ class PostgresqlBackend:
             arrays = (
                 _array([stored(ticket.name) for ticket in ordered]),
                 _array([ticket.nonce for ticket in ordered]),
-                _array([str(_us(ticket.ttl)) for ticket in ordered]),
+                _array([str(us(ticket.ttl)) for ticket in ordered]),
             )
             found = _answers(await self._port.ask(_RENEW_ALL, arrays, deadline=deadline))
         return [
@@ -278,5 +278,6 @@ def _array(values: Sequence[str]) -> str:
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
 
-def _us(seconds: float) -> int:
+def us(seconds: float) -> int:
+    """Microseconds, rather one more than one less."""
     return math.ceil(seconds * 1e6)

@@ -322,6 +322,58 @@ BEGIN
 END
 $$;
 
+-- method=advisory: who wants the lock waits at a gate, which is an advisory lock of its session, and PostgreSQL's own
+-- business. The lease in the lock's row is the truth: a session that ends opens the gate, but whoever comes through it
+-- waits until the lease has run out. `p_gated` says that the gate is ours already; `gated`, that it is now.
+--
+-- `outcome` and what goes with it are as in holdfast_enter.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_pass(
+    p_name text, p_nonce text, p_ttl bigint, p_key bigint, p_gated boolean, p_stay boolean, p_agent text, p_info text,
+    OUT outcome text, OUT fence bigint, OUT remaining bigint, OUT other text, OUT gated boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint := {schema}.holdfast_clock();
+    lock {schema}.holdfast_locks%ROWTYPE;
+BEGIN
+    gated := p_gated OR pg_try_advisory_lock(p_key);
+    IF gated THEN
+        INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued) VALUES (p_name, 'advisory', now_us, false)
+        ON CONFLICT (name) DO UPDATE SET queued = l.queued WHERE false;  -- the row is there now, and locked
+    END IF;
+    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
+    now_us := {schema}.holdfast_clock();
+
+    IF lock.method <> 'advisory' AND (
+        lock.nonce IS NOT NULL AND lock.expires > now_us OR lock.queued AND EXISTS (
+            SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.expires > now_us
+        )
+    ) THEN
+        outcome := 'method';
+        other := lock.method;
+    ELSIF p_nonce = ANY (lock.departed) AND lock.departed_until > now_us AND lock.nonce IS DISTINCT FROM p_nonce THEN
+        outcome := 'gone';
+    ELSIF NOT gated OR lock.nonce <> p_nonce AND lock.expires > now_us THEN
+        outcome := 'wait';
+        remaining := lock.expires - now_us;
+        other := lock.info;
+    ELSE
+        outcome := 'in';
+        fence := greatest(lock.drawn + 1, now_us);
+        UPDATE {schema}.holdfast_locks l SET
+            method = 'advisory', drawn = holdfast_pass.fence, queued = false,
+            departed = CASE WHEN lock.departed_until > now_us THEN lock.departed END,
+            nonce = p_nonce, fence = holdfast_pass.fence, expires = now_us + p_ttl, since = now_us,
+            agent = p_agent, info = p_info
+        WHERE l.name = p_name;
+        RETURN;
+    END IF;
+    IF gated AND NOT (outcome = 'wait' AND p_stay) THEN
+        PERFORM pg_advisory_unlock(p_key);
+        gated := false;
+    END IF;
+END
+$$;
+
 -- Remove locks that nobody has used for an hour. A row that is in use this very moment is skipped; one that was used a
 -- moment ago has drawn a number, which is looked at again once the row is locked. Returns how many were removed.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$

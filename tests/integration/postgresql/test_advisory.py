@@ -1,0 +1,157 @@
+"""method=advisory: the gate is PostgreSQL's and may be lost or kept by the wrong one; the lease is what counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from holdfast import NameConflict
+from tests.support.postgresql import shared
+from tests.support.postgresql.servers import Server
+from tests.support.processes import eventually
+
+Open = Callable[[str], holdfast.Client]
+TTL = 4.0
+WAITS = "%pg_advisory_lock(%"
+
+
+@pytest.fixture
+def url() -> str:
+    return shared.fresh_url(method="advisory")
+
+
+def taken(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Lease:
+    lease = client.lock(name, ttl=ttl).acquire(timeout=0)
+    assert lease is not None
+    return lease
+
+
+@contextlib.contextmanager
+def waiting(server: Server, client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
+    """Somebody who waits at the gate; its lease is in the list when the block has ended, released."""
+    before = len(server.clients(WAITS))
+    got: list[holdfast.Lease] = []
+
+    def take() -> None:
+        lease = client.lock(name, ttl=TTL).acquire(timeout=60)
+        assert lease is not None
+        got.append(lease)
+        lease.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    eventually(lambda: len(server.clients(WAITS)) > before)
+    yield got
+    thread.join(70)
+    assert got
+
+
+def test_a_holder_whose_session_is_ended_keeps_the_lock(server: Server, url: str, client_of: Open) -> None:
+    holder, other = client_of(url), client_of(url)
+    lease = taken(holder, "a")
+
+    with waiting(server, other, "a") as got:
+        assert server.terminate("%holdfast_pass%")  # the gate is open now, and the waiter comes through
+        eventually(lambda: not server.clients(WAITS))
+        lease.renew()
+        assert not got
+        assert client_of(url).lock("a").acquire(timeout=0) is None
+        lease.release()
+
+    assert got[0].fence > lease.fence
+
+
+def test_a_waiter_whose_session_is_ended_comes_again(server: Server, url: str, client_of: Open) -> None:
+    lease = taken(client_of(url), "a")
+
+    with waiting(server, client_of(url), "a"):
+        assert server.terminate(WAITS)
+        eventually(lambda: bool(server.clients(WAITS)))
+        lease.release()
+
+
+def test_who_gives_up_waiting_leaves_no_session_at_the_gate(server: Server, url: str, client_of: Open) -> None:
+    client = client_of(url)
+    lease = taken(client_of(url), "a")
+
+    for _ in range(3):
+        assert client.lock("a").acquire(timeout=0.2) is None
+
+    eventually(lambda: not server.clients(WAITS))
+    lease.release()
+
+
+async def _cancelled(server: Server, url: str) -> None:
+    async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
+        async with client.lock("a"):
+            task = asyncio.create_task(other.lock("a").acquire())
+            while not server.clients(WAITS):
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while server.clients(WAITS):
+                await asyncio.sleep(0.01)
+        async with other.lock("a", timeout=10):
+            pass
+
+
+def test_a_task_that_is_cancelled_leaves_no_session_at_the_gate(server: Server, url: str) -> None:
+    asyncio.run(_cancelled(server, url))
+
+
+def test_a_stopped_process_keeps_the_gate_no_longer_than_its_lease(server: Server, url: str, client_of: Open) -> None:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover (in the child)
+        with contextlib.suppress(BaseException):
+            taken(holdfast.Client(url), "a")
+            os.write(writer, b"!")
+            signal.pause()
+        os._exit(0)
+    try:
+        assert os.read(reader, 1) == b"!"
+        os.kill(pid, signal.SIGSTOP)
+        with waiting(server, client_of(url), "a"):
+            pass
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize(("first", "second"), [("queue", "advisory"), ("advisory", "queue")])
+def test_two_methods_are_not_mixed(url: str, client_of: Open, first: str, second: str) -> None:
+    one, two = client_of(url.replace("advisory", first)), client_of(url.replace("advisory", second))
+    lease = taken(one, "a")
+
+    for timeout in (0, 5):
+        with pytest.raises(NameConflict, match=f"held by method={first}"):
+            two.lock("a").acquire(timeout=timeout)
+    lease.renew()
+    lease.release()
+
+    with two.lock("a", timeout=0) as after:
+        assert after.fence > lease.fence
+    with one.lock("a", timeout=0) as last:
+        assert last.fence > after.fence
+
+
+def test_readers_of_another_method_are_not_overlooked(url: str, client_of: Open) -> None:
+    reader = client_of(url.replace("advisory", "queue")).rwlock("a").read().acquire(timeout=0)
+    assert reader is not None
+
+    with pytest.raises(NameConflict, match="held by method=queue"):
+        client_of(url).lock("a").acquire(timeout=0)
+
+    reader.release()
+    with client_of(url).lock("a", timeout=0):
+        pass
