@@ -21,6 +21,7 @@ class Scheme(NamedTuple):
     extra: str | None = None  # the extra that installs it; None: it comes with Python
     options: tuple[str, ...] = ()  # what may stand behind the question mark
     adopts: bool = False  # its adopted.py takes the driver's own client object in place of a URL
+    tables: bool = False  # its schema.py has the DDL, and its blocking.py can run it: `holdfast init`
 
 
 def _redis(*options: str) -> Scheme:
@@ -61,6 +62,7 @@ SCHEMES["postgresql"] = Scheme(
     "holdfast.backends.postgresql",
     driver="psycopg",
     extra="postgresql",
+    tables=True,
     options=(
         *("schema", "method", "connect_timeout", "host", "port", "user", "password", "passfile", "application_name"),
         *("target_session_attrs", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),

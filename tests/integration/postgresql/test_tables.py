@@ -14,7 +14,7 @@ from psycopg import sql
 
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError
-from holdfast.backends.postgresql.schema import ddl
+from holdfast.backends.postgresql.schema import tables
 from tests.support.postgresql.servers import Server
 
 Open = Callable[[str], holdfast.Client]
@@ -137,11 +137,11 @@ def test_a_user_who_may_not_create_tables_is_told_what_to_do(
     server: Server, schema: str, user: str, client_of: Open
 ) -> None:
     url = server.url_of(user, schema=schema)
-    with pytest.raises(ConfigurationError, match=f"python -m holdfast.backends.postgresql.schema {schema}"):
+    with pytest.raises(ConfigurationError, match="holdfast init --print 'postgresql://user_"):
         client_of(url).lock("a").acquire(timeout=0)
 
     server.rows(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-    server.rows(ddl(schema))
+    server.rows(tables(schema))
     with pytest.raises(ConfigurationError, match="lacks a right"):
         client_of(url).lock("a").acquire(timeout=0)
 

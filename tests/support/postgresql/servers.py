@@ -75,7 +75,7 @@ class Server:
         if os.getuid() == 0:  # as whom PostgreSQL refuses to run
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
-            _let_through(self.folder)
+            let_through(self.folder)
         command = [
             str(binaries() / "initdb"),
             "-D",
@@ -88,7 +88,7 @@ class Server:
             "UTF8",
         ]
         command += ["--no-locale", "--no-sync", "--no-instructions"]
-        subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
+        subprocess.run([*as_user(), *command], check=True, capture_output=True, cwd=self.folder)
 
     def start(self) -> None:
         """Returns when it answers."""
@@ -99,7 +99,7 @@ class Server:
         command += [word for setting in settings for word in ("-c", setting)]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [*_as_user(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+                [*as_user(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
             )
         eventually(self._answers)
 
@@ -172,7 +172,7 @@ def running(server: Server) -> Iterator[Server]:
         server.end()
 
 
-def _as_user() -> list[str]:
+def as_user() -> list[str]:
     """What has a command killed with the thread that starts it, where that is known; and run as nobody for root."""
     setpriv = shutil.which("setpriv")
     nobody = pwd.getpwnam("nobody") if os.getuid() == 0 else None
@@ -186,7 +186,7 @@ def _as_user() -> list[str]:
     return [*words, "--"]
 
 
-def _let_through(folder: Path) -> None:
+def let_through(folder: Path) -> None:
     """Another user has to get there: pytest's folders are for their owner only."""
     for parent in folder.parents:
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:

@@ -27,7 +27,6 @@ from holdfast.core.events import logger
 from holdfast.core.hearing import DEAF_POLL
 from holdfast.core.tickets import LOOK_AGAIN, LOOK_AGAIN_BEHIND, Granted, Ticket, Waiting, who
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown, Unsupported
-from holdfast.guarantees import Order
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
@@ -64,7 +63,7 @@ _CLEARED_LOOK = 0.01  # seconds between looks whether it has
 class AdvisoryBackend(PostgresqlBackend):
     """Locks in one database, in its own order."""
 
-    guarantees = GUARANTEES._replace(order=Order.STORE)
+    guarantees = GUARANTEES["advisory"]
 
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, schema: str) -> None:
         super().__init__(url, port, runtime)

@@ -44,14 +44,22 @@ def refusal(result: PGresult, url: str) -> Exception:
     return _translated(code, problem, url)
 
 
-def not_created(error: HoldfastError, schema: str) -> HoldfastError:
+def not_created(error: HoldfastError, url: str) -> HoldfastError:
     """Say what to do if our tables could not be created, for want of a right."""
     if not isinstance(error, ConfigurationError):
         return error
-    name = schema.strip('"')
     return ConfigurationError(
-        f"{error}: have somebody who may run what `python -m holdfast.backends.postgresql.schema {name}` prints, then "
-        f"grant this user USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
+        f"{error}: have somebody who may run what `holdfast init --print '{url}'` prints, then grant this user USAGE "
+        f"on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
+    )
+
+
+def pooled(url: str) -> ConfigurationError:
+    """No session is ours alone: no place to listen, to wait at a gate, or to keep a setting or a prepared statement."""
+    return ConfigurationError(
+        f"{url}: a pooler between us and the server lends its connections for one transaction at a time (PgBouncer: "
+        "pool_mode = transaction), and locks need sessions of their own: connect to the server itself, or to a pool in "
+        "session mode"
     )
 
 

@@ -13,13 +13,13 @@ from holdfast.backends.postgresql.database import Database
 from holdfast.backends.postgresql.lines import READ, WRITE
 from holdfast.backends.postgresql.methods import backend_on
 from holdfast.runtimes import system
-from holdfast.runtimes.threads import run_sync
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
-    from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
+CREATE_MAX = 30.0  # seconds
 JOIN_MAX = 1.0  # seconds: the listening thread ends at once, unless it is just connecting; then by itself, soon
 
 
@@ -27,6 +27,12 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
     port = Database(place, BlockingEyes(), Threads(), runtime)
     return backend_on(place, port, runtime)
+
+
+def create_tables(address: Address) -> None:
+    """For `holdfast init`."""
+    database = Database(place_of(address), BlockingEyes(), Threads(), ThreadRuntime())
+    run_sync(database.create_tables(deadline=system.now() + CREATE_MAX))
 
 
 class BlockingEyes:

@@ -28,6 +28,9 @@ class Database:
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self._lines.ask(statement, values, deadline)
 
+    async def create_tables(self, *, deadline: float) -> None:
+        await self._lines.create_tables(deadline)
+
     async def gate(self, *, deadline: float) -> Gate:
         return await self._gates.open(deadline)
 

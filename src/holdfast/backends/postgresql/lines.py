@@ -14,7 +14,7 @@ import contextlib
 import os
 import select
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from psycopg import Error, pq
@@ -24,7 +24,7 @@ from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, attempts
 from holdfast.backends.postgresql.answers import NoTables, OnceMore
-from holdfast.backends.postgresql.schema import VERSION, ddl
+from holdfast.backends.postgresql.schema import VERSION, tables
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ SET enable_seqscan = off;
 SET enable_bitmapscan = off;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"""
 
+_POOLER_LOOKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of those who create our tables
 
 READ, WRITE = 1, 2
@@ -112,6 +113,11 @@ class Wire:
             self._prepared.add(statement.name)
         encoded = [_encode(value) for value in values]
         return await self._exchange(lambda pgconn: pgconn.send_query_prepared(name, encoded), deadline)
+
+    async def process(self, deadline: float) -> int:
+        """The number of the server's process that answers."""
+        ((pid,),) = await self.say("SELECT pg_backend_pid()", deadline)
+        return int(pid or 0)
 
     async def say(self, sql: str, deadline: float) -> list[Row]:
         """One or more plain statements, in one transaction; the rows of the last."""
@@ -297,7 +303,9 @@ class Lines:
                 self._shared.add(wire)
             try:
                 await wire.connect(make_conninfo(**told), until)
-                await wire.say(_SETTINGS, until)
+                is_pooled = await self._is_pooled(wire, told, until)
+                if not is_pooled:
+                    await wire.say(_SETTINGS, until)
             except (Error, OSError) as error:
                 problem = _words(error)
             except (HoldfastError, OnceMore, NoTables) as error:
@@ -307,8 +315,41 @@ class Lines:
                 wire.close()
                 raise
             else:
+                if is_pooled:
+                    wire.close()
+                    raise answers.pooled(url)
                 return wire
         raise answers.not_connected(url, problem)
+
+    async def _is_pooled(self, wire: Wire, told: Mapping[str, str], until: float) -> bool:
+        """What lends its sessions for one transaction at a time is between us and the server.
+
+        A pooler of any kind shows in the number of the process that we talk to, which it cannot know when it lets us
+        in. If that number changes, or is another client's too, it is one of that kind. Found out before the first
+        setting is made: it would be made in somebody else's session.
+        """
+        first = await wire.process(until)
+        if first == wire.pid:
+            return False
+        other = Wire(self._place.url, self._eyes, self._runtime)
+        self._wires.add(other)
+        try:
+            await other.connect(make_conninfo(**told), until)
+            for _ in range(_POOLER_LOOKS):
+                if await other.process(until) == first or await wire.process(until) != first:
+                    return True
+        finally:
+            other.close()
+        wire.pid = first
+        return False
+
+    async def create_tables(self, deadline: float) -> None:
+        """Our tables and functions, as this version has them: what is missing or of an older one."""
+        wire = await self.open(deadline)
+        try:
+            await self._meet_tables(wire, deadline)
+        finally:
+            wire.close()
 
     async def close(self) -> None:
         """Keep no connection. Who was just waiting can still withdraw, on one that is closed when that is done."""
@@ -386,9 +427,9 @@ class Lines:
             # Asked first: IF NOT EXISTS needs the right to create a schema even where it exists.
             create = "" if exists else f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
             # One creates, the others wait for it and find it done.
-            await wire.say(f"SELECT pg_advisory_xact_lock({_CREATING});\n{create}{ddl(schema[1:-1])}", deadline)
+            await wire.say(f"SELECT pg_advisory_xact_lock({_CREATING});\n{create}{tables(schema[1:-1])}", deadline)
         except HoldfastError as error:
-            refused = answers.not_created(error, schema)
+            refused = answers.not_created(error, self._place.url)
             if refused is error:
                 raise
             raise refused from error

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Runtime
 
-GUARANTEES = Guarantees(
+_QUEUE = Guarantees(
     exclusion=Exclusion.DURABLE_AUTHORITY,
     fence=FenceOrder.CLOCK_BOUNDED,
     order=Order.FIFO,
     wake=Wake.PUSH,
     scope=Scope.NETWORK,
 )
+GUARANTEES = {"queue": _QUEUE, "advisory": _QUEUE._replace(order=Order.STORE)}
 
 GRANULARITY = 0.0  # the server counts microseconds
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
@@ -99,7 +100,7 @@ _LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1) ORDER 
 class PostgresqlBackend:
     """Locks in one database, in order."""
 
-    guarantees = GUARANTEES
+    guarantees = GUARANTEES["queue"]
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 

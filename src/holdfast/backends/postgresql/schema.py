@@ -1,17 +1,16 @@
-"""The DDL: schema.sql, for one schema of the database.
-
-    python -m holdfast.backends.postgresql.schema [SCHEMA]
-
-prints it, for a DBA to run where holdfast's own user may not create tables.
-"""
+"""The DDL: schema.sql, for one schema of the database. `holdfast init` runs or prints it."""
 
 from __future__ import annotations
 
 import re
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.url import Address
 
 SCHEMA = "public"
 VERSION = 1  # of the tables and functions
@@ -30,8 +29,15 @@ def quoted(schema: str) -> str:
     return f'"{schema}"'
 
 
-def ddl(schema: str) -> str:
-    """All of it; what exists already stays as it is, or is replaced by the same."""
+def ddl(address: Address) -> str:
+    """All that has to be run, where holdfast's own user may not."""
+    schema = address.options.get("schema", SCHEMA)
+    create = "" if schema == SCHEMA else f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};\n\n"
+    return create + tables(schema)
+
+
+def tables(schema: str) -> str:
+    """The tables and functions; what exists already stays as it is, or is replaced by the same."""
     values = {
         "schema": quoted(schema),
         "version": VERSION,
@@ -47,9 +53,3 @@ def ddl(schema: str) -> str:
 
 def _us(seconds: float) -> int:
     return round(seconds * 1e6)
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(ddl(*(sys.argv[1:2] or [SCHEMA])))
