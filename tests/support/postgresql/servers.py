@@ -12,11 +12,12 @@ import glob
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,13 @@ def _version(folder: Path) -> int:
 class Server:
     """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.port = free_ports(1)[0]
+        self._settings = settings
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -71,37 +76,43 @@ class Server:
 
     def create(self) -> None:
         """An empty cluster of databases."""
+        self._make_folder()
+        subprocess.run([*as_user(), *self._initdb()], check=True, capture_output=True, cwd=self.folder)
+
+    def _make_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if os.getuid() == 0:  # as whom PostgreSQL refuses to run
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             let_through(self.folder)
-        command = [
-            str(binaries() / "initdb"),
-            "-D",
-            str(self.folder / "data"),
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-        ]
-        command += ["--no-locale", "--no-sync", "--no-instructions"]
-        subprocess.run([*as_user(), *command], check=True, capture_output=True, cwd=self.folder)
+
+    def _initdb(self) -> list[str]:
+        words = [str(binaries() / "initdb"), "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust"]
+        return [*words, "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
 
     def start(self) -> None:
         """Returns when it answers."""
         assert self._process is None
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
-        settings = [*_FAST, "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
-        command = [str(binaries() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
-        command += [word for setting in settings for word in ("-c", setting)]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [*as_user(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+                [*self._before(), *as_user(), *self._postgres()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=self._environment,
             )
         eventually(self._answers)
+
+    def _before(self) -> Sequence[str]:
+        """What its command is started by."""
+        return ()
+
+    def _postgres(self) -> list[str]:
+        settings = [*_FAST, "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", *self._settings]
+        command = [str(binaries() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
+        return [*command, *(word for setting in settings for word in ("-c", setting))]
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -118,6 +129,11 @@ class Server:
     def kill(self) -> None:
         """Crash: SIGQUIT has it end its children too and leave without a word. The next start replays the log."""
         self._end(signal.SIGQUIT)
+
+    def kill_hard(self) -> None:
+        """Kill -9 of the first of its processes: the others notice, and end too."""
+        self._end(signal.SIGKILL)
+        eventually(lambda: not _users_of(self.folder / "data"))
 
     def end(self) -> None:
         """Dead or alive: nothing of it is left."""
@@ -161,6 +177,35 @@ class Server:
         return len(pids["pids"])
 
 
+class SmallDisk(Server):
+    """One with a small disk of its own: a mount that nobody else sees, and that ends with it."""
+
+    def create(self) -> None:
+        """It is created when it starts: the disk does not outlive it."""
+        self._make_folder()
+
+    def _before(self) -> Sequence[str]:
+        (self.folder / "data").mkdir(exist_ok=True)
+        words = " ".join(shlex.quote(word) for word in [*as_user(), *self._initdb()])
+        owner = pwd.getpwnam("nobody").pw_uid
+        script = f'mount -t tmpfs -o size=90m,mode=700,uid={owner} tmpfs "$0" && {words} && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", script, str(self.folder / "data")]
+
+
+class Standby(Server):
+    """A copy of another that follows it, and takes no writes."""
+
+    def __init__(self, folder: Path, primary: Server) -> None:
+        super().__init__(folder)
+        self._primary = primary
+
+    def create(self) -> None:
+        self._make_folder()
+        words = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "postgres", "-c", "fast", "-X", "stream", "-R"]
+        command = [str(binaries() / "pg_basebackup"), "-D", str(self.folder / "data"), *words]
+        subprocess.run([*as_user(), *command], check=True, capture_output=True, cwd=self.folder)
+
+
 @contextlib.contextmanager
 def running(server: Server) -> Iterator[Server]:
     """The server, created and started, for as long as the block lasts."""
@@ -184,6 +229,16 @@ def as_user() -> list[str]:
     if nobody is not None:
         words += ["--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
     return [*words, "--"]
+
+
+def _users_of(folder: Path) -> list[str]:
+    """The processes that work in this folder."""
+    found = []
+    for link in glob.glob("/proc/[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) == str(folder):
+                found.append(link)
+    return found
 
 
 def let_through(folder: Path) -> None:

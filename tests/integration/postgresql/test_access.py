@@ -1,0 +1,101 @@
+"""Passwords, TLS, client certificates, sockets: who is let in, who is not, and what is never said."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import BackendUnavailable
+from tests.support.postgresql.servers import Server, running
+from tests.support.redis.certificates import Certificates
+
+Open = Callable[[str], holdfast.Client]
+SECRET = "s3:cr/t@%"  # noqa: S105  (nobody's)
+QUOTED = "s3%3Acr%2Ft%40%25"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Server]:
+    """TLS only; "app" by its password, "holdfast test client" by its certificate; the superuser by the socket."""
+    folder = tmp_path_factory.mktemp("guarded") / "server"
+    settings = ["ssl=on"]
+    for name, path in (("cert", certificates.server), ("key", certificates.server_key), ("ca", certificates.ca)):
+        settings.append(f"ssl_{name}_file={folder / path.name}")
+    folder.mkdir()
+    for path in (certificates.server, certificates.server_key, certificates.ca):
+        copy = Path(shutil.copy(path, folder))
+        copy.chmod(0o600)
+        if os.getuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(copy, nobody.pw_uid, nobody.pw_gid)
+    server = Server(folder, settings=settings)
+    with running(server):
+        server.rows(f"CREATE ROLE app LOGIN SUPERUSER PASSWORD '{SECRET}'")
+        server.rows('CREATE ROLE "holdfast test client" LOGIN SUPERUSER')
+        (folder / "data" / "pg_hba.conf").write_text(
+            "local all postgres trust\nlocal all app scram-sha-256\nhost all postgres 127.0.0.1/32 trust\n"
+            'hostssl all app 127.0.0.1/32 scram-sha-256\nhostssl all "holdfast test client" 127.0.0.1/32 cert\n'
+        )
+        server.rows("SELECT pg_reload_conf()")
+        yield server
+
+
+def use(client: holdfast.Client) -> None:
+    with client.lock("a", timeout=0):
+        pass
+
+
+def test_a_password_over_tls(guarded: Server, certificates: Certificates, client_of: Open) -> None:
+    client = client_of(
+        f"postgresql://app:{QUOTED}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
+    )
+
+    use(client)
+
+    assert SECRET not in repr(client)
+    assert QUOTED not in client.url
+
+
+@pytest.mark.parametrize("url", ["postgresql://app:wr0ng@{host}/postgres", "postgresql://app@{host}/postgres"])
+def test_a_wrong_password_is_refused_and_not_repeated(guarded: Server, client_of: Open, url: str) -> None:
+    with pytest.raises(BackendUnavailable, match="app") as caught:
+        use(client_of(url.format(host=f"127.0.0.1:{guarded.port}")))
+
+    assert "wr0ng" not in str(caught.value)
+
+
+def test_a_server_that_the_authority_did_not_sign_for(
+    guarded: Server, certificates: Certificates, client_of: Open
+) -> None:
+    url = f"postgresql://app:{QUOTED}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full"
+
+    with pytest.raises(BackendUnavailable, match="certificate"):
+        use(client_of(f"{url}&sslrootcert={certificates.other_ca}"))
+
+
+def test_without_tls_nobody_is_let_in(guarded: Server, client_of: Open) -> None:
+    with pytest.raises(BackendUnavailable, match=r"no pg_hba\.conf entry"):
+        use(client_of(f"postgresql://app:{QUOTED}@127.0.0.1:{guarded.port}/postgres?sslmode=disable"))
+
+
+def test_a_certificate_of_the_client(guarded: Server, certificates: Certificates, client_of: Open) -> None:
+    host = f"127.0.0.1:{guarded.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
+    key = certificates.client_key
+    key.chmod(0o600)
+
+    use(client_of(f"postgresql://holdfast%20test%20client@{host}&sslcert={certificates.client}&sslkey={key}"))
+
+
+def test_a_socket(guarded: Server, client_of: Open) -> None:
+    use(client_of(f"postgresql://app:{QUOTED}@/postgres?host={guarded.folder}&port={guarded.port}"))

@@ -1,0 +1,188 @@
+"""A server that is killed, full, a standby, or whose clock is set: no double grant, no fence twice, a clear error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import holdfast
+from holdfast import BackendUnavailable, LockLost
+from tests.support.postgresql.servers import Server, SmallDisk, Standby, running
+from tests.support.processes import eventually
+from tests.support.redis.binaries import missing
+from tests.support.redis.clock import WallClock
+
+Open = Callable[[str], holdfast.Client]
+
+
+def taken(client: holdfast.Client, name: str, ttl: float = 30.0) -> holdfast.Lease:
+    lease = client.lock(name, ttl=ttl).acquire(timeout=0)
+    assert lease is not None
+    return lease
+
+
+@pytest.mark.parametrize("method", ["queue", "advisory"])
+def test_kill_9_of_the_server_loses_no_lease(own_server: Server, client_of: Open, method: str) -> None:
+    url = own_server.url_of("postgres", method=method)
+    holder, waiter = client_of(url), client_of(url)
+    lease = taken(holder, method)
+    got: list[holdfast.Lease | None] = []
+    thread = threading.Thread(target=lambda: got.append(waiter.lock(method).acquire(timeout=60)))
+    thread.start()
+    eventually(lambda: bool(own_server.clients("%pg_advisory_lock%" if method == "advisory" else "LISTEN%")))
+
+    own_server.kill_hard()
+    own_server.start()
+
+    lease.renew()
+    assert client_of(url).lock(method).acquire(timeout=0) is None
+    assert not got
+    lease.release()
+    thread.join(70)
+    assert got[0] is not None
+    assert got[0].fence > lease.fence
+    got[0].release()
+
+
+def test_fences_go_on_growing_after_a_crash(own_server: Server, client_of: Open) -> None:
+    """A sequence would not: what it had drawn ahead of its log is drawn again."""
+    client = client_of(own_server.url)
+    fences = []
+    for _ in range(3):
+        for _ in range(5):
+            with client.lock("counted", timeout=20) as lease:
+                fences.append(lease.fence)
+        own_server.kill_hard()
+        own_server.start()
+
+    with client.lock("counted", timeout=20) as lease:
+        fences.append(lease.fence)
+    assert fences == sorted(set(fences))
+
+
+def test_sessions_that_may_not_idle(tmp_path: Path, client_of: Open) -> None:
+    settings = ["idle_session_timeout=300ms", "idle_in_transaction_session_timeout=300ms"]
+    with running(Server(tmp_path / "server", settings=settings)) as server:
+        if server.value("SHOW server_version_num") < "140000":
+            pytest.skip("this PostgreSQL has no idle_session_timeout")
+        client, waiter = client_of(server.url), client_of(server.url)
+        lease = taken(client, "a")
+        got: list[holdfast.Lease | None] = []
+        thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=60)))
+        thread.start()
+        eventually(lambda: len(client_of(server.url).inspect("a").waiters) == 1)
+
+        eventually(lambda: "idle-session timeout" in server.log())
+        lease.renew()
+        lease.release()
+
+        thread.join(70)
+        assert got[0] is not None
+        got[0].release()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Server]:
+    probe = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True, text=True)
+    if probe.returncode or os.getuid() != 0:
+        missing(f"cannot mount a small disk: {probe.stderr.strip() or 'not root'}")
+    with running(SmallDisk(tmp_path / "server", settings=["max_wal_size=32MB", "wal_keep_size=0"])) as server:
+        yield server
+
+
+def test_a_full_disk_is_an_error_and_no_lock_is_lost(small_disk: Server, client_of: Open) -> None:
+    client, other = client_of(small_disk.url), client_of(small_disk.url)
+    lease = taken(client, "held")
+    small_disk.rows("CREATE UNLOGGED TABLE filler (x text); ALTER TABLE filler ALTER x SET STORAGE PLAIN")
+    for size in (7000, 100):
+        with contextlib.suppress(psycopg.errors.DiskFull):
+            small_disk.rows(f"INSERT INTO filler SELECT repeat('x', {size}) FROM generate_series(1, 1000000)")  # noqa: S608
+
+    with pytest.raises(BackendUnavailable, match="No space left on device"):
+        for number in range(10_000):
+            taken(client, f"{number:0500}").release()
+    assert other.lock("held").acquire(timeout=0) is None
+
+    small_disk.rows("DROP TABLE filler")
+    lease.renew()
+    lease.release()
+    with other.lock("held", timeout=0) as after:
+        assert after.fence > lease.fence
+
+
+def test_a_standby_takes_no_locks_until_it_is_promoted(own_server: Server, tmp_path: Path, client_of: Open) -> None:
+    lease = taken(client_of(own_server.url), "followed")
+    with running(Standby(tmp_path / "standby", own_server)) as standby:
+        client = client_of(standby.url)
+        with pytest.raises(BackendUnavailable, match="takes no writes"):
+            client.lock("followed").acquire(timeout=0)
+        eventually(lambda: [info.name for info in client.locks("followed")] == ["followed"])
+        hosts = f"127.0.0.1:{standby.port},127.0.0.1:{own_server.port}"
+        with (
+            client_of(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write") as either,
+            either.lock("elsewhere", timeout=0),
+        ):  # it goes on to the next host
+            assert own_server.value("SELECT count(*) FROM holdfast_locks WHERE name = 'elsewhere'") == 1
+
+        standby.rows("SELECT pg_promote()")
+
+        eventually(lambda: standby.value("SELECT pg_is_in_recovery()") is False)
+        assert client.lock("followed").acquire(timeout=0) is None
+        with client.lock("new", timeout=0):
+            pass
+    lease.release()
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> WallClock:
+    return WallClock(tmp_path / "clock")
+
+
+@pytest.fixture
+def clocked(tmp_path: Path, clock: WallClock) -> Iterator[Server]:
+    for path in (tmp_path / "clock").iterdir():
+        path.chmod(0o755)
+    with running(Server(tmp_path / "server", environment=clock.environment)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("method", ["queue", "advisory"])
+def test_a_step_forward_ends_a_lease_early_and_its_holder_is_told(
+    clock: WallClock, clocked: Server, client_of: Open, method: str
+) -> None:
+    url = clocked.url_of("postgres", method=method)
+    first, second = client_of(url), client_of(url)
+    old = taken(first, "a")
+
+    clock.step(60)
+
+    new = second.lock("a", ttl=30).acquire(timeout=30)
+    assert new is not None
+    assert new.fence > old.fence
+    with pytest.raises(LockLost):
+        old.renew()
+    new.renew()
+    new.release()
+
+
+def test_a_step_back_repeats_no_fence_and_lets_nobody_in(clock: WallClock, clocked: Server, client_of: Open) -> None:
+    first, second = client_of(clocked.url), client_of(clocked.url)
+    with first.lock("a") as before:
+        pass
+    old = taken(first, "a")
+    assert old.fence > before.fence
+
+    clock.step(-3600)
+
+    assert second.lock("a").acquire(timeout=0) is None
+    old.renew()
+    old.release()
+    with second.lock("a", timeout=0) as new:
+        assert new.fence > old.fence
