@@ -165,4 +165,10 @@ CLAIMS: list[Claim] = [
         1.3,
         _ratio("uncontended", "5ms-away", "pair", "holdfast redlock", "holdfast redis, 1 node"),
     ),
+    (
+        "holdfast postgresql: a pair / INSERT + DELETE",
+        "at most",
+        1.8,
+        _ratio(*_PAIR, "holdfast postgresql", "INSERT + DELETE"),
+    ),
 ]

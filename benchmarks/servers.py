@@ -6,12 +6,18 @@ What a measure may ask a server is in `Stats`. Not here: any client library, so 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import glob
 import os
+import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Protocol
@@ -58,7 +64,8 @@ class Server(Protocol):
             ServerFailed: it did not come up.
         """
 
-    def stats(self, url: str) -> Stats: ...
+    def stats(self, url: str) -> Stats | None:
+        """None: it keeps no account that is exact and up to date."""
 
 
 class Redis:
@@ -109,6 +116,55 @@ class Redis:
             process.kill()
             process.wait()
         raise ServerFailed(f"{self.program} did not start: {last_of(log)}")
+
+
+class Postgresql:
+    """PostgreSQL of the distribution, whose programs are not on the PATH; what is committed need not reach the disk."""
+
+    name = "PostgreSQL"
+    program = "postgres"
+
+    def version(self) -> str | None:
+        programs = self._programs()
+        if programs is None:
+            return None
+        command = [os.path.join(programs, self.program), "--version"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        found = re.search(r"(\d[\d.]*)", shown)
+        return found[1] if found else "?"
+
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
+        programs = self._programs() or ""
+        with tempfile.TemporaryDirectory(prefix="holdfast-postgresql-") as own:  # where another user may get to
+            _copy(_empty_databases(programs), own)
+            port, log = _free_port(), os.path.join(folder, "server.log")
+            settings = (
+                f"listen_addresses={HOST}",
+                f"unix_socket_directories={own}",
+                "fsync=off",
+                "max_connections=300",
+            )
+            words = [word for setting in settings for word in ("-c", setting)]
+            command = [os.path.join(programs, self.program), "-D", os.path.join(own, "data"), "-p", str(port), *words]
+            with open(log, "wb") as said:
+                process = launch([*_another_user(own), *command], cores, said=said)
+            try:
+                if not _accepts(process, port):
+                    raise ServerFailed(f"{self.program} did not start: {last_of(log)}")
+                yield f"postgresql://postgres@{HOST}:{port}/postgres"
+            finally:
+                process.send_signal(signal.SIGQUIT)  # which its children hear of
+                process.wait()
+
+    def stats(self, url: str) -> None:
+        """What it counts of its statements comes late."""
+
+    def _programs(self) -> str | None:
+        """The folder with the newest."""
+        found = glob.glob("/usr/lib/postgresql/*/bin/postgres")
+        newest = max(found, key=lambda path: float(path.split("/")[4]), default=shutil.which(self.program))
+        return os.path.dirname(os.path.realpath(newest)) if newest else None
 
 
 class RedisNodes(Redis):
@@ -200,6 +256,45 @@ class _RedisStats:
         if found is None:
             raise RuntimeError(f"INFO {section} has no {key}")
         return found[1]
+
+
+@functools.cache
+def _empty_databases(programs: str) -> str:
+    """A folder with a new cluster of databases, made once for all cases."""
+    made = tempfile.mkdtemp(prefix="holdfast-postgresql-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    data = os.path.join(made, "data")
+    make = [os.path.join(programs, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
+    done = subprocess.run([*_another_user(made), *make], cwd=made, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerFailed(f"initdb failed: {done.stderr.strip()}")
+    return data
+
+
+def _copy(folder: str, into: str) -> None:
+    subprocess.run(["cp", "-a", folder, into], check=True)  # with its owner
+
+
+def _another_user(folder: str) -> list[str]:
+    """What has a command run as nobody, if we are root, as whom a database refuses to run; the folder becomes its."""
+    if os.getuid() != 0:
+        return []
+    nobody = pwd.getpwnam("nobody")
+    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    return ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups", "--"]
+
+
+def _accepts(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait until a PostgreSQL says that it would let us in; False if it ends instead, or takes too long."""
+    startup = b"\x00\x03\x00\x00user\x00postgres\x00\x00"
+    patience = time.monotonic() + START_MAX
+    while process.poll() is None and time.monotonic() < patience:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=0.25) as probe:
+            probe.sendall((len(startup) + 4).to_bytes(4, "big") + startup)
+            if probe.recv(1) == b"R":
+                return process.poll() is None
+        time.sleep(0.002)
+    return False
 
 
 def _free_port() -> int:
