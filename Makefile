@@ -1,10 +1,12 @@
 # Everything needs only make and Python 3.11 or newer; the rest goes into .venv.
 #
 #   make test ARGS="-k fence -x"        more arguments for pytest (run: for the demo)
+#   make test WORKERS=0 ARGS=--pdb      in one process, as bare pytest does
 #   make venv PYTHON=python3.13         the Python that a new .venv is made from (`make clean` drops the old one)
 
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= 4
 VENV ?= .venv
 BIN := $(VENV)/bin
 
@@ -29,8 +31,10 @@ run: $(VENV)/.package ## set up .venv and show locks at work, on the embedded de
 servers: $(VENV)/.dev ## install the servers that the tests start: with apt-get if root, and into .venv/servers
 	@tools/install-servers $(VENV)
 
-test: servers ## run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+# Most tests wait for a server or a clock, so there are more workers than cores. Each gets neighbours, which share
+# servers, and takes from the others when it has run out.
+test: servers ## run the tests, in WORKERS processes
+	@$(BIN)/python -m pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist worksteal) $(ARGS)
 
 # Any one patch release stands for its minor version.
 PROBE := import sys, venv, ensurepip; v = sys.version_info; print("%d.%d.%d" % v[:3]); sys.exit(v < (3, 11))

@@ -31,6 +31,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+def pytest_collection_finish() -> None:
+    """What has been imported and collected stays: it need not be gone through again after each test, see below."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _collect_dropped_leases() -> Iterator[None]:
     """A lease dropped in a test warns in that test, not in a later one."""

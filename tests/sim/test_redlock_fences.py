@@ -31,6 +31,7 @@ def found(mutant: Mutant, size: Size) -> Search:
     return searched
 
 
+@pytest.mark.timeout(600)  # it computes all the time: on a busy machine that takes long
 @pytest.mark.parametrize("size", [APART, FORGETS, RESENT, pytest.param(AGAIN, marks=pytest.mark.slow)])
 def test_fences_are_in_order_whatever_happens_to_three_nodes_and_two_clients(size: Size) -> None:
     searched = search_fences(Plan(backend="redlock"), size)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+WORKER = os.path.join(os.path.dirname(__file__), "worker.py")  # does with locks of any store what it is told
 PATIENCE = 30.0  # seconds that nothing here takes on the busiest machine: reaching it is a failure
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +11,11 @@ from typing import Protocol
 import pytest
 
 import holdfast
-from tests.support.processes import Crew
+from tests.support.processes import WORKER, Crew
 from tests.support.redis.binaries import WANTED, Binary, find, main_binary
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server, running
 from tests.support.redis.topologies import Cluster, Pair, Watched
-
-HERE = os.path.dirname(__file__)
 
 # Processes are watched by pidfd and /proc here.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
@@ -113,5 +110,5 @@ def open_client() -> Iterator[OpenClient]:
 @pytest.fixture
 def crew() -> Iterator[Crew]:
     """Processes with a client each; what they can be told is the same for every store."""
-    with Crew(os.path.join(HERE, "..", "sqlite", "worker.py")) as crew:
+    with Crew(WORKER) as crew:
         yield crew

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
-from tests.integration.sqlite.intervals import report
+from tests.support.intervals import report
 from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.servers import Server
 

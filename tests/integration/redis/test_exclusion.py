@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import assert_free_and_clean
-from tests.integration.sqlite.intervals import (
+from tests.support.intervals import (
     assert_exclusive,
     assert_no_overlap,
     gaps,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.redis.conftest import HERE, OpenClient, StartServer
+from tests.integration.redis.conftest import OpenClient, StartServer
 from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
 from tests.support.processes import Crew, Worker, eventually
 from tests.support.redis.servers import Server
@@ -20,7 +20,7 @@ from tests.support.redis.servers import Server
 
 @pytest.fixture
 def crew() -> Iterator[Crew]:
-    with Crew(os.path.join(HERE, "interrupted.py")) as crew:
+    with Crew(os.path.join(os.path.dirname(__file__), "interrupted.py")) as crew:
         yield crew
 
 

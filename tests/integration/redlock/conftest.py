@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,12 +12,10 @@ from typing import Protocol
 import pytest
 
 import holdfast
-from tests.support.processes import Crew
+from tests.support.processes import WORKER, Crew
 from tests.support.redis.binaries import Binary, main_binary
 from tests.support.redis.councils import Council
 from tests.support.redis.proxy import Proxy
-
-HERE = os.path.dirname(__file__)
 
 # Processes are watched by pidfd and /proc here.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
@@ -90,7 +87,7 @@ def open_client() -> Iterator[OpenClient]:
 @pytest.fixture
 def crew() -> Iterator[Crew]:
     """Processes with a client each; what they can be told is the same for every store."""
-    with Crew(os.path.join(HERE, "..", "sqlite", "worker.py")) as crew:
+    with Crew(WORKER) as crew:
         yield crew
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from tests.integration.redlock.conftest import StartCouncil
-from tests.integration.sqlite.intervals import Turn, report, turns_of
+from tests.support.intervals import Turn, report, turns_of
 from tests.support.processes import Crew, Worker, now
 from tests.support.redis.councils import Council
 

@@ -12,7 +12,7 @@ import holdfast
 from holdfast.backends.redlock.protocol import POLL_FIRST
 from tests.integration.redis.scenes import PROMPT, acquiring, await_waiters, immortal_keys, in_background, take
 from tests.integration.redlock.conftest import OpenClient
-from tests.integration.sqlite.intervals import assert_exclusive, gaps, quantile, report, turns_of
+from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of
 from tests.support.processes import Crew, eventually, now
 from tests.support.redis.councils import Council
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.support.processes import Crew, eventually
+from tests.support.processes import WORKER, Crew, eventually
 
 HERE = os.path.dirname(__file__)
 
@@ -72,7 +72,7 @@ def observer(store: Store) -> Iterator[Observer]:
 
 @pytest.fixture
 def crew() -> Iterator[Crew]:
-    with Crew(os.path.join(HERE, "worker.py")) as crew:
+    with Crew(WORKER) as crew:
         yield crew
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.sqlite.conftest import Observer, Store
-from tests.integration.sqlite.intervals import report
+from tests.support.intervals import report
 from tests.support.processes import Crew, Worker, eventually, now
 
 PROMPT = 5.0  # seconds

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.sqlite.conftest import Store
-from tests.integration.sqlite.intervals import assert_exclusive, gaps, quantile, report, turns_of
+from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of
 from tests.support.processes import Crew, now
 
 SOON = 0.3  # seconds: enough for all workers to hear when to begin

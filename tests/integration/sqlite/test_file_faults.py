@@ -20,7 +20,7 @@ import pytest
 
 import holdfast
 from tests.integration.sqlite.conftest import Observer, Store
-from tests.integration.sqlite.intervals import report
+from tests.support.intervals import report
 from tests.support.processes import PATIENCE, Crew, Refused, Worker, now
 
 # ── permissions, as a user to whom modes mean something ──────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from tests.integration.sqlite.conftest import Observer, Store
-from tests.integration.sqlite.intervals import assert_exclusive, report, turns_of
+from tests.support.intervals import assert_exclusive, report, turns_of
 from tests.support.processes import Crew, Refused, eventually, now
 
 WAYS = {

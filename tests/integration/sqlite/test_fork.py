@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from tests.integration.sqlite.conftest import Observer, Store
-from tests.integration.sqlite.intervals import report
+from tests.support.intervals import report
 from tests.support.processes import Crew, Refused, eventually, now
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.sqlite.conftest import Store
-from tests.integration.sqlite.intervals import report
+from tests.support.intervals import report
 from tests.support.processes import PATIENCE, Crew
 
 TTL = 6.0

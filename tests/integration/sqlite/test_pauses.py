@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.sqlite.conftest import Observer, Store
-from tests.integration.sqlite.intervals import report
+from tests.support.intervals import report
 from tests.support.processes import Crew, Refused, now
 
 WOKEN_LEASE = 1.0  # seconds that a waiter whose turn has come keeps its place without a sign of life

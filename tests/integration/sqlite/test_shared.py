@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 
 from tests.integration.sqlite.conftest import Store
-from tests.integration.sqlite.intervals import assert_no_overlap, most_at_once, report, turns_of
+from tests.support.intervals import assert_no_overlap, most_at_once, report, turns_of
 from tests.support.processes import PATIENCE, Crew, now
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "20"))

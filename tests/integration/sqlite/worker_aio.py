@@ -1,4 +1,4 @@
-"""worker.py for asyncio: the few commands that differ there. The loop stays free while a command waits."""
+"""What tests/support/worker.py does, for asyncio: the few commands that differ. The loop stays free meanwhile."""
 
 from __future__ import annotations
 

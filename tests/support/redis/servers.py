@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -194,12 +195,23 @@ def running(server: Server) -> Iterator[Server]:
 
 
 def free_ports(number: int) -> list[int]:
-    """That many different ones: all are held before the first is given back."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """That many different ones, which nobody else gets before their servers are up, or while they are restarted.
+
+    They stay bound here without being listened to. A server, which sets SO_REUSEADDR, may bind them too; the kernel
+    gives them neither to a connection of ours nor to another test run that asks for a free one.
+    """
+    fresh = [socket.socket() for _ in range(number)]
+    for one in fresh:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+    _kept.extend(fresh)
+    while len(_kept) > _KEPT_MAX:
+        _kept.popleft().close()
+    return [one.getsockname()[1] for one in fresh]
+
+
+_kept: deque[socket.socket] = deque()
+_KEPT_MAX = 300  # several times what one test asks for
 
 
 def _with_parent() -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -173,17 +174,19 @@ def test_a_signal_ends_what_the_command_has_started_too(runs: Runs, stamps: Stam
     assert not any(map(is_running, stamps.pids()))
 
 
-def test_ignored_signals_stay_ignored(runs: Runs) -> None:
+def test_ignored_signals_stay_ignored(runs: Runs, tmp_path: Path) -> None:
+    ready, go_on = tmp_path / "ready", tmp_path / "go on"
+    script = f"touch '{ready}'; until [ -e '{go_on}' ]; do sleep 0.01; done; grep SigIgn /proc/self/status"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:
-        process = runs.start("a", "--", "sh", "-c", "echo ready; read line; grep SigIgn /proc/self/status")
+        process = runs.start("a", "--", "sh", "-c", script)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert process.stdout is not None
-    process.stdout.readline()
+    eventually(ready.exists)
 
     process.send_signal(signal.SIGHUP)
 
+    go_on.touch()
     out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     ignored = int(out.split()[1], 16)
