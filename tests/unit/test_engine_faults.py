@@ -329,3 +329,43 @@ async def test_a_silent_server_among_several_is_owed_only_its_own_tickets(lab: L
 
     await free(lab, "a")
     await free(lab, "b")
+
+
+# ── closing while a request is on its way ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_client_that_is_closed_before_a_waiter_hears_that_it_waits_leaves_no_place_behind(
+    lab: Lab, faults: Faults
+) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    closer = lab.actor(like=waiter)
+    await holder(lambda client: client.lock("a").acquire())
+    faults.plan("enter", 0.5)  # done at once, answered late
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
+    await lab.until_waiting("a", 1)
+
+    await closer(lambda client: client.close())
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        await waiting
+    assert (await lab.state("a")).waiters == ()
+
+
+async def test_a_client_that_is_closed_before_it_hears_of_a_grant_has_no_lease_and_leaves_none_behind(
+    lab: Lab, faults: Faults
+) -> None:
+    actor = lab.actor()
+    closer = lab.actor(like=actor)
+    faults.plan("enter", 0.5)
+    taking = lab.start(actor, lambda client: client.lock("a").acquire())
+    await until(lambda: _is_taken(lab, "a"), "the lock is taken")
+
+    await closer(lambda client: client.close())
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        await taking
+    assert not (await lab.state("a")).holders
+
+
+async def _is_taken(lab: Lab, name: str) -> bool:
+    return bool((await lab.state(name)).holders)

@@ -65,7 +65,7 @@ class Engine(Generic[L]):
         self._who = runtime.who()
         self._last_info = ("", "")  # a lock's meta, and what tickets say with it: mostly the same as the last time
         self._holds: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of their grants
-        self._waiting: dict[str, Ticket] = {}
+        self._taking: dict[str, Ticket] = {}  # what acquires are about: the server may know these already
         self._keeper = Keeper(self)
         self._closed = False
 
@@ -95,6 +95,7 @@ class Engine(Generic[L]):
         known = False  # the server may have heard of this ticket
         limit = started + self.io_timeout if timeout is None else self._limit(give_up)
         try:
+            self._taking[ticket.nonce] = ticket
             while not self._closed:
                 was_known, known = known, True
                 try:
@@ -122,16 +123,20 @@ class Engine(Generic[L]):
                     elif (since := self.runtime.now()) < outcome.deadline - terms.stop_margin:
                         hold = self._lease_type(self, terms, ticket, outcome, since, owner, lock)
                         self._publish(hold, lock, owner)
+                        if self._closed:  # close() may have looked before it was published, and have given it back
+                            raise UsageError("the client was closed while this was on its way")
                         if self.events.subscribers:
                             self.events.emit(Event("acquired", terms.name, hold.fence, since - started))
                         return Attempt(hold)
                     else:
                         # The answer came after the deadline: not a grant. Give back and go on.
                         self._keeper.owe(ticket)
+                        del self._taking[ticket.nonce]
                         ticket, known = self._ticket(terms), False
+                        self._taking[ticket.nonce] = ticket
                         outage = self._unavailable("its answer came after the lease's deadline")
                 now = self.runtime.now()
-                if now >= give_up:
+                if now >= give_up or self._closed:
                     break
                 if outage is not None:
                     await self.runtime.sleep(min(pause, give_up - now))
@@ -153,13 +158,11 @@ class Engine(Generic[L]):
             if known:
                 self._keeper.owe(ticket)
             raise
+        finally:
+            self._taking.pop(ticket.nonce, None)
 
     async def _wait(self, ticket: Ticket, until: float) -> None:
-        self._waiting[ticket.nonce] = ticket
-        try:
-            await self.backend.wait(ticket, until)
-        finally:
-            self._waiting.pop(ticket.nonce, None)
+        await self.backend.wait(ticket, until)
 
     def _held_by(self, owner: Owner, terms: Terms) -> L | None:
         key = (self._serial, terms.name)
@@ -416,7 +419,7 @@ class Engine(Generic[L]):
         for hold in holds:
             self._unpublish(hold, Phase.RELEASED)
             self._keeper.owe(hold._ticket)
-        for ticket in list(self._waiting.values()):
+        for ticket in list(self._taking.values()):
             self._keeper.owe(ticket)
         await self._keeper.pay_all(self._limit())
         self._keeper.stop()

@@ -204,7 +204,7 @@ def _start_background_threads(client: holdfast.Client) -> None:
     """Have the keeper and the listener begin now: cases wait until there are as many threads as before."""
     semaphore = client.semaphore(_name(), limit=1)
     with semaphore:
-        assert semaphore.acquire(timeout=0.001) is None
+        assert semaphore.acquire(timeout=0.05) is None
 
 
 def _support() -> Any:

@@ -65,9 +65,12 @@ class FaultyBackend:
         self._inner = inner
         self._runtime = runtime
         self._faults = Faults.of(url)
+        self._is_closed = False
 
     async def _send(self, verb: str, work: Callable[[], Awaitable[T]]) -> T:
         fate = self._faults.next(verb)
+        if self._is_closed:
+            raise BackendUnavailable(backend=self.url, problem="the client is closed")
         if fate == DOWN:
             raise BackendUnavailable(backend=self.url, problem="planned: down")
         if fate == LOST:
@@ -127,6 +130,7 @@ class FaultyBackend:
         return await self._inner.break_lock(name, fence, deadline=deadline)
 
     async def close(self) -> None:
+        self._is_closed = True
         await self._inner.close()
 
     def abandon(self) -> None:
