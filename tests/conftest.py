@@ -31,6 +31,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, or all others would wait for it in the end: slow tests, then those that compute."""
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "tests/sim/" not in item.nodeid))
+
+
 def pytest_collection_finish() -> None:
     """What has been imported and collected stays: it need not be gone through again after each test, see below."""
     gc.collect()

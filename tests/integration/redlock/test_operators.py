@@ -19,7 +19,7 @@ def test_the_fence_that_is_shown_is_the_lease_s_whoever_of_the_nodes_is_asked(
     council: Council, open_client: OpenClient
 ) -> None:
     """Nodes begin with their clocks, so the first counts of a lock are all different."""
-    url = council.url(quarantine="no")
+    url = council.url(quarantine="no", node_timeout=5)
     client, other = open_client(url), open_client(url)
 
     for number in range(20):
