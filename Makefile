@@ -33,8 +33,10 @@ servers: $(VENV)/.dev ## install the servers that the tests start: with apt-get 
 
 # Most tests wait for a server or a clock, so there are more workers than cores. Each gets neighbours, which share
 # servers, and takes from the others when it has run out.
+PYTEST = pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist worksteal) $(ARGS)
+
 test: servers ## run the tests, in WORKERS processes
-	@$(BIN)/python -m pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist worksteal) $(ARGS)
+	@$(BIN)/python -m $(PYTEST)
 
 # Any one patch release stands for its minor version.
 PROBE := import sys, venv, ensurepip; v = sys.version_info; print("%d.%d.%d" % v[:3]); sys.exit(v < (3, 11))
@@ -70,7 +72,7 @@ readme: $(VENV)/.dev ## write the table of guarantees into README.md
 
 cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest $(ARGS)
+	@$(BIN)/coverage run -m $(PYTEST)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 

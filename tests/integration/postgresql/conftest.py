@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +22,13 @@ def server() -> Server:
 
 
 @pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def own_server() -> Iterator[Server]:
     """One that a test may stop and kill."""
-    with running(Server(tmp_path_factory.mktemp("postgresql") / "server")) as started:
+    # Not in pytest's folder: that is shut for other users again whenever somebody begins another test run.
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-postgresql-") as folder,
+        running(Server(Path(folder) / "server")) as started,
+    ):
         yield started
 
 

@@ -122,6 +122,13 @@ def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_und
         pass
 
 
+def _has_unread(server: Server) -> bool:
+    """A process of the server has been sent something that it has not read."""
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table.readlines()[1:]]
+    return any(local.endswith(f":{server.port:04X}") and int(queues[9:], 16) for _, local, _, _, queues, *_ in rows)
+
+
 async def _cancelled_while_hung(server: Server, url: str) -> None:
     async with holdfast.AsyncClient(url) as client:
         async with client.lock("a"):
@@ -131,7 +138,8 @@ async def _cancelled_while_hung(server: Server, url: str) -> None:
             os.kill(pid, signal.SIGSTOP)
         try:
             task = asyncio.create_task(client.lock("a", ttl=60).acquire(timeout=10))
-            await asyncio.sleep(0.2)
+            while not _has_unread(server):
+                await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

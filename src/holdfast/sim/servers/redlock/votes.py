@@ -43,9 +43,12 @@ def vote_in(space: Keyspace, keys: Keys) -> Vote | None:
 
 def waiters_in(space: Keyspace, keys: Keys) -> Iterator[Waiter]:
     """Those who were refused by this node and would like to be woken."""
+    queue = _members(space, keys.queue.encode())
+    if not queue:
+        return  # nearly always, and everybody looks after every step
     now = space.now
     lapses = {member: until for until, member in _members(space, keys.leases.encode())}
-    for since, member in _members(space, keys.queue.encode()):
+    for since, member in queue:
         yield Waiter(member.partition(b":")[2].decode(), int(since), lapses.get(member, 0.0) > now)
 
 
