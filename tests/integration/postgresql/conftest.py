@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +23,17 @@ def server() -> Server:
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[Server]:
+def folder() -> Iterator[Path]:
+    """For servers, which run as another user: pytest's is shut for those whenever somebody begins another test run."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-postgresql-") as name:
+        os.chmod(name, 0o711)  # noqa: S103  (they have to get through)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def own_server(folder: Path) -> Iterator[Server]:
     """One that a test may stop and kill."""
-    # Not in pytest's folder: that is shut for other users again whenever somebody begins another test run.
-    with (
-        tempfile.TemporaryDirectory(prefix="holdfast-postgresql-") as folder,
-        running(Server(Path(folder) / "server")) as started,
-    ):
+    with running(Server(folder / "own")) as started:
         yield started
 
 

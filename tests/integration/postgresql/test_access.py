@@ -26,9 +26,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Server]:
+def guarded(folder: Path, certificates: Certificates) -> Iterator[Server]:
     """TLS only; "app" by its password, "holdfast test client" by its certificate; the superuser by the socket."""
-    folder = tmp_path_factory.mktemp("guarded") / "server"
+    folder /= "guarded"
     settings = ["ssl=on"]
     for name, path in (("cert", certificates.server), ("key", certificates.server_key), ("ca", certificates.ca)):
         settings.append(f"ssl_{name}_file={folder / path.name}")

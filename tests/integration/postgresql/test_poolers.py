@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import ConfigurationError
-from tests.support.postgresql.servers import Server, as_user, let_through
+from tests.support.postgresql.servers import Server, as_user
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import missing
 from tests.support.redis.servers import free_ports
@@ -24,25 +24,26 @@ Open = Callable[[str], holdfast.Client]
 
 
 @pytest.fixture
-def pooler(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Iterator[int]:
+def pooler(request: pytest.FixtureRequest, server: Server, folder: Path) -> Iterator[int]:
     """Its port."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         missing("no PgBouncer on this machine: `make servers` installs it")
     (port,) = free_ports(1)
-    let_through(tmp_path / "x")
-    (tmp_path / "users").write_text('"postgres" ""\n')
-    config = tmp_path / "pgbouncer.ini"
+    place = folder / f"pooler-{port}"
+    place.mkdir()
+    (place / "users").write_text('"postgres" ""\n')
+    config = place / "pgbouncer.ini"
     config.write_text(
         f"[databases]\npostgres = host=127.0.0.1 port={server.port}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
-        f"auth_file = {tmp_path / 'users'}\npool_mode = {request.param}\n"
+        f"auth_file = {place / 'users'}\npool_mode = {request.param}\n"
     )
     if os.getuid() == 0:
         nobody = pwd.getpwnam("nobody")
-        for path in (tmp_path, *tmp_path.iterdir()):
+        for path in (place, *place.iterdir()):
             os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    process = subprocess.Popen([*as_user(), program, "-q", str(config)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*as_user(), program, "-q", str(config)], cwd=place, stderr=subprocess.DEVNULL)
     try:
         eventually(lambda: _answers(process, port))
         yield port

@@ -67,9 +67,9 @@ def test_fences_go_on_growing_after_a_crash(own_server: Server, client_of: Open)
     assert fences == sorted(set(fences))
 
 
-def test_sessions_that_may_not_idle(tmp_path: Path, client_of: Open) -> None:
+def test_sessions_that_may_not_idle(folder: Path, client_of: Open) -> None:
     settings = ["idle_session_timeout=300ms", "idle_in_transaction_session_timeout=300ms"]
-    with running(Server(tmp_path / "server", settings=settings)) as server:
+    with running(Server(folder / "restless", settings=settings)) as server:
         if server.value("SHOW server_version_num") < "140000":
             pytest.skip("this PostgreSQL has no idle_session_timeout")
         client, waiter = client_of(server.url), client_of(server.url)
@@ -89,11 +89,11 @@ def test_sessions_that_may_not_idle(tmp_path: Path, client_of: Open) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Server]:
+def small_disk(folder: Path) -> Iterator[Server]:
     probe = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True, text=True)
     if probe.returncode or os.getuid() != 0:
         missing(f"cannot mount a small disk: {probe.stderr.strip() or 'not root'}")
-    with running(SmallDisk(tmp_path / "server", settings=["max_wal_size=32MB", "wal_keep_size=0"])) as server:
+    with running(SmallDisk(folder / "small", settings=["max_wal_size=32MB", "wal_keep_size=0"])) as server:
         yield server
 
 
@@ -117,9 +117,9 @@ def test_a_full_disk_is_an_error_and_no_lock_is_lost(small_disk: Server, client_
         assert after.fence > lease.fence
 
 
-def test_a_standby_takes_no_locks_until_it_is_promoted(own_server: Server, tmp_path: Path, client_of: Open) -> None:
+def test_a_standby_takes_no_locks_until_it_is_promoted(own_server: Server, folder: Path, client_of: Open) -> None:
     lease = taken(client_of(own_server.url), "followed")
-    with running(Standby(tmp_path / "standby", own_server)) as standby:
+    with running(Standby(folder / "standby", own_server)) as standby:
         client = client_of(standby.url)
         with pytest.raises(BackendUnavailable, match="takes no writes"):
             client.lock("followed").acquire(timeout=0)
@@ -140,16 +140,17 @@ def test_a_standby_takes_no_locks_until_it_is_promoted(own_server: Server, tmp_p
     lease.release()
 
 
-@pytest.fixture
-def clock(tmp_path: Path) -> WallClock:
-    return WallClock(tmp_path / "clock")
-
-
-@pytest.fixture
-def clocked(tmp_path: Path, clock: WallClock) -> Iterator[Server]:
-    for path in (tmp_path / "clock").iterdir():
+@pytest.fixture(scope="module")
+def clock(folder: Path) -> WallClock:
+    made = WallClock(folder / "clock")
+    for path in (folder / "clock").iterdir():
         path.chmod(0o755)
-    with running(Server(tmp_path / "server", environment=clock.environment)) as server:
+    return made
+
+
+@pytest.fixture(scope="module")
+def clocked(folder: Path, clock: WallClock) -> Iterator[Server]:
+    with running(Server(folder / "clocked", environment=clock.environment)) as server:
         yield server
 
 
@@ -159,11 +160,11 @@ def test_a_step_forward_ends_a_lease_early_and_its_holder_is_told(
 ) -> None:
     url = clocked.url_of("postgres", method=method)
     first, second = client_of(url), client_of(url)
-    old = taken(first, "a")
+    old = taken(first, method)
 
     clock.step(60)
 
-    new = second.lock("a", ttl=30).acquire(timeout=30)
+    new = second.lock(method, ttl=30).acquire(timeout=30)
     assert new is not None
     assert new.fence > old.fence
     with pytest.raises(LockLost):
