@@ -16,6 +16,7 @@ A cache may drop any item at any time: the holder learns of it at its next renew
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -52,6 +53,8 @@ GUARANTEES = Guarantees(
     wake=Wake.POLL,
     scope=Scope.NETWORK,
 )
+
+PRIMITIVES = ("lock",)
 
 GRANULARITY = 0.0  # what the server may be early by is in the seconds that it is told to keep an item (pulse.py)
 # Seconds between looks at a lock that is taken: short at first, for locks that are held shortly; jittered, so that
@@ -103,9 +106,8 @@ class MemcachedBackend:
         self._pulses = {node: Pulse() for node in nodes}
         self._held: dict[str, Held] = {}  # by nonce, as all here
         self._room = _ROOM
-        self._unheard: dict[
-            str, float
-        ] = {}  # those with a write that got no answer, and until when it may still be done
+        # Those with a write without an answer, and those that took over from such a one: until when it may be done yet.
+        self._late: dict[str, float] = {}
         self._pauses: dict[str, float] = {}  # how long each waited before its last look
 
     @property
@@ -175,6 +177,9 @@ class MemcachedBackend:
         fence, body = 0, claim.body
         if value is not None:
             fence, body = value.fence or _fence(life, item.version), value.body
+        else:  # what it stood there for may come after us as well
+            until = self._runtime.now() + item.left
+            self._late[claim.ticket.nonce] = max(until, self._late.get(claim.ticket.nonce, 0.0))
         request = meta.replace(claim.key, item.version, claim.seconds, value_of(claim.ticket.nonce, fence, body))
         sent, answer = await self._write(claim.ticket, Errand(claim.node, (request,), life), deadline)
         if not answer.replies or answer.replies[0].code != "HD":
@@ -200,9 +205,9 @@ class MemcachedBackend:
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if len(tickets) == 1:
             held = self._held.get(tickets[0].nonce)
-            if held is not None and tickets[0].nonce not in self._unheard:
+            if held is not None and tickets[0].nonce not in self._late:
                 return [await self._leave_one(tickets[0], held, deadline)]
-        known = [ticket for ticket in tickets if ticket.nonce not in self._unheard]
+        known = [ticket for ticket in tickets if ticket.nonce not in self._late]
         _, said = await self._at_versions(known, _deletion, deadline)
         return [await _or_error(self._left(ticket, said.get(ticket.nonce), deadline)) for ticket in tickets]
 
@@ -221,7 +226,7 @@ class MemcachedBackend:
         else:
             was_ours = said.code == "HD"
         self._held.pop(ticket.nonce, None)
-        self._unheard.pop(ticket.nonce, None)
+        self._late.pop(ticket.nonce, None)
         self._pauses.pop(ticket.nonce, None)
         return was_ours
 
@@ -237,15 +242,16 @@ class MemcachedBackend:
             life, item = await self._read(node, key, deadline)
             value = Value.parse(item.value)
             is_ours = value is not None and value.nonce == ticket.nonce
-            may_come = self._unheard.get(ticket.nonce, 0.0) > self._runtime.now()
-            if is_ours and not may_come:
+            late_for = math.ceil(self._late.get(ticket.nonce, 0.0) - self._runtime.now())
+            if late_for <= 0:
+                if not is_ours:
+                    return False
                 request = meta.delete(key, item.version)
-            elif not may_come:
-                return False
             elif item.code == "EN":
-                request = meta.add(key, LATE_MAX + EARLY, FREE)
+                request = meta.add(key, late_for + EARLY, FREE)
             elif is_ours or item.value == FREE:
-                request = meta.replace(key, item.version, LATE_MAX + EARLY, FREE)
+                seconds = late_for + EARLY if is_ours else max(late_for + EARLY, item.left)
+                request = meta.replace(key, item.version, seconds, FREE)
             else:
                 break
             answer = await self._ask(Errand(node, (request,), life), deadline)
@@ -404,7 +410,7 @@ class MemcachedBackend:
         except BaseException as error:
             # No answer, or cancelled or interrupted before it.
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard[ticket.nonce] = self._runtime.now() + LATE_MAX
+                self._late[ticket.nonce] = self._runtime.now() + LATE_MAX
             raise
 
     async def _at_versions(

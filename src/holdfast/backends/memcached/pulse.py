@@ -10,17 +10,19 @@ memcached counts whole seconds on a clock of its own, which it reads once a seco
 
 So a request that starts a timer is sent only when the server was heard within the last QUIET seconds, counted from
 when that exchange was *sent*. After a longer silence it is asked for its time first, and again until that is where it
-should be, as far as its earlier answers tell; at the very first, as far as our wall clock tells. It may then be behind
-by two times SLACK: what we compare, and what we compare it with, can each be that much off. And since no clock goes
-back, this covers every pause in between:
+should be, as far as its earlier answers tell. At the very first our own wall clock has to do; if the two disagree, who
+knows which is wrong, and it is watched for a moment.
 
-    expires  >=  its time when heard + seconds  >=  heard - 2 * SLACK + ttl + EARLY  >=  sent + ttl
+How far behind can it be then? What it says, and what we compare that with, may each be SLACK too little, and the latter
+QUIET more, for that long may a look take. Since no clock goes back, that covers every pause in between:
+
+    expires  >=  heard - (2 * SLACK + QUIET) + seconds  >=  heard + QUIET + ttl  >=  sent + ttl
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.clock import DRIFT
 from holdfast.errors import ConfigurationError
@@ -28,9 +30,10 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from holdfast.backends.memcached.port import Life
 
-QUIET = 1.0  # seconds since it was heard, after which a server is asked for its time first
+QUIET = 0.5  # seconds since it was heard, after which a server is asked for its time first
 SLACK = 2.0  # seconds by which its time can be behind although nothing is wrong
-EARLY = 5  # seconds for which it is told to keep an item longer: 2 * SLACK + QUIET
+SETTLES = 0.25  # seconds for which a server has to answer before we say that it ticks, if nothing else shows it
+EARLY = 5  # seconds for which it is told to keep an item longer: 2 * (SLACK + QUIET)
 SECONDS_MAX = 30 * 86400  # more than this, memcached takes for a date
 
 
@@ -49,6 +52,13 @@ def seconds_for(ttl: float) -> int:
     return seconds
 
 
+class _Watched(NamedTuple):
+    """A server of which nothing is known but that it answers."""
+
+    first: tuple[int, float]  # its time, and when it was asked
+    last: float  # when it was asked last
+
+
 class Pulse:
     """One server, as far as one client knows it."""
 
@@ -58,27 +68,34 @@ class Pulse:
         self.evictions = 0
         self._ahead: float | None = None  # its time minus ours, at best
         self._at = 0.0
+        self._watched: _Watched | None = None
 
     def was_heard(self, sent: float, life: Life) -> None:
         """It has answered something. That says that its clock goes only if it was seen to go shortly before."""
         if life != self.life:
-            self.life, self._ahead, self.heard = life, None, -math.inf  # started anew, its time can be any other
+            self.life, self.heard = life, -math.inf
+            self._ahead = self._watched = None  # started anew, its time can be any other
         elif self.heard < sent <= self.heard + QUIET:
             self.heard = sent
 
     def is_going(self, time: int, sent: float, now: float, wall: float) -> bool:
         """Whether this answer to "what time is it?" shows a clock that goes; if not, ask again in a moment."""
+        watched, self._watched = self._watched, None
+        if now - sent > QUIET:
+            return False  # who knows when that was
         ahead = time - now
         if self._ahead is None:
-            # Nothing to compare it with but our own wall clock. If they differ, that may be why; a second look tells.
+            if abs(time - wall) > SLACK:
+                first = (time, sent) if watched is None or sent - watched.last > QUIET else watched.first
+                self._watched = _Watched(first, sent)
+                if time == first[0] and sent - first[1] < SETTLES:
+                    return False
             self._ahead, self._at = ahead, now
-            goes = abs(time - wall) <= SLACK
-        else:
-            # It may go a little slower than ours. What it was ahead at best, it still is but for that.
-            least = self._ahead - DRIFT * (now - self._at)
-            goes = ahead > least - SLACK
-            if ahead > least:
-                self._ahead, self._at = ahead, now
-        if goes:
-            self.heard = max(self.heard, sent)
-        return goes
+        # It may go a little slower than ours. What it was ahead at best, it still is but for that.
+        least = self._ahead - DRIFT * (now - self._at)
+        if ahead > least:
+            self._ahead, self._at = ahead, now
+        if ahead <= least - SLACK:
+            return False
+        self.heard = max(self.heard, sent)
+        return True

@@ -1,16 +1,17 @@
-"""A MemcachedPort whose requests travel through a simulated network, on connections that end with the server's run."""
+"""A MemcachedPort whose requests travel through a simulated network, on connections that end with the server's run.
+
+That a connection is made takes no time here, and cannot fail but by `refuse`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memcached import meta
 from holdfast.backends.memcached.address import Node
-from holdfast.backends.memcached.meeting import life_of
 from holdfast.backends.memcached.meta import Parser, Reply
 from holdfast.backends.memcached.port import Answer, Errand, Life
-from holdfast.errors import BackendUnavailable, HoldfastError, OutcomeUnknown
+from holdfast.errors import HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.sim.network import Link
@@ -28,7 +29,7 @@ class SimPort:
         self._idle: list[tuple[int, Life]] = []  # connections: to which run of the server, and what it said of itself
 
     async def ask(self, errand: Errand, *, deadline: float) -> Answer:
-        connection = self._idle.pop() if self._idle else await self._connect(deadline)
+        connection = self._idle.pop() if self._idle else (self._server.runs, self._server.life)
         run, life = connection
         if errand.life not in {None, life}:
             self._idle.append(connection)
@@ -45,14 +46,6 @@ class SimPort:
 
     def abandon(self) -> None:
         """The process is gone; the server sees its connections end."""
-
-    async def _connect(self, deadline: float) -> tuple[int, Life]:
-        run = self._server.runs
-        try:
-            stats, settings = await self._exchange(run, meta.STATS + meta.SETTINGS, deadline)
-        except OutcomeUnknown as error:
-            raise BackendUnavailable(backend="sim", problem=error.problem) from error
-        return run, life_of(stats.facts(), settings.facts(), NODE)
 
     async def _exchange(self, run: int, requests: bytes, deadline: float) -> list[Reply]:
         server = self._server

@@ -67,17 +67,21 @@ class MemcachedServer(Server):
         self._tick()
         return self.machine.respond(requests)
 
+    @property
+    def life(self) -> Life:
+        """As its connections know it."""
+        return Life(self.machine.started, self.machine.pid)
+
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
         self._tick()
         found = {}
-        life = Life(self.machine.started, self.machine.pid)
         for key in list(self.machine.items):
             item = self.machine.find(key)
             value = None if item is None else Value.parse(item.value)
             if item is not None and value is not None:
-                fence = value.fence or _fence(life, item.version)
+                fence = value.fence or _fence(self.life, item.version)
                 found[value.nonce] = Entry(value.described()[3], fence, fence, 1, exclusive=True)
         return found
 
