@@ -24,7 +24,7 @@ from urllib.parse import unquote_to_bytes
 from holdfast.backends.memcached import meta, replies
 from holdfast.backends.memcached.keys import home_of, key_of, name_of
 from holdfast.backends.memcached.port import Errand
-from holdfast.backends.memcached.pulse import EARLY, QUIET, Pulse, seconds_for
+from holdfast.backends.memcached.pulse import EARLY, Pulse, seconds_for
 from holdfast.backends.memcached.values import FREE, Value, body_of, value_of
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting, who
@@ -274,7 +274,7 @@ class MemcachedBackend:
                 late[node] = error
         pairs = list(zip(tickets, homes, strict=True))
         now = self._runtime.now()
-        known = (ticket for ticket, node in pairs if node not in late and now - self._pulses[node].heard <= QUIET)
+        known = (ticket for ticket, node in pairs if node not in late and not self._pulses[node].is_in_doubt(now))
         sent, said = await self._at_versions(known, _renewal, deadline)
         return [
             await _or_error(self._renewed(ticket, late.get(node, said.get(ticket.nonce)), sent, deadline))
@@ -366,7 +366,7 @@ class MemcachedBackend:
             BackendUnavailable: it stands still.
         """
         pulse = self._pulses[node]
-        while pulse.life is None or self._runtime.now() - pulse.heard > QUIET:
+        while pulse.life is None or pulse.is_in_doubt(self._runtime.now()):
             sent = self._runtime.now()
             answer = self._check(node, await self._port.ask(Errand(node, (meta.STATS,)), deadline=deadline))
             facts, now = answer.replies[0].facts(), self._runtime.now()
@@ -400,7 +400,7 @@ class MemcachedBackend:
     async def _write(self, ticket: Ticket, errand: Errand, deadline: float) -> tuple[float, Answer]:
         """For a ticket that is not in: what gets no answer may still be done, and has to be reckoned with."""
         pulse, sent = self._pulses[errand.node], self._runtime.now()
-        if sent - pulse.heard > QUIET:
+        if pulse.is_in_doubt(sent):
             await self._in_time(errand.node, deadline)
             sent = self._runtime.now()
         try:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.backends.memcached.port import Life
 
 QUIET = 0.5  # seconds since it was heard, after which a server is asked for its time first
+TRUSTED = 60.0  # seconds since it was asked, after which it is asked again although it was heard all the time
 SLACK = 2.0  # seconds by which its time can be behind although nothing is wrong
 SETTLES = 0.25  # seconds for which a server has to answer before we say that it ticks, if nothing else shows it
 EARLY = 5  # seconds for which it is told to keep an item longer: 2 * (SLACK + QUIET)
@@ -70,6 +71,10 @@ class Pulse:
         self._at = 0.0
         self._watched: _Watched | None = None
 
+    def is_in_doubt(self, now: float) -> bool:
+        """It has to be asked for its time before something is sent that starts a timer there."""
+        return now - self.heard > QUIET or now - self._at > TRUSTED
+
     def was_heard(self, sent: float, life: Life) -> None:
         """It has answered something. That says that its clock goes only if it was seen to go shortly before."""
         if life != self.life:
@@ -93,8 +98,7 @@ class Pulse:
             self._ahead, self._at = ahead, now
         # It may go a little slower than ours. What it was ahead at best, it still is but for that.
         least = self._ahead - DRIFT * (now - self._at)
-        if ahead > least:
-            self._ahead, self._at = ahead, now
+        self._ahead, self._at = max(ahead, least), now
         if ahead <= least - SLACK:
             return False
         self.heard = max(self.heard, sent)
