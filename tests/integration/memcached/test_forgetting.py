@@ -74,7 +74,7 @@ def test_an_evicted_lock_is_a_loss_and_the_client_says_that_the_server_evicts(
 ) -> None:
     server = start_server("-m", "2")
     client = open_client(server.url)
-    assert client.troubles == ()
+    assert not client.troubles
     lease = take(client, "a", ttl=30)
     size = len(item(server, "a").value)
 

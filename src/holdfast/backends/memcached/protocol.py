@@ -93,6 +93,7 @@ class MemcachedBackend:
     """Locks on one server, or spread over several."""
 
     guarantees = GUARANTEES
+    _pulse = Pulse
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(
@@ -103,7 +104,7 @@ class MemcachedBackend:
         self._runtime = runtime
         self._prefix = prefix
         self._nodes = nodes
-        self._pulses = {node: Pulse() for node in nodes}
+        self._pulses = {node: self._pulse() for node in nodes}
         self._held: dict[str, Held] = {}  # by nonce, as all here
         self._room = _ROOM
         # Those with a write without an answer, and those that took over from such a one: until when it may be done yet.
@@ -130,7 +131,7 @@ class MemcachedBackend:
             )
         key = key_of(self._prefix, ticket.name)
         node = home_of(key, self._nodes)
-        seconds = seconds_for(ticket.ttl)
+        seconds = self._seconds(ticket.ttl)
         life = self._pulses[node].life or await self._in_time(node, deadline)
         body = body_of(self._runtime.wall(), ticket.agent, ticket.info, ticket.name)
         if len(body) > life.value_max:
@@ -164,7 +165,7 @@ class MemcachedBackend:
         reply = answer.replies[0]
         if reply.code != "HD" or not reply.version:  # before 1.6.13 it does not say which version it has made
             return None
-        fence = _fence(answer.life, reply.version)
+        fence = self.fence_of(answer.life, reply.version)
         return self._granted(claim.ticket, sent, Held(answer.life, reply.version, fence, claim.body))
 
     async def _take_over(
@@ -176,7 +177,7 @@ class MemcachedBackend:
         """
         fence, body = 0, claim.body
         if value is not None:
-            fence, body = value.fence or _fence(life, item.version), value.body
+            fence, body = value.fence or self.fence_of(life, item.version), value.body
         else:  # what it stood there for may come after us as well
             until = self._runtime.now() + item.left
             self._late[claim.ticket.nonce] = max(until, self._late.get(claim.ticket.nonce, 0.0))
@@ -185,7 +186,7 @@ class MemcachedBackend:
         if not answer.replies or answer.replies[0].code != "HD":
             return None
         version = answer.replies[0].version
-        return self._granted(claim.ticket, sent, Held(life, version, fence or _fence(life, version), body))
+        return self._granted(claim.ticket, sent, Held(life, version, fence or self.fence_of(life, version), body))
 
     def _granted(self, ticket: Ticket, sent: float, held: Held) -> Granted:
         self._pauses.pop(ticket.nonce, None)
@@ -208,13 +209,13 @@ class MemcachedBackend:
             if held is not None and tickets[0].nonce not in self._late:
                 return [await self._leave_one(tickets[0], held, deadline)]
         known = [ticket for ticket in tickets if ticket.nonce not in self._late]
-        _, said = await self._at_versions(known, _deletion, deadline)
+        _, said = await self._at_versions(known, self._deletion, deadline)
         return [await _or_error(self._left(ticket, said.get(ticket.nonce), deadline)) for ticket in tickets]
 
     async def _leave_one(self, ticket: Ticket, held: Held, deadline: float) -> bool:
         """A release, as nearly all of them are: this has to be fast."""
         key = key_of(self._prefix, ticket.name)
-        errand = Errand(home_of(key, self._nodes), (meta.delete(key, held.version),), held.life)
+        errand = Errand(home_of(key, self._nodes), (self._deletion(key, ticket, held),), held.life)
         answer = await self._ask(errand, deadline)
         return await self._left(ticket, answer.replies[0] if answer.replies else None, deadline)
 
@@ -275,7 +276,7 @@ class MemcachedBackend:
         pairs = list(zip(tickets, homes, strict=True))
         now = self._runtime.now()
         known = (ticket for ticket, node in pairs if node not in late and not self._pulses[node].is_in_doubt(now))
-        sent, said = await self._at_versions(known, _renewal, deadline)
+        sent, said = await self._at_versions(known, self._renewal, deadline)
         return [
             await _or_error(self._renewed(ticket, late.get(node, said.get(ticket.nonce)), sent, deadline))
             for ticket, node in pairs
@@ -302,10 +303,10 @@ class MemcachedBackend:
             value = Value.parse(item.value)
             if value is None or value.nonce != ticket.nonce:
                 return _GONE
-            held = Held(life, item.version, value.fence or _fence(life, item.version), value.body)
+            held = Held(life, item.version, value.fence or self.fence_of(life, item.version), value.body)
             await self._in_time(node, deadline)
             sent = self._runtime.now()
-            answer = await self._ask(Errand(node, (_renewal(key, ticket, held),), life), deadline)
+            answer = await self._ask(Errand(node, (self._renewal(key, ticket, held),), life), deadline)
             if answer.replies and answer.replies[0].code == "HD":
                 return Live(self._believed(ticket, sent, held._replace(version=answer.replies[0].version)))
         raise replies.no_answer(self.url, node, "the item changed at every look")
@@ -318,7 +319,7 @@ class MemcachedBackend:
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         key = key_of(self._prefix, name)
         life, item = await self._read(home_of(key, self._nodes), key, deadline)
-        return _shown(name, life, item) or LockInfo(name, (), ())
+        return self._shown(name, life, item) or LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         found = []
@@ -335,7 +336,7 @@ class MemcachedBackend:
                 for key, item in zip(batch, answer.replies, strict=True):
                     value = Value.parse(item.value)
                     name = name_of(self._prefix, key) if value is None else value.described()[3]
-                    if name and name.startswith(prefix) and (info := _shown(name, answer.life, item)):
+                    if name and name.startswith(prefix) and (info := self._shown(name, answer.life, item)):
                         found.append(info)
         return sorted(found, key=lambda info: info.name)
 
@@ -344,7 +345,7 @@ class MemcachedBackend:
         node = home_of(key, self._nodes)
         life, item = await self._read(node, key, deadline)
         value = Value.parse(item.value)
-        if value is None or (value.fence or _fence(life, item.version)) != fence:
+        if value is None or (value.fence or self.fence_of(life, item.version)) != fence:
             return False
         answer = await self._ask(Errand(node, (meta.delete(key, item.version),), life), deadline)
         if answer.replies and answer.replies[0].code == "EX":  # renewed meanwhile, or another's by now
@@ -356,6 +357,40 @@ class MemcachedBackend:
 
     def abandon(self) -> None:
         self._port.abandon()
+
+    # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def fence_of(life: Life, version: int) -> int:
+        return (life.started << _FENCE_SHIFT) + version
+
+    @staticmethod
+    def _seconds(ttl: float) -> int:
+        return seconds_for(ttl)
+
+    def _deletion(self, key: bytes, _: Ticket, held: Held) -> bytes:
+        return meta.delete(key, held.version)
+
+    def _renewal(self, key: bytes, ticket: Ticket, held: Held) -> bytes:
+        value = value_of(ticket.nonce, held.fence, held.body)
+        return meta.replace(key, held.version, self._seconds(ticket.ttl), value)
+
+    def _shown(self, name: str, life: Life, item: Reply) -> LockInfo | None:
+        """The lock, if somebody has it."""
+        if item.code == "EN" or item.value == FREE:
+            return None
+        value = Value.parse(item.value)
+        since, agent, info, _ = (0.0, "another program", "", "") if value is None else value.described()
+        holder = TicketInfo.of(
+            info=info,
+            fence=0 if value is None else value.fence or self.fence_of(life, item.version),
+            agent=agent,
+            since=since,
+            remaining=float("inf") if item.left < 0 else item.left - (EARLY if value else 0),
+            exclusive=True,
+            limit=1,
+        )
+        return LockInfo(name, (holder,), ())
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -456,37 +491,6 @@ class MemcachedBackend:
                     self._held.pop(old, None)
             self._room = _ROOM + 2 * len(self._held)
         return ends
-
-
-def _fence(life: Life, version: int) -> int:
-    return (life.started << _FENCE_SHIFT) + version
-
-
-def _deletion(key: bytes, _: Ticket, held: Held) -> bytes:
-    return meta.delete(key, held.version)
-
-
-def _renewal(key: bytes, ticket: Ticket, held: Held) -> bytes:
-    value = value_of(ticket.nonce, held.fence, held.body)
-    return meta.replace(key, held.version, seconds_for(ticket.ttl), value)
-
-
-def _shown(name: str, life: Life, item: Reply) -> LockInfo | None:
-    """The lock, if somebody has it."""
-    if item.code == "EN" or item.value == FREE:
-        return None
-    value = Value.parse(item.value)
-    since, agent, info, _ = (0.0, "another program", "", "") if value is None else value.described()
-    holder = TicketInfo.of(
-        info=info,
-        fence=0 if value is None else value.fence or _fence(life, item.version),
-        agent=agent,
-        since=since,
-        remaining=float("inf") if item.left < 0 else item.left - (EARLY if value else 0),
-        exclusive=True,
-        limit=1,
-    )
-    return LockInfo(name, (holder,), ())
 
 
 async def _or_error(answer: Awaitable[T]) -> T | BackendError:

@@ -49,9 +49,6 @@ class Machine:
                 said.append(answer(words[1], words[2:]))
             elif line == b"mn":
                 said.append(b"MN\r\n")
-            elif line == b"flush_all":
-                self.items.clear()
-                said.append(b"OK\r\n")
             elif line == b"stats":
                 said.append(self._stats())
             elif line == b"stats settings":

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from holdfast.backends.memcached.port import Life
-from holdfast.backends.memcached.protocol import GUARANTEES, MemcachedBackend, _fence
+from holdfast.backends.memcached.protocol import GUARANTEES, MemcachedBackend
 from holdfast.backends.memcached.values import Value
 from holdfast.guarantees import FenceOrder
 from holdfast.sim.recorder import Entry
@@ -42,7 +42,8 @@ class MemcachedServer(Server):
     # TCP delivers once; nobody hears anything; and nothing outlives a run of the server.
     cannot = frozenset({"duplicate", "drop", "lose_ring", "restart", "old_data"})
     kinds = ("lock",)
-    backend: ClassVar[Callable[..., Any]] = MemcachedBackend
+    backend: ClassVar[type[MemcachedBackend]] = MemcachedBackend
+    port: ClassVar[type[SimPort]] = SimPort
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
@@ -53,7 +54,7 @@ class MemcachedServer(Server):
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         backend: Backend = type(self).backend(
-            "sim://memcached", SimPort(self, link), runtime, prefix=PREFIX, nodes=(NODE,)
+            "sim://memcached", type(self).port(self, link), runtime, prefix=PREFIX, nodes=(NODE,)
         )
         return backend
 
@@ -81,7 +82,7 @@ class MemcachedServer(Server):
             item = self.machine.find(key)
             value = None if item is None else Value.parse(item.value)
             if item is not None and value is not None:
-                fence = value.fence or _fence(self.life, item.version)
+                fence = value.fence or type(self).backend.fence_of(self.life, item.version)
                 found[value.nonce] = Entry(value.described()[3], fence, fence, 1, exclusive=True)
         return found
 
