@@ -34,6 +34,7 @@ class Arena(StrEnum):
     MACHINE = "processes of one machine"
     REDIS = "clients of one Redis"
     REDLOCK = "clients of five Redis nodes"
+    MEMCACHED = "clients of one memcached"
 
     @property
     def slug(self) -> str:

@@ -183,12 +183,13 @@ class SocketWire:
 class _Stack:
     """The connections to one server; the one used last is used next."""
 
-    __slots__ = ("freed", "idle", "waiting", "wires")
+    __slots__ = ("freed", "idle", "is_closed", "waiting", "wires")
 
     def __init__(self) -> None:
         self.idle: list[SocketWire] = []
         # All of them, weakly: one that an interrupt has dropped does not count any more.
         self.wires: weakref.WeakSet[SocketWire] = weakref.WeakSet()
+        self.is_closed = False
         self.waiting = 0
         self.freed = ThreadEvent()
 
@@ -203,7 +204,9 @@ class _Stack:
             wire.close()
 
     def give(self, wire: SocketWire) -> None:
-        if wire.is_open:
+        if self.is_closed:
+            wire.close()
+        elif wire.is_open:
             self.idle.append(wire)
         if self.waiting:
             self.freed.set()
@@ -261,12 +264,14 @@ class SocketPort:
     async def close(self) -> None:
         self._closed = True
         for stack in self._stacks.values():
+            stack.is_closed = True
             while (wire := stack.take(self._now())) is not None:
                 wire.close()
 
     def abandon(self) -> None:
         self._closed = True
         for stack in self._stacks.values():
+            stack.is_closed = True
             for wire in list(stack.wires):
                 wire.abandon()
             stack.idle.clear()

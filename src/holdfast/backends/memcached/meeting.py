@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.memcached import meta, replies
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.backends.memcached.address import Node, Place
     from holdfast.backends.memcached.meta import Reply
 
+OLDEST = (1, 6, 10)  # before, a store was answered OK and not HD
 _ITEM_OVERHEAD = 512  # bytes of an item that are not its value: its key and what the server notes beside it
 
 
@@ -45,6 +47,12 @@ async def meet(wire: Wire, place: Place, node: Node, deadline: float) -> Life:
 
 def life_of(stats: dict[str, str], settings: dict[str, str], node: Node) -> Life:
     """Which run this is. `time` minus `uptime` is the same for all of it: both count by one clock that is never set."""
+    version = stats.get("version", "?")
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ConfigurationError(
+            f"memcached at {node} is version {version}, whose meta commands differ: use {oldest} or newer"
+        )
     if settings.get("cas_enabled", "yes") == "no":
         raise ConfigurationError(
             f"memcached at {node} gives its items no versions (-C), without which nobody can give back only his own "

@@ -163,7 +163,7 @@ class MemcachedBackend:
         errand = Errand(claim.node, (meta.add(claim.key, claim.seconds, value),))
         sent, answer = await self._write(claim.ticket, errand, deadline)
         reply = answer.replies[0]
-        if reply.code != "HD" or not reply.version:  # before 1.6.13 it does not say which version it has made
+        if reply.code != "HD" or not reply.version:  # one that does not say which version it has made: read it
             return None
         fence = self.fence_of(answer.life, reply.version)
         return self._granted(claim.ticket, sent, Held(answer.life, reply.version, fence, claim.body))

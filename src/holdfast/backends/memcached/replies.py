@@ -23,7 +23,7 @@ _NOTHING_CHANGED = {
     "ERROR Too many open connections": "it has no room for another connection (-c)",
     "ERROR metadump not allowed": "it does not list its items (-X)",
     "BUSY": "it is listing its items for somebody else; try again soon",
-    "ERROR": "it does not know the meta commands: use memcached 1.6 or newer, and no proxy that lacks them",
+    "ERROR": "it does not know the meta commands: use memcached 1.6.10 or newer, and no proxy that lacks them",
 }
 
 
