@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,13 @@ from urllib.parse import urlsplit
 import holdfast
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.servers import Memcached
+from holdfast.backends.memcached import meta
+from holdfast.backends.memcached.address import place_of
+from holdfast.backends.memcached.blocking import SocketPort
+from holdfast.backends.memcached.meta import Reply
+from holdfast.backends.memcached.port import Errand
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
 
 TTL = 30  # seconds
 WAIT_MAX = 600  # seconds; longer than any case takes
@@ -44,6 +52,41 @@ class HoldfastMemcachedAsync:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+class PortCalls:
+    """On our own connection, below the protocol."""
+
+    def __init__(self, url: str) -> None:
+        place = place_of(parse(url))
+        self._now = ThreadRuntime.now
+        self._node, self._port = place.nodes[0], SocketPort(place, ThreadRuntime())
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        return _PortCalls(self._ask, name)
+
+    def close(self) -> None:
+        run_sync(self._port.close())
+
+    def _ask(self, request: bytes) -> Reply:
+        errand = Errand(self._node, (request,))
+        return run_sync(self._port.ask(errand, deadline=self._now() + 5.0)).replies[0]
+
+
+class _PortCalls:
+    def __init__(self, ask: Callable[[bytes], Reply], name: str) -> None:
+        self._ask, self._key, self._version = ask, name.encode(), 0
+        self._add = meta.add(self._key, TTL, uuid.uuid4().hex.encode())
+
+    def __enter__(self) -> None:
+        reply = self._ask(self._add)
+        _check(reply.code == "HD")
+        self._version = reply.version
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _check(self._ask(meta.delete(self._key, self._version)).code == "HD")
 
 
 class RawCalls:
@@ -219,6 +262,7 @@ import pylibmc
 with sherlock.MCLock('a', client=pylibmc.Client([sys.argv[1].removeprefix('memcached://')], binary=True)): pass
 """,
         waits="polls, 100 ms",
+        baseline_of=("contended", "waiters"),
         **_FAMILY,
     ),
     Contender(
@@ -250,6 +294,16 @@ coordinator.stop()
         tasks=AiomcacheCalls,
         package="aiomcache",
         imports="import asyncio, aiomcache",
+        first_use=None,
+        waits=None,
+        baseline_of=("many",),
+        **_FAMILY,
+    ),
+    Contender(
+        name="two calls of our port",
+        threads=PortCalls,
+        package="holdfast",
+        imports="import holdfast",
         first_use=None,
         waits=None,
         **_FAMILY,

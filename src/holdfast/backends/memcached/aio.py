@@ -55,6 +55,7 @@ class Pipeline(asyncio.Protocol):
         self._parser = Parser()
         self._transport: asyncio.Transport
         self._pending: deque[_Entry] = deque()
+        self._outbox: list[bytes] = []
         self._sweep_at = _NEVER
         self._sweeper: asyncio.TimerHandle | None = None
         self._used_at = runtime.now()
@@ -105,8 +106,20 @@ class Pipeline(asyncio.Protocol):
         self._pending.append(_Entry(future, deadline, count, []))
         if deadline < self._sweep_at:
             self._sweep_later(deadline)
-        self._transport.write(requests)
+        # Alone, a request goes out at once. In company, it waits until all tasks that are ready now have had their say,
+        # and leaves with theirs in one system call.
+        if len(self._pending) == 1:
+            self._transport.write(requests)
+        else:
+            if not self._outbox:
+                self._loop.call_soon(self._flush)
+            self._outbox.append(requests)
         return await future
+
+    def _flush(self) -> None:
+        if self._outbox:
+            requests, self._outbox = self._outbox, []
+            self._transport.write(b"".join(requests))
 
     @property
     def is_idle(self) -> bool:
@@ -165,10 +178,12 @@ class Pipeline(asyncio.Protocol):
 
     def _broken(self, why: str) -> None:
         """Nothing more will come."""
+        unsent, self._outbox = len(self._outbox), []
         while self._pending:
             future = self._pending.popleft().future
             if not future.done():
-                future.set_exception(replies.no_answer(self._place.url, self._node, why))
+                error = replies.no_answer if len(self._pending) >= unsent else replies.not_sent
+                future.set_exception(error(self._place.url, self._node, why))
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper, self._sweep_at = None, _NEVER
