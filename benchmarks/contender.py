@@ -35,6 +35,7 @@ class Arena(StrEnum):
     REDIS = "clients of one Redis"
     REDLOCK = "clients of five Redis nodes"
     POSTGRESQL = "clients of one PostgreSQL"
+    MEMCACHED = "clients of one memcached"
 
     @property
     def slug(self) -> str:

@@ -19,8 +19,9 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import IO, Protocol
+from typing import IO, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 HOST = "127.0.0.1"
@@ -68,46 +69,43 @@ class Server(Protocol):
         """None: it keeps no account that is exact and up to date."""
 
 
-class Redis:
-    """redis-server, without persistence."""
+class _OnePort(ABC):
+    """A server that is one process on one port."""
 
-    name = "Redis"
-    program = "redis-server"
+    name: ClassVar[str]
+    program: ClassVar[str]
+    _url: ClassVar[str]  # with the port to be filled in
+    _asked: ClassVar[bytes]  # what it is asked
+    _answer: ClassVar[bytes]  # and what it answers when it is there
+    _shown: ClassVar[str]  # the version in what it says of itself
 
     def version(self) -> str | None:
         if shutil.which(self.program) is None:
             return None
         shown = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=False).stdout
-        found = re.search(r"v=(\S+)", shown)
+        found = re.search(self._shown, shown)
         return found[1] if found else "?"
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
         process, port = self._start(folder, cores)
         try:
-            yield f"redis://{HOST}:{port}/0"
+            yield self._url.format(port=port)
         finally:
             process.kill()
             process.wait()
 
-    def stats(self, url: str) -> Stats:
-        return _RedisStats(url)
+    @abstractmethod
+    def _command(self, folder: str, port: int) -> list[str]: ...
 
     def _start(self, folder: str, cores: Sequence[int]) -> tuple[subprocess.Popen[bytes], int]:
         log = os.path.join(folder, "server.log")
         for _ in range(TRIES):
             port = _free_port()
             with open(log, "wb") as said:
-                process = launch(
-                    [
-                        *(self.program, "--port", str(port), "--bind", HOST, "--dir", folder),
-                        *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
-                    ],
-                    cores,
-                    said=said,
-                )
+                process = launch(self._command(folder, port), cores, said=said)
             try:
-                if _answers(process, port):
+                if _answers(process, port, self._asked, self._answer):
                     return process, port
             except BaseException:
                 process.kill()
@@ -165,6 +163,40 @@ class Postgresql:
         found = glob.glob("/usr/lib/postgresql/*/bin/postgres")
         newest = max(found, key=lambda path: float(path.split("/")[4]), default=shutil.which(self.program))
         return os.path.dirname(os.path.realpath(newest)) if newest else None
+
+
+class Redis(_OnePort):
+    """redis-server, without persistence."""
+
+    name = "Redis"
+    program = "redis-server"
+    _url = f"redis://{HOST}:{{port}}/0"
+    _asked, _answer, _shown = b"PING\r\n", b"+PONG\r\n", r"v=(\S+)"
+
+    def stats(self, url: str) -> Stats:
+        return _RedisStats(url)
+
+    def _command(self, folder: str, port: int) -> list[str]:
+        return [
+            *(self.program, "--port", str(port), "--bind", HOST, "--dir", folder),
+            *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
+        ]
+
+
+class Memcached(_OnePort):
+    """memcached, as it comes."""
+
+    name = "memcached"
+    program = "memcached"
+    _url = f"memcached://{HOST}:{{port}}"
+    _asked, _answer, _shown = b"mn\r\n", b"MN\r\n", r"memcached (\S+)"
+
+    def stats(self, url: str) -> Stats:
+        return _MemcachedStats(url)
+
+    def _command(self, folder: str, port: int) -> list[str]:
+        user = pwd.getpwuid(os.getuid()).pw_name  # as root it does not run unless it is told to
+        return [self.program, "-l", HOST, "-p", str(port), "-U", "0", "-u", user]
 
 
 class RedisNodes(Redis):
@@ -297,6 +329,38 @@ def _accepts(process: subprocess.Popen[bytes], port: int) -> bool:
     return False
 
 
+class _MemcachedStats:
+    """The command `stats`, over a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=10.0)
+        self._stream = self._socket.makefile("rb")
+
+    def commands(self) -> float:
+        found = self._stats()
+        return float(sum(int(found[name]) for name in _COUNTED))
+
+    def pid(self) -> int:
+        return int(self._stats()["pid"])
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def _stats(self) -> dict[str, str]:
+        self._socket.sendall(b"stats\r\n")
+        found = {}
+        while (line := self._stream.readline()) not in {b"END\r\n", b""}:
+            _, name, value = line.decode().split(maxsplit=2)
+            found[name] = value.strip()
+        return found
+
+
+# What counts the commands that are used for locks, meta and classic; `stats` itself is in none of these.
+_COUNTED = ("cmd_get", "cmd_set", "cmd_touch", "delete_hits", "delete_misses")
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -304,13 +368,13 @@ def _free_port() -> int:
         return port
 
 
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+def _answers(process: subprocess.Popen[bytes], port: int, asked: bytes, answer: bytes) -> bool:
     """Wait until it does; False if it ends instead, or takes too long."""
     patience = time.monotonic() + START_MAX
     while process.poll() is None and time.monotonic() < patience:
         with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=0.25) as probe:
-            probe.sendall(b"PING\r\n")
-            if probe.recv(16) == b"+PONG\r\n":
+            probe.sendall(asked)
+            if probe.recv(16) == answer:
                 return process.poll() is None  # or somebody else has the port, and answers
         time.sleep(0.002)
     return False

@@ -70,6 +70,10 @@ SCHEMES["postgresql"] = Scheme(
 )
 SCHEMES["postgres"] = SCHEMES["postgresql"]  # as libpq has it
 
+_MEMCACHED = ("prefix", "connect_timeout", "io_timeout")
+SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED)
+SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS))
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from tests.support.memcached import shared as memcached
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 
 _REDIS = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _REDLOCK = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.NONE, Wake.PUSH, Scope.NETWORK)
+_CACHE = Guarantees(Exclusion.CACHE, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 
 
@@ -60,4 +62,5 @@ CASES = [
     ),
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
     Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
+    Case("memcached", lambda _: memcached.fresh_url(), _CACHE, shares=False, shows_waiters=False),
 ]

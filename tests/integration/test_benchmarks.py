@@ -29,7 +29,7 @@ from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
-from benchmarks.servers import Redis, RedisNodes, ServerFailed
+from benchmarks.servers import Memcached, Redis, RedisNodes, ServerFailed
 from benchmarks.table import WIDTH, Row, Table, number
 from tests.support.processes import eventually
 
@@ -245,7 +245,7 @@ def test_patterns_match_whole_parts_from_their_beginning() -> None:
 def test_no_table_is_planned_that_nobody_can_be_in() -> None:
     plan = make_plan(all_measures(), all_contenders(), QUICK, ["many"])
 
-    assert {group.arena for group in plan} == {Arena.TASKS, Arena.MACHINE, Arena.REDIS}
+    assert {group.arena for group in plan} == {Arena.TASKS, Arena.MACHINE, Arena.REDIS, Arena.MEMCACHED}
 
 
 def test_only_a_quorum_is_asked_how_it_does_with_servers_far_away() -> None:
@@ -268,8 +268,12 @@ def test_without_its_server_a_family_is_left_out_with_one_line(
 
     listed = capsys.readouterr()
     assert status == 0
-    assert listed.err == "benchmarks: no redis-server on this machine: all on Redis is left out\n"
+    assert listed.err.splitlines() == [
+        "benchmarks: no memcached on this machine: all on memcached is left out",
+        "benchmarks: no redis-server on this machine: all on Redis is left out",
+    ]
     assert "/redis/" not in listed.out
+    assert "/memcached/" not in listed.out
     assert "/machine/" in listed.out
 
 
@@ -294,6 +298,20 @@ def test_a_server_runs_for_as_long_as_the_block_and_only_on_its_cores(tmp_path: 
     assert not Path("/proc", str(pid)).exists()
     with pytest.raises(ConnectionRefusedError):
         _connect(url)
+
+
+@pytest.mark.skipif(Memcached().version() is None, reason="no memcached on this machine")
+def test_commands_of_memcached_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+    with Memcached().run(str(tmp_path), CORES) as url:
+        stats = Memcached().stats(url)
+        with _connect(url) as client:
+            for request in (b"ms a 1 ME T9\r\nx\r\n", b"mg a v\r\n", b"md a\r\n", b"md a\r\n", b"get b\r\n"):
+                client.sendall(request)
+                assert client.recv(64)
+        counted = [stats.commands(), stats.commands()]
+        stats.close()
+
+    assert counted == [5.0, 5.0]
 
 
 @needs_redis

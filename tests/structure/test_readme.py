@@ -31,6 +31,8 @@ EXAMPLE_URLS = {
     "redlock": "redlock://one.example,two.example,three.example",
     "postgresql": "postgresql://app@db.example:5432/app",
     "postgres": "postgres://app@db.example:5432/app",
+    "memcached": "memcached://one.example,two.example",
+    "memcacheds": "memcacheds://cache.example",
 }
 
 

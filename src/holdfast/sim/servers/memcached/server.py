@@ -1,0 +1,136 @@
+"""memcached in its world: a clock that ticks once a second unless the server stands still, and memory that it may lose.
+
+Its expiry goes by a monotonic clock: setting the wall clock moves nothing but the time at which the next run begins.
+What was waiting for a server that stood still may be done before its clock has ticked again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from holdfast.backends.memcached.port import Life
+from holdfast.backends.memcached.protocol import GUARANTEES, MemcachedBackend
+from holdfast.backends.memcached.values import Value
+from holdfast.guarantees import FenceOrder
+from holdfast.sim.recorder import Entry
+from holdfast.sim.servers.base import Server
+from holdfast.sim.servers.memcached.machine import Machine
+from holdfast.sim.servers.memcached.port import NODE, SimPort
+
+if TYPE_CHECKING:
+    from holdfast.checking import history as h
+    from holdfast.core.ports import Backend
+    from holdfast.sim.network import Link
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.world import World
+
+T = TypeVar("T")
+
+PREFIX = "sim:"
+PERIOD = 1.0007  # seconds between ticks: a timer is a little late each time, so they drift over the seconds
+TICKS_LATE = 0.03  # seconds after it goes on again until the clock ticks, at most
+
+
+class MemcachedServer(Server):
+    """One server, whose fences are held to more than it promises: they depend on a wall clock only when it restarts."""
+
+    guarantees = GUARANTEES._replace(fence=FenceOrder.CLOCK_BOUNDED)
+    lapses_after: ClassVar[frozenset[str]] = frozenset({"crash", "stall", "lose_data"})
+    # TCP delivers once; nobody hears anything; and nothing outlives a run of the server.
+    cannot = frozenset({"duplicate", "drop", "lose_ring", "restart", "old_data"})
+    kinds = ("lock",)
+    backend: ClassVar[type[MemcachedBackend]] = MemcachedBackend
+    port: ClassVar[type[SimPort]] = SimPort
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.runs = 0
+        self.machine: Machine
+        self._ticked = 0.0  # when
+        self._start()
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        backend: Backend = type(self).backend(
+            "sim://memcached", type(self).port(self, link), runtime, prefix=PREFIX, nodes=(NODE,)
+        )
+        return backend
+
+    def execute(self, step: Callable[[], T]) -> T:
+        try:
+            return step()
+        finally:
+            self.recorder.look(self.tickets())
+
+    def respond(self, requests: bytes) -> bytes:
+        self._tick()
+        return self.machine.respond(requests)
+
+    @property
+    def life(self) -> Life:
+        """As its connections know it."""
+        return Life(self.machine.started, self.machine.pid)
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tickets(self) -> dict[str, Entry]:
+        self._tick()
+        found = {}
+        for key in list(self.machine.items):
+            item = self.machine.find(key)
+            value = None if item is None else Value.parse(item.value)
+            if item is not None and value is not None:
+                fence = value.fence or type(self).backend.fence_of(self.life, item.version)
+                found[value.nonce] = Entry(value.described()[3], fence, fence, 1, exclusive=True)
+        return found
+
+    def live(self) -> dict[str, Entry]:
+        return self.tickets()
+
+    def state(self) -> object:
+        return self.runs, self.machine.started, self.machine.time, self.machine.version, self.machine.items
+
+    def break_lock(self, name: str, fence: int) -> None:
+        def delete() -> None:
+            for key, item in list(self.machine.items.items()):
+                value = Value.parse(item.value)
+                if value is not None and value.described()[3] == name:
+                    del self.machine.items[key]
+
+        self.execute(delete)
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def lose_data(self) -> None:
+        """Evict one item, flush them all, or be started anew: all three are of a cache's nature."""
+        which = self.world.choices.below(3)
+        if which == 0 and self.machine.items:
+            self.machine.evict(self.world.choices.pick(sorted(self.machine.items)))
+        elif which == 1:
+            self.machine.items.clear()
+        else:
+            self._start()
+        self.recorder.look(self.tickets())
+
+    def stalls(self) -> h.Event:
+        self._tick(even_if_stalled=True)  # until now it went
+        return super().stalls()
+
+    def go_on(self) -> None:
+        self._ticked = self.world.now + self.world.choices.between(0.0, TICKS_LATE) - PERIOD
+        super().go_on()
+
+    def _start(self) -> None:
+        self.runs += 1
+        self.machine = Machine(math.floor(self.wall()), pid=self.runs)
+        self._began = math.floor(self.world.now)
+        self._ticked = self.world.now
+
+    def _tick(self, *, even_if_stalled: bool = False) -> None:
+        now = self.world.now
+        if now < self._ticked + PERIOD or (self.is_stalled and not even_if_stalled):
+            return
+        self._ticked = now - (now - self._ticked) % PERIOD
+        self.machine.time = 2 + math.floor(self._ticked) - self._began

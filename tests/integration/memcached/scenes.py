@@ -1,0 +1,42 @@
+"""What the tests in this folder have in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import holdfast
+from holdfast.backends.memcached import meta
+from holdfast.backends.memcached.keys import key_of
+from holdfast.backends.memcached.meta import Reply
+from tests.support.memcached.servers import Server
+
+T = TypeVar("T")
+TTL = 4.0  # seconds: no busy machine misses all renewals within it
+
+
+def take(client: holdfast.Client, name: str, **options: float) -> holdfast.Lease:
+    lease = client.lock(name, **{"ttl": TTL, **options}).acquire(timeout=0)  # type: ignore[arg-type]
+    assert lease is not None, f"{name!r} is not free"
+    return lease
+
+
+def item(server: Server, name: str) -> Reply:
+    """What the server has under the lock's key; EN if nothing."""
+    return server.call(meta.read(key_of("holdfast:", name)))
+
+
+def in_background(function: Callable[[], T]) -> Future[T]:
+    """Call it on a thread of its own; its result or its error is in the future."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -1,0 +1,105 @@
+"""Hazard: a cache forgets. The holder has to learn of it at its next renewal, and must do no harm to who came after."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import holdfast
+from holdfast.backends.memcached.pulse import QUIET
+from tests.integration.memcached.conftest import OpenClient, StartServer
+from tests.integration.memcached.scenes import item, take
+from tests.support.memcached.servers import Server
+from tests.support.processes import eventually
+
+
+def flush(server: Server) -> None:
+    assert server.call(b"flush_all\r\n").code == "OK"
+
+
+@pytest.mark.parametrize("forget", [flush, Server.restart], ids=["flush_all", "restart"])
+def test_a_holder_learns_at_its_next_renewal_that_its_lease_was_forgotten(
+    server: Server, open_client: OpenClient, forget: object
+) -> None:
+    lease = take(open_client(server.url), "a")
+    assert callable(forget)
+
+    forget(server)
+
+    assert lease.wait_lost(30)
+    with pytest.raises(holdfast.LockLost, match="evicted, or the server was restarted"):
+        lease.check()
+
+
+@pytest.mark.parametrize("forget", [flush, Server.restart], ids=["flush_all", "restart"])
+def test_who_comes_after_has_a_greater_fence_and_is_not_disturbed(
+    server: Server, open_client: OpenClient, forget: object
+) -> None:
+    old, new = open_client(server.url), open_client(server.url)
+    stale = take(old, "a", ttl=30)
+    first_uptime = int(server.stats()["uptime"])
+    assert callable(forget)
+    if forget is Server.restart:  # two runs that begin in the same second could not be told apart by their fences
+        eventually(lambda: int(server.stats()["uptime"]) > first_uptime + 1)
+
+    forget(server)
+    fresh = take(new, "a", ttl=30)
+
+    # After a restart versions begin anew: what the stale holder knows as its own is the other's now, by number.
+    with pytest.raises(holdfast.LockLost):
+        stale.release()
+    assert fresh.fence > stale.fence
+    assert [holder.fence for holder in new.inspect("a").holders] == [fresh.fence]
+    fresh.renew()
+    fresh.release()
+    assert item(server, "a").code == "EN"
+
+
+def test_a_renewal_by_a_stale_holder_touches_nothing(server: Server, open_client: OpenClient) -> None:
+    stale = take(open_client(server.url), "a", ttl=30)
+    flush(server)
+    fresh = take(open_client(server.url), "a", ttl=30)
+    before = item(server, "a")
+
+    with pytest.raises(holdfast.LockLost):
+        stale.renew()
+
+    assert item(server, "a")._replace(left=0) == before._replace(left=0), "the same version of the same item"
+    fresh.release()
+
+
+def test_an_evicted_lock_is_a_loss_and_the_client_says_that_the_server_evicts(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
+    server = start_server("-m", "2")
+    client = open_client(server.url)
+    assert not client.troubles
+    lease = take(client, "a", ttl=30)
+    size = len(item(server, "a").value)
+
+    with server.connect() as line:  # items of the same kind as the lock's, until it is the oldest and goes
+        for number in range(200):
+            stores = (b"ms other-%d-%d %d T0 q\r\n%b\r\n" % (number, one, size, b"x" * size) for one in range(500))
+            line.call(b"".join(stores) + b"mn\r\n")
+            if number % 40 == 39 and line.call(b"mg holdfast:a s\r\n").code == "EN":
+                break
+    assert int(server.stats()["evictions"]) > 0
+
+    with pytest.raises(holdfast.LockLost):
+        lease.renew()
+    time.sleep(2 * QUIET)  # after which the server is asked how it is
+    take(client, "b").release()
+    assert "has evicted" in client.troubles[0]
+
+
+def test_a_broken_lease_is_a_loss_and_its_fence_has_to_be_right(server: Server, open_client: OpenClient) -> None:
+    client = open_client(server.url)
+    lease = take(client, "a")
+
+    assert not client.break_lock("a", fence=lease.fence + 1)
+    lease.renew()  # gives the item another version, and keeps its fence
+    assert client.break_lock("a", fence=lease.fence)
+
+    assert lease.wait_lost(30)
+    assert not client.break_lock("a", fence=lease.fence)

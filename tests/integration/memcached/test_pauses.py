@@ -1,0 +1,121 @@
+"""Hazard: memcached stores by a clock that it reads once a second, and not at all while it stands still.
+
+What is stored just after a pause is too short by as long as the pause was: a lease would end on the server while its
+holder believes in it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+import holdfast
+from tests.integration.memcached.conftest import OpenClient, StartServer
+from tests.integration.memcached.scenes import in_background, item, take
+from tests.support.memcached.servers import Server
+from tests.support.processes import eventually
+
+PAUSE = 4.0
+SECONDS = 60
+
+
+def test_what_waits_for_a_server_that_stands_still_is_stored_too_short(start_server: StartServer) -> None:
+    """So that nobody takes the care in pulse.py for superstition. It is a race; of a dozen, some are lost."""
+    servers = [start_server() for _ in range(4)]
+    shortest = math.inf
+    for _ in range(3):
+        lines = [server.connect() for server in servers]
+        for server in servers:
+            server.stop()
+        time.sleep(PAUSE)
+        for line in lines:
+            line.send(b"ms a 1 T%d\r\nx\r\n" % SECONDS)
+        for server in servers:
+            server.resume()
+        for line in lines:
+            line.hear()
+        time.sleep(0.2)  # for its clock to tick
+        left = [line.call(b"mg a t\r\n").left for line in lines]
+        for line in lines:
+            line.close()
+        shortest = min(shortest, *left)
+        if shortest < SECONDS - 2:
+            break
+
+    assert shortest < SECONDS - 2, "it is safe on this machine: is it another memcached?"
+
+
+@pytest.mark.parametrize("pause", [1.5, 3.5])
+def test_a_lease_that_is_taken_at_a_pause_lasts_on_the_server_for_as_long_as_it_is_believed(
+    server: Server, open_client: OpenClient, pause: float
+) -> None:
+    clients = [open_client(f"{server.url}?connect_timeout=10") for _ in range(6)]
+    known, strangers = clients[:3], clients[3:]  # these meet the server for the first time when it stands still
+    for number, client in enumerate(known):
+        take(client, f"warm-{number}").release()
+
+    server.stop()
+    taking = [
+        in_background(lambda c=client, n=number: c.lock(f"a-{n}", ttl=20, renew=False).acquire(timeout=20))  # type: ignore[misc]
+        for number, client in enumerate([*known, *strangers])
+    ]
+    time.sleep(pause)
+    server.resume()
+    leases = [future.result(30) for future in taking]
+
+    eventually(lambda: int(server.stats()["uptime"]) > 0)
+    time.sleep(0.2)  # for its clock to tick
+    for number, lease in enumerate(leases):
+        assert lease is not None
+        left = item(server, f"a-{number}").left
+        assert left >= lease.remaining, f"{number}: {left} s on the server, {lease.remaining} s believed"
+        lease.release()
+
+
+def test_a_renewal_after_a_pause_is_no_shorter(server: Server, open_client: OpenClient) -> None:
+    lease = take(open_client(server.url), "a", ttl=30, renew=False)
+
+    server.stop()
+    renewing = in_background(lease.renew)
+    time.sleep(PAUSE)
+    server.resume()
+    renewing.result(30)
+
+    time.sleep(0.2)  # for its clock to tick
+    assert item(server, "a").left >= lease.remaining
+    lease.release()
+
+
+def test_a_holder_gives_up_by_its_own_clock_while_the_server_stands_still(
+    server: Server, open_client: OpenClient
+) -> None:
+    lease = take(open_client(server.url), "a", ttl=3)
+
+    server.stop()
+    began = time.monotonic()
+    assert lease.wait_lost(10)
+    assert time.monotonic() - began < 3.5
+    server.resume()
+
+    with pytest.raises(holdfast.LockLost):
+        lease.release()
+
+
+@pytest.mark.parametrize("ttl", [0.5, 1.0, 2.5])
+def test_a_lease_is_on_the_server_for_as_long_as_it_is_believed(
+    server: Server, open_client: OpenClient, ttl: float
+) -> None:
+    client, looker = open_client(server.url), open_client(server.url)
+    lease = client.lock("a", ttl=ttl, renew=False).acquire(timeout=0)
+    assert lease is not None
+
+    looks = 0
+    while True:
+        shown = looker.inspect("a").holders
+        if lease.lost:
+            break
+        assert [holder.fence for holder in shown] == [lease.fence]
+        looks += 1
+    assert looks

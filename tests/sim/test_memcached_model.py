@@ -1,0 +1,148 @@
+"""A model of memcached that answers otherwise than memcached: the same bytes to the model and to a real server.
+
+The real one's coarse clock is read before and after each step, and the model is told the time: expiries have to agree
+to the second. Versions grow by the same rule on both sides, but a real server may skip some: they are translated.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.backends.memcached import meta
+from holdfast.backends.memcached.meta import Parser, Reply
+from holdfast.backends.memcached.values import FREE, value_of
+from holdfast.sim.servers.memcached.machine import _STARTS_AT, Machine
+from tests.support.memcached.servers import Line, Server, running
+
+KEYS = (b"a", b"b", b"c%20d", b"k" * 250)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running(Server()) as started:
+        yield started
+
+
+class Sides:
+    """A real server and the model."""
+
+    def __init__(self, line: Line) -> None:
+        self.real = line
+        facts = line.call(meta.STATS).facts()
+        self.model = Machine(int(facts["time"]) - int(facts["uptime"]), int(facts["pid"]))
+        self._real_version = {0: 0}  # by the model's
+
+    def step(self, request: bytes) -> tuple[Reply, Reply]:
+        """The real answer, and the model's with versions as the real one counts them."""
+        translated = re.sub(
+            rb"\A(m[sd] \S+(?: \d+)?) C(\d+)",
+            lambda found: b"%b C%d" % (found[1], self._real_version.get(int(found[2]), 0)),
+            request,
+        )
+        before = self._time()
+        real = self.real.call(translated)
+        after = self._time()
+        model, shown = self._at(before, request, real)
+        if shown != real and after != before:  # it has ticked before the step, not after it
+            model, shown = self._at(after, request, real)
+        self.model = model
+        return real, shown
+
+    def _at(self, now: int, request: bytes, real: Reply) -> tuple[Machine, Reply]:
+        model = copy.deepcopy(self.model)
+        model.time = now
+        answer = _parsed(model.respond(request))
+        if request.startswith(b"ms") and real.code == answer.code == "HD":
+            self._real_version[answer.version] = real.version
+        return model, answer._replace(version=self._real_version.get(answer.version, -1))
+
+    def _time(self) -> int:
+        return int(self.real.call(meta.STATS).facts()["uptime"]) + _STARTS_AT
+
+
+def _parsed(data: bytes) -> Reply:
+    parser = Parser()
+    parser.feed(data)
+    reply = parser.gets()
+    assert reply is not None
+    assert not parser.has_more
+    return reply
+
+
+def a_request(rng: random.Random, model: Machine) -> bytes:
+    key = rng.choice(KEYS)
+    item = model.items.get(key)
+    known = item.version if item is not None else 0
+    version = rng.choice([known, known, known, 1, model.version + 1]) or 1
+    value = rng.choice([FREE, value_of("n" * 32, 0, b"1\nagent\n{}\na"), value_of("m" * 32, 7, b"\r\n"), b""])
+    seconds = rng.choice([0, 1, 2, 3, 60, 2592000, 2592001])
+    return rng.choice(
+        [
+            meta.add(key, seconds, value),
+            meta.replace(key, version, seconds, value),
+            meta.delete(key, version),
+            meta.read(key),
+            b"mg %b s t c\r\n" % key,
+            b"md %b\r\n" % key,
+            b"ms %b %d T%d c\r\n%b\r\n" % (key, len(value), seconds, value),
+            b"mn\r\n",
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_requests_get_the_same_answers(server: Server, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311
+    with server.connect() as line:
+        sides = Sides(line)
+        codes = set()
+        for number in range(1500):
+            request = a_request(rng, sides.model)
+            real, model = sides.step(request)
+            codes.add((request[:2], real.code))
+
+            assert model == real, f"step {number}: {request!r}"
+    assert codes >= {
+        *((b"ms", code) for code in ("HD", "NS", "EX", "NF")),
+        *((b"md", code) for code in ("HD", "EX", "NF")),
+        *((b"mg", code) for code in ("VA", "HD", "EN")),
+    }
+
+
+def test_items_expire_at_the_same_tick(server: Server) -> None:
+    with server.connect() as line:
+        sides = Sides(line)
+        for seconds in (1, 2, 3):
+            sides.step(meta.add(b"t%d" % seconds, seconds, b"x"))
+
+        alive = 3
+        until = time.monotonic() + 6
+        while alive and time.monotonic() < until:
+            alive = 0
+            for seconds in (1, 2, 3):
+                real, model = sides.step(meta.read(b"t%d" % seconds))
+                assert model == real
+                alive += real.code == "VA"
+    assert not alive
+
+
+def test_what_the_server_says_of_itself_is_the_same(server: Server) -> None:
+    with server.connect() as line:
+        sides = Sides(line)
+        sides.step(meta.add(b"a%20b", 60, b"x"))
+        for request in (meta.STATS, meta.SETTINGS):
+            real, model = line.call(request).facts(), _parsed(sides.model.respond(request)).facts()
+            shared = [name for name in model if name not in {"uptime", "time"}]
+
+            assert {name: real[name] for name in shared} == {name: model[name] for name in shared}
+        real, model = line.call(meta.STATS).facts(), _parsed(sides.model.respond(meta.STATS)).facts()
+        assert int(real["time"]) - int(real["uptime"]) == int(model["time"]) - int(model["uptime"])
+
+        dumped, known = line.call(meta.DUMP).lines, _parsed(sides.model.respond(meta.DUMP)).lines
+        assert [one.split()[0] for one in dumped] == [one.split()[0] for one in known] == [b"key=a%2520b"]

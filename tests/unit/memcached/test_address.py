@@ -1,0 +1,74 @@
+"""Hazard: a URL that is understood otherwise than it was meant."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+import holdfast
+from holdfast.backends.memcached.address import Node, Place, place_of
+from holdfast.errors import ConfigurationError
+from holdfast.url import parse
+
+
+def place(url: str) -> Place:
+    return place_of(parse(url))
+
+
+def test_what_is_not_said_is_the_default() -> None:
+    assert place("memcached://") == Place(url="memcached://", nodes=(Node("localhost", 11211),))
+
+
+def test_hosts_ports_and_brackets() -> None:
+    found = place("memcached://B.example:1,[::1]:2,a.example?prefix=app:&io_timeout=1.5&connect_timeout=2")
+
+    assert found.nodes == (Node("::1", 2), Node("a.example", 11211), Node("b.example", 1))
+    assert (found.prefix, found.io_timeout, found.connect_timeout) == ("app:", 1.5, 2.0)
+    assert [str(node) for node in found.nodes] == ["[::1]:2", "a.example:11211", "b.example:1"]
+
+
+def test_a_password_is_used_and_never_shown() -> None:
+    found = place("memcached://us%40er:pa%3Ass@host")
+
+    assert (found.user, found.password) == ("us@er", "pa:ss")
+    assert "pa:ss" not in repr(found)
+    assert "pa" not in found.url.partition("@")[0].partition(":***")[2]
+    assert holdfast.Client("memcached://user:secret@host").url == "memcached://user:***@host"
+
+
+def test_tls_checks_the_server_unless_it_is_told_not_to() -> None:
+    checked, unchecked = place("memcacheds://host").tls, place("memcacheds://host?verify=none").tls
+
+    assert checked is not None
+    assert unchecked is not None
+    assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert unchecked.verify_mode == ssl.CERT_NONE
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("memcached://host/1", "path"),
+        ("memcached://host:0", "port"),
+        ("memcached://host:x", "port"),
+        ("memcached://host,,other", "empty host"),
+        ("memcached://host,host", "same server twice"),
+        ("memcached://host,HOST:11211", "same server twice"),
+        ("memcached://[::1", "bracket"),
+        ("memcached://user@host", "user without a password"),
+        ("memcached://user:a/b@host", "%2F"),
+        ("memcached://host?prefix=a%20b", "prefix"),
+        ("memcached://host?io_timeout=0", "io_timeout"),
+        ("memcached://host?connect_timeout=soon", "connect_timeout"),
+        ("memcached://host?ttl=3", "ttl"),
+        ("memcached://host?verify=none", "verify"),
+        ("memcacheds://host?verify=perhaps", "verify"),
+        ("memcacheds://host?ca_certs=/nowhere", "ca_certs"),
+        ("memcacheds://host?keyfile=/etc/hosts", "certfile"),
+        ("memcacheds://host?certfile=/etc/hosts", "certfile"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(url: str, names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names):
+        place(url)

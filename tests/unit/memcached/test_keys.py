@@ -1,0 +1,45 @@
+"""Hazard: two names with one key, or a key that memcached does not take; and names that move without need."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.memcached.address import Node
+from holdfast.backends.memcached.keys import KEY_MAX, check_prefix, home_of, key_of, name_of
+from holdfast.errors import ConfigurationError
+
+NAMES = ["a", "A", "a ", "a b", "a%20b", "a\0", "a\n", "ä", "🔒", "a/b", "%sha256:0", "x" * 512, "x" * 511, "é" * 512]
+
+
+def test_every_name_has_a_key_of_its_own_that_memcached_takes() -> None:
+    keys = [key_of("holdfast:", name) for name in NAMES]
+
+    assert len(set(keys)) == len(NAMES)
+    for key in keys:
+        assert len(key) <= KEY_MAX
+        assert all(ord("!") <= byte <= ord("~") for byte in key)
+
+
+def test_a_key_leads_back_to_its_name_unless_it_is_a_digest() -> None:
+    for name in NAMES:
+        found = name_of("p:", key_of("p:", name))
+        assert found == name if len(name) < 100 else found is None
+    assert name_of("p:", b"other:a") is None
+
+
+@pytest.mark.parametrize("prefix", ["a b", "a\n", "ä", "50%", "x" * 129])
+def test_a_prefix_that_cannot_begin_a_key_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="prefix"):
+        check_prefix(prefix)
+
+
+def test_a_server_that_goes_moves_only_its_own_names() -> None:
+    nodes = tuple(Node(f"host-{number}", 11211) for number in range(4))
+    keys = [key_of("p:", f"name-{number}") for number in range(400)]
+    before = {key: home_of(key, nodes) for key in keys}
+
+    after = {key: home_of(key, nodes[:-1]) for key in keys}
+
+    assert {key for key in keys if after[key] != before[key]} == {key for key in keys if before[key] == nodes[-1]}
+    assert min(list(before.values()).count(node) for node in nodes) > 60
+    assert before == {key: home_of(key, nodes[::-1]) for key in keys}, "whatever the order"
