@@ -58,5 +58,12 @@ CASES = [
     Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.fresh_redlock_url(), _REDLOCK, shares=False),
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
+    Case(
+        "etcd-key",
+        lambda _: etcd.fresh_url(method="key"),
+        Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.NONE, Wake.PUSH, Scope.NETWORK),
+        shares=False,
+        shows_waiters=False,
+    ),
     Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
 ]

@@ -30,6 +30,8 @@ EXAMPLE_URLS = {
     "redis+cluster": "redis+cluster://one.example,two.example",
     "redlock": "redlock://one.example,two.example,three.example",
     "postgresql": "postgresql://app@db.example:5432/app",
+    "etcd": "etcd://one.example,two.example,three.example",
+    "etcds": "etcds://one.example,two.example,three.example",
 }
 
 

@@ -133,8 +133,8 @@ class Cluster:
         if found and found != self._cluster_id:
             raise ClusterChanged(
                 f"{self._place.url}: this is another etcd cluster than before ({found}, not {self._cluster_id}): it "
-                "was restored from a snapshot, or the servers do not belong together. Revisions, which are the fences, may "
-                "have gone back: make sure that they have not (restore with --bump-revision), then make a new client"
+                "was restored from a snapshot, or the servers do not belong together. Revisions, which are the fences, "
+                "may have gone back: make sure they have not (restore with --bump-revision), then make a new client"
             )
 
     async def _authenticate(self, node: Node, until: float) -> str:

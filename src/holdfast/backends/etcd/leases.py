@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 GRANULARITY = 0.0  # etcd lets a lease go after its ttl, by up to half a second, and never before
 FRESH = 0.8  # of its ttl a lease must have before it, for a ticket to enter under it
+LEASE_OVER = "its etcd lease is over: it ran out, or somebody revoked it"
 SAME_MOMENT = 0.02  # seconds: a keep-alive this old will do for who asks for one now
 
 
@@ -81,6 +82,13 @@ class Leases:
         with self._mutex:
             if self._current.get(lease.asked) is lease:
                 del self._current[lease.asked]
+
+    async def remaining(self, lease_id: int, deadline: float) -> float:
+        """How many seconds a lease has left, anybody's."""
+        if not lease_id:
+            return math.inf  # somebody put the key there by hand
+        answer = await self._port.call("lease/timetolive", {"ID": str(lease_id)}, deadline=deadline)
+        return float(answer.message.get("TTL", 0))
 
     async def close(self, deadline: float) -> None:
         """Give them back, and what is left under them. If that does not work out they run out by themselves."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.keys import Keys
 from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.single import KeyBackend
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Place
@@ -14,4 +15,5 @@ if TYPE_CHECKING:
 
 
 def backend_on(port: EtcdPort, place: Place, runtime: Runtime) -> Backend:
-    return EtcdBackend(place.url, port, runtime, Keys(place.prefix, raw_names=place.raw_names))
+    kind = KeyBackend if place.method == "key" else EtcdBackend
+    return kind(place.url, port, runtime, Keys(place.prefix, raw_names=place.raw_names))

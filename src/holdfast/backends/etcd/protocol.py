@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.etcd.guarantees import KEY, QUEUE
 from holdfast.backends.etcd.keys import Keys, Ticketed, after, read
-from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases
+from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases
 from holdfast.backends.etcd.messages import (
     Entry,
     absent,
@@ -55,23 +56,15 @@ from holdfast.core.tickets import (
 )
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
-from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
     from holdfast.core.ports import Runtime
 
-GUARANTEES = Guarantees(
-    exclusion=Exclusion.CONSENSUS,
-    fence=FenceOrder.UNCONDITIONAL,
-    order=Order.FIFO,
-    wake=Wake.PUSH,
-    scope=Scope.NETWORK,
-)
+GUARANTEES = {"queue": QUEUE, "key": KEY}
 
 OPERATIONS_MAX = 100  # in one transaction; etcd itself takes 128
 CLOSING_MAX = 2.0  # seconds to give leases back
-LEASE_OVER = "its etcd lease is over: it ran out, or somebody revoked it"
 
 
 class Place(NamedTuple):
@@ -94,7 +87,7 @@ class View(NamedTuple):
 class EtcdBackend:
     """Locks in one cluster, in order."""
 
-    guarantees = GUARANTEES
+    guarantees = QUEUE
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
@@ -417,15 +410,9 @@ class EtcdBackend:
         waiters: list[TicketInfo] = []
         for one, is_in in zip(there, who_is_in(there), strict=True):
             if one.lease not in known:
-                known[one.lease] = await self._remaining(one.lease, deadline)
+                known[one.lease] = await self._leases.remaining(one.lease, deadline)
             (holders if is_in else waiters).append(described(one, known[one.lease], granted=is_in))
         return LockInfo(name, tuple(holders), tuple(waiters))
-
-    async def _remaining(self, lease_id: int, deadline: float) -> float:
-        if not lease_id:
-            return float("inf")  # somebody put the key there by hand
-        answer = await self._port.call("lease/timetolive", {"ID": str(lease_id)}, deadline=deadline)
-        return float(answer.message.get("TTL", 0))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
