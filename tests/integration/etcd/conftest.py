@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def client_of() -> Iterator[Open]:
     """Makes clients, and closes them."""
     clients: list[holdfast.Client] = []
 
-    def make(url: str, **options: str) -> holdfast.Client:
+    def make(url: str, **options: Any) -> holdfast.Client:
         clients.append(holdfast.Client(url, **options))
         return clients[-1]
 

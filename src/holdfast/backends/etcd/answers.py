@@ -30,6 +30,11 @@ class NoAuthentication(Exception):
 
 def refusal(status: int, body: bytes, url: str, node: str) -> Exception:
     """What to raise for an answer that is not 200."""
+    if b"CommonName of client sending a request against gateway" in body:
+        return ConfigurationError(
+            f"{url}: with authentication on, etcd's JSON gateway takes no client certificate that has a CommonName: "
+            "use one without (and a user and password), or turn authentication or --client-cert-auth off"
+        )
     try:
         said: Any = json.loads(body)
         message, code = str(said.get("message") or said["error"]), int(said.get("code", 0))
@@ -42,11 +47,6 @@ def refusal(status: int, body: bytes, url: str, node: str) -> Exception:
         return TokenRefused(message)
     if words == "authentication is not enabled":
         return NoAuthentication(message)
-    if "CommonName of client sending a request against gateway" in message:
-        return ConfigurationError(
-            f"{url}: with authentication on, etcd's JSON gateway takes no client certificate that has a CommonName: "
-            "use one without (and a user and password), or turn authentication or --client-cert-auth off"
-        )
     if code == _PERMISSION_DENIED or words == "permission denied":
         return ConfigurationError(f"{url}: this user lacks a right that locks need, on the keys of prefix=: {message}")
     if words.startswith("authentication failed"):
