@@ -99,11 +99,7 @@ def test_a_dropped_lease_ends_although_the_client_s_etcd_lease_lives_on(url: str
         client.lock("dropped", ttl=3).acquire()
         gc.collect()
 
-    def is_over() -> bool:
-        with client.lock("other", ttl=3):  # somebody has to use the etcd lease: the keeper itself leaves it alone
-            return other.inspect("dropped").holders == ()
-
-    eventually(is_over)
+    eventually(lambda: other.inspect("dropped").holders == ())
 
     kept.check()
     kept.release()

@@ -117,8 +117,7 @@ class EtcdBackend:
         nonce = ticket.nonce
         while True:
             lease = await self._leases.fresh(ticket.ttl, deadline)
-            if lease.reaped < lease.sent:
-                await self._reap(lease, deadline)
+            await self._reap(lease, deadline)
             place = self._places.get(nonce)
             sent = self._runtime.now()
             try:
@@ -340,6 +339,7 @@ class EtcdBackend:
         sent = self._runtime.now()
         if not await self._leases.keep(lease, deadline):
             return {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
+        await self._reap(lease, deadline)
         outcomes: dict[str, Live | Gone] = {}
         for start in range(0, len(tickets), OPERATIONS_MAX):
             some = tickets[start : start + OPERATIONS_MAX]
@@ -357,6 +357,8 @@ class EtcdBackend:
 
     async def _reap(self, lease: Lease, deadline: float) -> None:
         """Delete the keys of leases that were dropped: nobody renews them, but etcd's lease is kept for the others."""
+        if lease.reaped == lease.sent:
+            return
         lease.reaped = lease.sent
         now = self._runtime.now()
         over = [
@@ -364,8 +366,11 @@ class EtcdBackend:
             for ticket, believed in list(self._granted.values())
             if believed < now and (place := self._places.get(ticket.nonce)) is not None and place.lease is lease
         ]
-        if over:
-            await self.leave(over, deadline=deadline)
+        try:
+            if over:
+                await self.leave(over, deadline=deadline)
+        except BackendError:
+            lease.reaped = 0.0  # the next one who uses it tries again
 
     def intact(self, store: Hashable) -> bool:
         return True
