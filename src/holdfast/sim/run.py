@@ -19,6 +19,7 @@ from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.resource import Resource
+from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memory import MemoryServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast.sim.servers.redlock.server import RedlockServer
@@ -40,6 +41,8 @@ SERVERS: Mapping[str, type[Server]] = {
     "redis-setnx": SetnxServer,
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
+    "etcd": EtcdServer,
+    "etcd-key": EtcdKeyServer,
 }
 
 HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work
