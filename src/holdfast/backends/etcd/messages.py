@@ -62,7 +62,9 @@ def get(key: bytes, *, keys_only: bool = False) -> Message:
 
 def first(start: bytes, end: bytes, *, until: int = 0) -> Message:
     """The one that was created first; `until`: at this revision at the latest."""
-    return {"request_range": {**_range(start, end, until), "sort_target": "CREATE", "limit": "1"}}
+    # The order has to be said, although it is the usual one: without it etcd sorts what is left after the limit.
+    ordered = {"sort_target": "CREATE", "sort_order": "ASCEND", "limit": "1"}
+    return {"request_range": {**_range(start, end, until), **ordered}}
 
 
 def last(start: bytes, end: bytes, count: int, *, until: int = 0) -> Message:

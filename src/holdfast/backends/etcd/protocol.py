@@ -136,11 +136,18 @@ class EtcdBackend:
                 self._places[nonce] = view.place
                 if view.is_in:
                     self._stop_waiting(nonce)
-                    believed = min(lease_deadline(sent, ticket.ttl, GRANULARITY), lease.deadline)
+                    believed = self._believed(ticket, lease, sent)
                     self._granted[nonce] = (ticket, believed)
                     return Granted(view.place.created, believed)
+            elif not queue:
+                await self._turn_away(ticket, deadline)
             look_again = LOOK_AGAIN if view.place is None or view.place.is_next else LOOK_AGAIN_BEHIND
             return Waiting(min(look_again, lease.ttl / 4), view.holder)
+
+    async def _turn_away(self, ticket: Ticket, deadline: float) -> None:
+        """It does not wait, so nobody will withdraw it. But what another member was asked before may still come."""
+        if ticket.nonce in self._unheard:
+            await self.leave([ticket], deadline=deadline)
 
     async def _come_alone(self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool) -> View | None:
         """As an exclusive ticket, to the end of the queue; or, if it is not to wait, only if nobody is there."""
@@ -347,7 +354,7 @@ class EtcdBackend:
             answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
             for number, ticket in enumerate(some):
                 if entries(answer, number):
-                    believed = min(lease_deadline(sent, ticket.ttl, GRANULARITY), lease.deadline)
+                    believed = self._believed(ticket, lease, sent)
                     outcomes[ticket.nonce] = Live(believed)
                     if ticket.nonce in self._granted:
                         self._granted[ticket.nonce] = (ticket, believed)
@@ -428,6 +435,10 @@ class EtcdBackend:
 
     def abandon(self) -> None:
         self._port.abandon()
+
+    def _believed(self, ticket: Ticket, lease: Lease, sent: float) -> float:
+        """Until when: what counts is the lease's last keep-alive; a ttl with a fraction is less than the lease's."""
+        return min(lease_deadline(sent, ticket.ttl, GRANULARITY), lease.deadline)
 
     def _forget(self, nonce: str) -> None:
         self._stop_waiting(nonce)

@@ -81,9 +81,16 @@ class KeyBackend:
             lease = await self._leases.fresh(ticket.ttl, deadline)
             await self._reap(lease, deadline)
             try:
-                return await self._enter(ticket, lease, deadline)
+                outcome = await self._enter(ticket, lease, deadline)
             except LeaseNotFound:
                 self._leases.is_over(lease)
+                continue
+            if not queue and isinstance(outcome, Waiting) and ticket.nonce in self._unheard:
+                # It does not wait, so nobody will withdraw it; but what another member was asked may still come.
+                (left,) = await self.leave([ticket], deadline=deadline)
+                if isinstance(left, BackendError):
+                    raise left
+            return outcome
 
     async def _enter(self, ticket: Ticket, lease: Lease, deadline: float) -> Granted | Waiting:
         base, folder, gone = self._keys.base(ticket.name), self._keys.folder(ticket.name), self._keys.gone(ticket.nonce)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.etcd.guarantees import KEY, QUEUE
 from holdfast.backends.etcd.keys import Keys, Ticketed, read
+from holdfast.backends.etcd.messages import delete, txn
 from holdfast.backends.etcd.protocol import EtcdBackend
 from holdfast.backends.etcd.records import METHOD_KEY, record
 from holdfast.backends.etcd.single import KeyBackend
@@ -50,7 +51,8 @@ class EtcdServer(Server):
         self.keys = Keys(PREFIX, raw_names=False)
         self.starts = 1
         self.ports: list[SimPort] = []
-        self._watches: dict[tuple[SimPort, str], tuple[int, Sequence[Watch]]] = {}  # on which connection, and what
+        # Who watches what, on which connection. A stream that is opened late does not take the place of a later one.
+        self._watches: dict[tuple[SimPort, str, tuple[Watch, ...]], int] = {}
         self._passed_on = 0  # how many changes watches have heard of
         self._prolonged = 0.0
 
@@ -79,12 +81,13 @@ class EtcdServer(Server):
         if connection != port.connection:
             return  # it has been closed since: the answer finds nobody
         for nonce, watches in wanted.items():
-            self._watches[port, nonce] = (connection, watches)
+            self._watches[port, nonce, tuple(watches)] = connection
             if any(_sees(watches, change) for change in self.store.changes[: self._passed_on]):
                 port.link.ring(port.hear, connection, nonce)
 
     def forget(self, port: SimPort, nonce: str) -> None:
-        self._watches.pop((port, nonce), None)
+        for watched in [watched for watched in self._watches if watched[:2] == (port, nonce)]:
+            del self._watches[watched]
 
     def hang_up(self, port: SimPort) -> bool:
         """The connection on which this client hears has ended. Whether it heard anything."""
@@ -96,7 +99,7 @@ class EtcdServer(Server):
     def _pass_on(self) -> None:
         new = self.store.changes[self._passed_on :]
         self._passed_on += len(new)
-        for (port, nonce), (connection, watches) in list(self._watches.items()) if new else ():
+        for (port, nonce, watches), connection in list(self._watches.items()) if new else ():
             if any(_sees(watches, change) for change in new):
                 port.link.ring(port.hear, connection, nonce)
 
@@ -129,10 +132,7 @@ class EtcdServer(Server):
             there.sort(key=lambda one: one.created)
             is_open = True
             for number, one in enumerate(there):
-                if one.exclusive:
-                    is_in = number == 0
-                else:
-                    is_in = is_open and (one.limit is None or number < one.limit)
+                is_in = number == 0 if one.exclusive else is_open and (one.limit is None or number < one.limit)
                 is_open = is_open and not one.exclusive
                 nonce = one.key[one.key.rindex(b"/") + 1 :].partition(b".")[0].decode()
                 found[nonce] = Entry(name, one.created, one.created if is_in else None, one.limit, one.exclusive)
@@ -142,17 +142,12 @@ class EtcdServer(Server):
         return self.tickets()
 
     def state(self) -> object:
-        watches = [(port.link.process.name, nonce, *its) for (port, nonce), its in self._watches.items()]
+        watches = [(port.link.process.name, *its, connection) for (port, *its), connection in self._watches.items()]
         return sorted(self.store.keys.items()), sorted(self.store.leases.items()), self.starts, watches
 
     def break_lock(self, name: str, fence: int) -> None:
-        keys = [key for key, value in self.store.keys.items() if value.created == fence]
-        for key in keys:
-            self.execute(lambda gone=key: self._delete(gone))  # type: ignore[misc]
-
-    def _delete(self, key: bytes) -> None:
-        self.store._delete(key, self.store.revision + 1)
-        self.store.revision += 1
+        there = [key for key, value in self.store.keys.items() if value.created == fence]
+        self.execute(lambda: self.store.call("kv/txn", txn([], [delete(key) for key in there]), self.world.now))
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -76,28 +76,27 @@ class Store:
             lease = int(operation.get("request_put", {}).get("lease", 0))
             if lease and lease not in self.leases:
                 raise LeaseNotFound("etcdserver: requested lease not found")
-        before, new = self.revision, self.revision + 1
-        responses = []
+        new = self.revision + 1  # of all that it changes, if it changes anything
+        responses: list[Message] = []
         for operation in operations:
             match operation:
                 case {"request_put": wanted}:
                     self._put(b64decode(wanted["key"]), b64decode(wanted.get("value", "")), wanted, new)
-                    responses.append({"response_put": {}})
+                    responses.append({"response_put": {"header": self._header()}})
                 case {"request_delete_range": wanted}:
                     gone = list(self._within(wanted))
                     for key in gone:
                         self._delete(key, new)
-                    responses.append({"response_delete_range": {"deleted": str(len(gone))} if gone else {}})
+                    deleted = {"deleted": str(len(gone))} if gone else {}
+                    responses.append({"response_delete_range": {"header": self._header(), **deleted}})
                 case {"request_range": wanted}:
                     responses.append({"response_range": self._range(wanted, now)})
-        if len(self.changes) and self.changes[-1].revision == new:
-            self.revision = new
-        answer: Message = (
-            {"header": self._header(), "responses": responses} if responses else {"header": self._header()}
-        )
-        if self.revision != before + 1 and self.revision != before:
-            raise AssertionError("a transaction makes one revision at most")
-        return {**answer, "succeeded": True} if succeeded else answer
+                case _:
+                    raise AssertionError(f"etcd knows no such operation: {operation}")
+        answer: Message = {"header": self._header()}
+        if succeeded:
+            answer["succeeded"] = True
+        return {**answer, "responses": responses} if responses else answer
 
     def _put(self, key: bytes, value: bytes, wanted: Mapping[str, Any], revision: int) -> None:
         lease = int(wanted.get("lease", 0))
@@ -108,21 +107,25 @@ class Store:
         self.keys[key] = Value(value, created, revision, version, lease)
         if lease:
             self.leases[lease].keys.add(key)
-        self.changes.append(Change(revision, key, is_delete=False))
+        self._changed(Change(revision, key, is_delete=False))
 
     def _delete(self, key: bytes, revision: int) -> None:
         old = self.keys.pop(key)
         if old.lease in self.leases:
             self.leases[old.lease].keys.discard(key)
-        self.changes.append(Change(revision, key, is_delete=True))
+        self._changed(Change(revision, key, is_delete=True))
+
+    def _changed(self, change: Change) -> None:
+        self.changes.append(change)
+        self.revision = change.revision
 
     def _range(self, message: Mapping[str, Any], now: float) -> Message:
         there = [(key, self.keys[key]) for key in self._within(message)]
         count, until = len(there), int(message.get("max_create_revision", 0))
         if until:
             there = [(key, value) for key, value in there if value.created <= until]
-        if message.get("sort_target") == "CREATE":
-            there.sort(key=_created, reverse=message.get("sort_order") == "DESCEND")
+        if "sort_target" in message:  # by create revision: nobody asks for another order
+            there.sort(key=_created, reverse=message["sort_order"] == "DESCEND")
         limit = int(message.get("limit", 0))
         answer: Message = {"header": self._header()}
         if limit and len(there) > limit:
@@ -181,14 +184,13 @@ class Store:
 
     def end_lease(self, lease_id: int) -> None:
         """With all its keys, in one revision."""
-        keys = sorted(self.leases[lease_id].keys)
-        for key in keys:
-            self._delete(key, self.revision + 1)
+        new = self.revision + 1
+        for key in sorted(self.leases[lease_id].keys):
+            self._delete(key, new)
         del self.leases[lease_id]
-        self.revision += bool(keys)
 
     def renew_all(self, now: float) -> float:
-        """What a new leader does, who does not know how much of them was left. By how much that prolongs them at most."""
+        """What a new leader does, who does not know how much of them is left. By how much that prolongs one at most."""
         before = {lease_id: lease.ends for lease_id, lease in self.leases.items()}
         for lease in self.leases.values():
             lease.ends = now + lease.ttl
