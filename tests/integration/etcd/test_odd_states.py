@@ -91,6 +91,19 @@ def test_one_lease_serves_all_locks_of_a_client_with_the_same_ttl(own_server: Se
     assert [lease.held for lease in leases] == [False] * 10
 
 
+def test_a_lock_that_is_taken_again_and_again_uses_the_same_key(
+    server: Server, url: str, prefix: str, client_of: Open
+) -> None:
+    """Etcd looks at all keys that ever were, until it is compacted: a new one each time makes it slower and slower."""
+    client, keys = client_of(url), set()
+
+    for _ in range(10):
+        with client.lock("a"), client.lock("b"):
+            keys.update(server.keys(prefix))
+
+    assert len(keys) == 2
+
+
 def test_a_dropped_lease_ends_although_the_client_s_etcd_lease_lives_on(url: str, client_of: Open) -> None:
     client, other = client_of(url), client_of(url)
     kept = taken(client, "kept", ttl=3)

@@ -1,6 +1,6 @@
 """Where a lock's tickets are in etcd, and what can be read off a ticket's key.
 
-    <prefix><name>/<nonce>.<kind>      one ticket; kind is x (exclusive), r (reader) or s<limit> (a permit)
+    <prefix><name>/<slot>.<kind>       one ticket; kind is x (exclusive), r (reader) or s<limit> (a permit)
     <prefix><name>                     the lock of method=key
     <prefix>%gone/<nonce>              a ticket that was withdrawn although it may still be on its way
 
@@ -37,9 +37,9 @@ class Keys:
     def folder(self, name: str) -> bytes:
         return self.base(name) + b"/"
 
-    def ticket(self, name: str, nonce: str, limit: int | None, *, exclusive: bool) -> bytes:
+    def ticket(self, name: str, slot: str, limit: int | None, *, exclusive: bool) -> bytes:
         kind = "x" if exclusive else "r" if limit is None else f"s{limit}"
-        return self.folder(name) + f"{nonce}.{kind}".encode()
+        return self.folder(name) + f"{slot}.{kind}".encode()
 
     def gone(self, nonce: str) -> bytes:
         # No name is written with a % before a g.

@@ -8,8 +8,8 @@ Nobody can come in ahead of a key that is there, since revisions only grow. So w
 it out is in, for as long as its own key is there; and that is part of the same transaction. Keys end by a delete, or
 with their lease: all tickets of a client with the same ttl share one (leases.py).
 
-Every request can be sent again: a ticket's key is named by its nonce and is created only if it is not there. What was
-withdrawn without knowing whether it had been heard leaves a mark under the same lease that keeps it from coming late.
+Every request can be sent again: a ticket's key is its own, and is created only if it is not there. What was withdrawn
+without knowing whether it had been heard leaves a mark under the same lease that keeps it from coming late.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from holdfast.core.tickets import (
     Waiting,
 )
 from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
@@ -74,6 +74,41 @@ class Place(NamedTuple):
     created: int
     is_next: bool = False  # exclusive, and only one is ahead
     watches: tuple[Watch, ...] = ()
+
+
+class Slots:
+    """What a client's keys are called. One is used again as soon as nothing about it can be under way any more.
+
+    etcd remembers every key that ever was, until it is compacted, and looks at all of them whenever it looks for those
+    that are there. A new one for each ticket would make a lock slower with every use.
+    """
+
+    def __init__(self, nonce: str) -> None:
+        self._client = nonce[-24:]
+        self._count = 0
+        self._free: list[str] = []
+        self._taken: dict[str, str] = {}  # by nonce
+
+    def of(self, nonce: str) -> str:
+        slot = self._taken.get(nonce)
+        if slot is None:
+            try:
+                slot = self._free.pop()  # one step, whatever other threads do
+            except IndexError:
+                self._count += 1
+                slot = f"{self._client}{self._count:08x}"
+            self._taken[nonce] = slot
+        return slot
+
+    def give_back(self, nonce: str) -> None:
+        """Its key is gone, and all that was asked about it was answered."""
+        slot = self._taken.pop(nonce, None)
+        if slot is not None:
+            self._free.append(slot)
+
+    def retire(self, nonce: str) -> None:
+        """Something about it may still come: never again."""
+        self._taken.pop(nonce, None)
 
 
 class View(NamedTuple):
@@ -101,17 +136,26 @@ class EtcdBackend:
         self._places: dict[str, Place] = {}  # by nonce: waiting tickets and granted ones
         self._granted: dict[str, tuple[Ticket, float]] = {}  # until when each may be believed
         self._unheard: dict[str, Lease] = {}  # tickets of which an enter had no answer: it may still come
+        self._left_unheard: set[str] = set()  # tickets of which a leave had no answer
+        self._slots = Slots(runtime.nonce())
+        self._occupied: set[str] = set()  # locks whose name is somebody's key, too
         port.listen(self._wakeups.wake)
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        if ticket.nonce in self._places:
-            return await self._enter(ticket, deadline, queue=queue)
-        if queue:
-            self._wakeups.expect(ticket.nonce)
-        async with self._port.turn(ticket.name, deadline=deadline):
-            return await self._enter(ticket, deadline, queue=queue)
+        try:
+            if ticket.nonce in self._places:
+                return await self._enter(ticket, deadline, queue=queue)
+            if queue:
+                self._wakeups.expect(ticket.nonce)
+            async with self._port.turn(ticket.name, deadline=deadline):
+                return await self._enter(ticket, deadline, queue=queue)
+        except BackendUnavailable as error:
+            if ticket.nonce in self._places or ticket.nonce in self._unheard:
+                # It is only the last of several requests of which nothing came.
+                raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
+            raise
 
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
         nonce = ticket.nonce
@@ -152,67 +196,71 @@ class EtcdBackend:
     async def _come_alone(self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool) -> View | None:
         """As an exclusive ticket, to the end of the queue; or, if it is not to wait, only if nobody is there."""
         key, folder, end = self._where(ticket)
-        new = absent(key) if queue else empty(folder, end)
-        created = [last(folder, end, 2), first(folder, end)]
-        answer = await self._create(
-            ticket, lease, only_if=new, then=created, otherwise=[first(folder, end)], deadline=deadline
-        )
+        if not queue:
+            answer = await self._create(ticket, lease, only_if=empty(folder, end), deadline=deadline)
+            if succeeded(answer):
+                return View(Place(lease, revision(answer)), is_in=True)
+            if found := await self._found(ticket, lease, answer, deadline):
+                return found
+            there = entries(answer, 3)
+            return View(None, is_in=False, holder=holder_of(there)) if there else None
+        answer = await self._create(ticket, lease, only_if=absent(key), then=[last(folder, end, 2)], deadline=deadline)
         if not succeeded(answer):
-            return await self._found(ticket, lease, answer, deadline) or View(
-                None, is_in=False, holder=holder_of(entries(answer, 2))
-            )
-        _, *ahead = entries(answer, 2)
-        return self._seen(ticket, Place(lease, revision(answer)), revision(answer), ahead, entries(answer, 3))
+            return await self._found(ticket, lease, answer, deadline)
+        place = Place(lease, revision(answer))
+        if len(entries(answer, 1)) == 1:
+            return View(place, is_in=True)
+        self._places[ticket.nonce] = place
+        return await self._look(ticket, place, deadline)
 
     async def _come_to_share(self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool) -> View | None:
         """As one of several: it takes a look first, since a limit has to be agreed on before anything is changed."""
         key, folder, end = self._where(ticket)
-        everybody = [all_in_order(folder, end), first(folder, end)]
-        answer = await self._create(ticket, lease, only_if=empty(folder, end), otherwise=everybody, deadline=deadline)
+        answer = await self._create(ticket, lease, only_if=empty(folder, end), deadline=deadline)
         now = revision(answer)
         if succeeded(answer):
             return View(Place(lease, now), is_in=True)
         if found := await self._found(ticket, lease, answer, deadline):
             return found
-        ahead, holder = entries(answer, 2), holder_of(entries(answer, 3))
+        holder, ahead = holder_of(entries(answer, 3)), entries(answer, 4)
         self._check_limit(ticket, ahead, holder)
         if not queue and obstacle(ticket, tickets_in(ahead)):
             return View(None, is_in=False, holder=holder)
         # Who does not wait comes only if nobody has come since. Some may have gone, and that does no harm.
         guard = absent(key) if queue else none_after(folder, end, now)
+        everybody = [all_in_order(folder, end), first(folder, end)]
         answer = await self._create(ticket, lease, only_if=guard, then=everybody, deadline=deadline)
         if not succeeded(answer):
             return None
-        *ahead, _ = entries(answer, 2)
+        *ahead, _ = entries(answer, 1)
         try:
             self._check_limit(ticket, ahead, holder)
         except LimitConflict:  # with one who came at the same time
             await self.leave([ticket], deadline=deadline)
             raise
-        return self._seen(ticket, Place(lease, revision(answer)), revision(answer), ahead, entries(answer, 3))
+        return self._seen(ticket, Place(lease, revision(answer)), revision(answer), ahead, entries(answer, 2))
 
     async def _create(
-        self,
-        ticket: Ticket,
-        lease: Lease,
-        *,
-        only_if: Message,
-        then: Sequence[Message] = (),
-        otherwise: Sequence[Message] = (),
-        deadline: float,
+        self, ticket: Ticket, lease: Lease, *, only_if: Message, then: Sequence[Message] = (), deadline: float
     ) -> Message:
-        """Create its key, unless it was withdrawn before; the answers to `then` and `otherwise` begin with number 2.
+        """Create its key, unless it was withdrawn before, or the lock is in use by method=key.
+
+        The answers to `then` begin with number 1. If it was not created: 0 is its own key, 3 the first of all, and 4
+        everybody's, if it shares the lock.
 
         Raises:
-            NameConflict: the lock is in use by method=key; then the key is not there any more.
+            OutcomeUnknown: no answer; or it was withdrawn before.
+            NameConflict: the lock is in use by method=key.
         """
-        key, base, gone = self._key(ticket), self._keys.base(ticket.name), self._keys.gone(ticket.nonce)
-        value = written(ticket, self._runtime.wall())
-        request = txn(
-            [only_if, absent(gone)],
-            [put(key, value, lease.id), get(base), *then],
-            [get(key, keys_only=True), get(gone, keys_only=True), *otherwise],
-        )
+        key, folder, end = self._where(ticket)
+        base, gone = self._keys.base(ticket.name), self._keys.gone(ticket.nonce)
+        compare = [only_if, absent(gone)]
+        if ticket.name not in self._occupied:
+            compare.append(absent(base))
+        why_not = [get(key, keys_only=True), get(gone, keys_only=True), get(base), first(folder, end)]
+        if not ticket.exclusive:
+            why_not.append(all_in_order(folder, end))
+        request = txn(compare, [put(key, written(ticket, self._runtime.wall()), lease.id), *then], why_not)
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline)
         except BaseException as error:
@@ -225,11 +273,12 @@ class EtcdBackend:
         if not succeeded(answer.message):
             if entries(answer.message, 1):
                 raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-        elif any(record(other.value).method == METHOD_KEY for other in entries(answer.message, 1)):
-            await self.leave([ticket], deadline=deadline)
-            raise NameConflict(
-                lock=ticket.name, reason="it is in use with method=key: let all programs use the same method"
-            )
+            for other in entries(answer.message, 2):
+                if record(other.value).method == METHOD_KEY:
+                    raise NameConflict(
+                        lock=ticket.name, reason="it is in use with method=key: let all programs use the same method"
+                    )
+                self._occupied.add(ticket.name)  # by something that is no lock: tickets find room below it
         return answer.message
 
     async def _found(self, ticket: Ticket, lease: Lease, answer: Message, deadline: float) -> View | None:
@@ -256,7 +305,9 @@ class EtcdBackend:
         answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
         if place.is_next and succeeded(answer):
             return View(place, is_in=True)
-        if not entries(answer, 0):  # its lease has ended, or somebody deleted it: its place is lost
+        if not any(
+            one.created == place.created for one in entries(answer, 0)
+        ):  # its lease has ended, or somebody deleted it: its place is lost
             self._places.pop(ticket.nonce, None)
             return None
         view = self._seen(ticket, place, revision(answer), entries(answer, 1), entries(answer, 2))
@@ -320,6 +371,9 @@ class EtcdBackend:
                 continue
             except ClusterChanged:
                 found = [False] * len(tickets)
+            except BaseException:
+                self._left_unheard.update(ticket.nonce for ticket in tickets)
+                raise
             else:
                 found = [deleted(answer.message, number) for number in range(len(tickets))]
             for ticket in tickets:
@@ -353,7 +407,8 @@ class EtcdBackend:
             request = txn([], [get(self._key(ticket), keys_only=True) for ticket in some])
             answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
             for number, ticket in enumerate(some):
-                if entries(answer, number):
+                place = self._places.get(ticket.nonce)
+                if place is not None and any(one.created == place.created for one in entries(answer, number)):
                     believed = self._believed(ticket, lease, sent)
                     outcomes[ticket.nonce] = Live(believed)
                     if ticket.nonce in self._granted:
@@ -444,14 +499,20 @@ class EtcdBackend:
         self._stop_waiting(nonce)
         self._places.pop(nonce, None)
         self._granted.pop(nonce, None)
-        self._unheard.pop(nonce, None)
+        if nonce in self._unheard or nonce in self._left_unheard:
+            self._unheard.pop(nonce, None)
+            self._left_unheard.discard(nonce)
+            self._slots.retire(nonce)
+        else:
+            self._slots.give_back(nonce)
 
     def _stop_waiting(self, nonce: str) -> None:
         if self._wakeups.forget(nonce):
             self._port.unfollow(nonce)
 
     def _key(self, ticket: Ticket) -> bytes:
-        return self._keys.ticket(ticket.name, ticket.nonce, ticket.limit, exclusive=ticket.exclusive)
+        slot = self._slots.of(ticket.nonce)
+        return self._keys.ticket(ticket.name, slot, ticket.limit, exclusive=ticket.exclusive)
 
     def _where(self, ticket: Ticket) -> tuple[bytes, bytes, bytes]:
         folder = self._keys.folder(ticket.name)

@@ -26,10 +26,10 @@ class Record(NamedTuple):
     nonce: str = ""
 
 
-def written(ticket: Ticket, since: float, method: str = "", nonce: str = "") -> bytes:
-    extra = f'"method":"{method}","nonce":"{nonce}",' if method else ""
-    agent = json.dumps(ticket.agent)
-    return f'{{"holdfast":1,{extra}"since":{since:.6f},"agent":{agent},"info":{ticket.info}}}'.encode()
+def written(ticket: Ticket, since: float, method: str = "") -> bytes:
+    extra = f'"method":"{method}",' if method else ""
+    who_and_when = f'"nonce":"{ticket.nonce}","since":{since:.6f},"agent":{json.dumps(ticket.agent)}'
+    return f'{{"holdfast":1,{extra}{who_and_when},"info":{ticket.info}}}'.encode()
 
 
 def record(value: bytes) -> Record:

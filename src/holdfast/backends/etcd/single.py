@@ -89,12 +89,12 @@ class KeyBackend:
                 # It does not wait, so nobody will withdraw it; but what another member was asked may still come.
                 (left,) = await self.leave([ticket], deadline=deadline)
                 if isinstance(left, BackendError):
-                    raise left
+                    raise OutcomeUnknown(backend=left.backend, problem=left.problem)
             return outcome
 
     async def _enter(self, ticket: Ticket, lease: Lease, deadline: float) -> Granted | Waiting:
         base, folder, gone = self._keys.base(ticket.name), self._keys.folder(ticket.name), self._keys.gone(ticket.nonce)
-        value = written(ticket, self._runtime.wall(), METHOD_KEY, ticket.nonce)
+        value = written(ticket, self._runtime.wall(), METHOD_KEY)
         request = txn(
             [absent(base), absent(gone)],
             [put(base, value, lease.id), first(folder, after(folder))],
@@ -113,7 +113,10 @@ class KeyBackend:
         now = revision(answer.message)
         if succeeded(answer.message):
             if entries(answer.message, 1):
-                await self._delete(base, now, deadline)
+                self._granted(ticket, lease, now, sent)  # for now: whoever cannot give it back owes that
+                (left,) = await self.leave([ticket], deadline=deadline)
+                if isinstance(left, BackendError):
+                    raise OutcomeUnknown(backend=left.backend, problem=left.problem)
                 raise NameConflict(
                     lock=ticket.name, reason="it is in use without method=key: let all programs use the same method"
                 )

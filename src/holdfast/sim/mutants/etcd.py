@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases
 from holdfast.backends.etcd.messages import all_in_order, entries, first, last, revision, txn
-from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.protocol import EtcdBackend, Slots
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError
@@ -71,16 +71,17 @@ class OwnKeyNotLookedAt(EtcdBackend):
         return Granted(place.created, lease_deadline(sent, ticket.ttl, GRANULARITY))
 
 
+class OneSlot(Slots):
+    def of(self, nonce: str) -> str:
+        return f"{self._client}{0:08x}"
+
+
 class KeyNamedByLease(EtcdBackend):
     """As Go's Mutex does: who takes a lock again has the same key, and an old release ends the new lease."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._names: dict[tuple[str, int | None], str] = {}
-
-    def _key(self, ticket: Ticket) -> bytes:
-        name = self._names.setdefault((ticket.name, ticket.limit), ticket.nonce)
-        return super()._key(ticket._replace(nonce=name))
+        self._slots = OneSlot(self._runtime.nonce())
 
 
 class UsedToTheEnd(Leases):

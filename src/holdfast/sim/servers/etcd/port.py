@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.etcd.port import Answer, Watch
-from holdfast.errors import BackendError, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.sim.network import Link
@@ -47,7 +47,10 @@ class SimPort:
             return Answer(await self._ask(lambda: self._server.answer(method, message), half), now)
         except OutcomeUnknown:
             sent = self._runtime.now()
-            answer = await self._ask(lambda: self._server.answer(method, message), deadline)
+            try:
+                answer = await self._ask(lambda: self._server.answer(method, message), deadline)
+            except BackendUnavailable as error:
+                raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
             return Answer(answer, sent, repeated=True)
 
     def turn(self, name: str, *, deadline: float) -> contextlib.AbstractAsyncContextManager[None]:

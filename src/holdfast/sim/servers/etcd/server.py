@@ -134,7 +134,7 @@ class EtcdServer(Server):
             for number, one in enumerate(there):
                 is_in = number == 0 if one.exclusive else is_open and (one.limit is None or number < one.limit)
                 is_open = is_open and not one.exclusive
-                nonce = one.key[one.key.rindex(b"/") + 1 :].partition(b".")[0].decode()
+                nonce = record(self.store.keys[one.key].value).nonce
                 found[nonce] = Entry(name, one.created, one.created if is_in else None, one.limit, one.exclusive)
         return found
 
