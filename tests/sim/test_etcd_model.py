@@ -73,6 +73,8 @@ class Requests:
                 return ("lease/revoke", {"ID": str(lease)}) if draw.random() < 0.3 else self._range(revision)
             case 3:
                 return self._range(revision)
+            case 4:
+                return "kv/deleterange", delete(draw.choice(KEYS))["request_delete_range"]
             case _:
                 branch = [self._operation(revision, lease) for _ in range(draw.randrange(4))]
                 changed = [one[kind]["key"] for one in branch for kind in one if kind != "request_range"]

@@ -115,7 +115,7 @@ def test_an_enter_that_arrives_after_it_was_withdrawn_takes_nothing(server: Serv
 def test_a_lost_answer_to_a_release_is_made_up_for(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
     client = client_of(through(proxy, prefix))
     lease = taken(client, "a")
-    proxy.lose_next_reply("request_delete_range")
+    proxy.lose_next_reply("delete")
 
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.release()

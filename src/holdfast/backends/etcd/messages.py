@@ -93,7 +93,10 @@ def watch_request(watch: Watch) -> Message:
 
 
 def encoded(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode()
+    return _encode(message).encode()
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # made once: it takes its time
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,6 +117,11 @@ def entries(answer: Message, number: int) -> list[Entry]:
 
 def deleted(answer: Message, number: int) -> bool:
     return bool(int(answer["responses"][number]["response_delete_range"].get("deleted", 0)))
+
+
+def all_deleted(answer: Message, count: int) -> list[bool]:
+    """Of the first so many operations, which are deletes: whether there was something."""
+    return [deleted(answer, number) for number in range(count)]
 
 
 def entry(found: Message) -> Entry:

@@ -23,10 +23,10 @@ from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases
 from holdfast.backends.etcd.messages import (
     Entry,
     absent,
+    all_deleted,
     all_in_order,
     created_at,
     delete,
-    deleted,
     empty,
     entries,
     entry,
@@ -204,8 +204,12 @@ class EtcdBackend:
                 return found
             there = entries(answer, 3)
             return View(None, is_in=False, holder=holder_of(there)) if there else None
-        answer = await self._create(ticket, lease, only_if=absent(key), then=[last(folder, end, 2)], deadline=deadline)
+        answer = await self._create(
+            ticket, lease, only_if=absent(key), then=[last(folder, end, 2)], deadline=deadline, explains=False
+        )
         if not succeeded(answer):
+            answer = (await self._port.call("kv/txn", txn([], self._why_not(ticket)), deadline=deadline)).message
+            self._check_refusal(ticket, answer)
             return await self._found(ticket, lease, answer, deadline)
         place = Place(lease, revision(answer))
         if len(entries(answer, 1)) == 1:
@@ -241,25 +245,29 @@ class EtcdBackend:
         return self._seen(ticket, Place(lease, revision(answer)), revision(answer), ahead, entries(answer, 2))
 
     async def _create(
-        self, ticket: Ticket, lease: Lease, *, only_if: Message, then: Sequence[Message] = (), deadline: float
+        self,
+        ticket: Ticket,
+        lease: Lease,
+        *,
+        only_if: Message,
+        then: Sequence[Message] = (),
+        deadline: float,
+        explains: bool = True,
     ) -> Message:
         """Create its key, unless it was withdrawn before, or the lock is in use by method=key.
 
-        The answers to `then` begin with number 1. If it was not created: 0 is its own key, 3 the first of all, and 4
-        everybody's, if it shares the lock.
+        The answers to `then` begin with number 1. If it was not created they are those of `_why_not`, unless nobody
+        wants to know.
 
         Raises:
             OutcomeUnknown: no answer; or it was withdrawn before.
             NameConflict: the lock is in use by method=key.
         """
-        key, folder, end = self._where(ticket)
-        base, gone = self._keys.base(ticket.name), self._keys.gone(ticket.nonce)
-        compare = [only_if, absent(gone)]
+        key = self._key(ticket)
+        compare = [only_if, absent(self._keys.gone(ticket.nonce))]
         if ticket.name not in self._occupied:
-            compare.append(absent(base))
-        why_not = [get(key, keys_only=True), get(gone, keys_only=True), get(base), first(folder, end)]
-        if not ticket.exclusive:
-            why_not.append(all_in_order(folder, end))
+            compare.append(absent(self._keys.base(ticket.name)))
+        why_not = self._why_not(ticket) if explains else ()
         request = txn(compare, [put(key, written(ticket, self._runtime.wall()), lease.id), *then], why_not)
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline)
@@ -270,16 +278,26 @@ class EtcdBackend:
             raise
         if answer.repeated:
             self._unheard[ticket.nonce] = lease
-        if not succeeded(answer.message):
-            if entries(answer.message, 1):
-                raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-            for other in entries(answer.message, 2):
-                if record(other.value).method == METHOD_KEY:
-                    raise NameConflict(
-                        lock=ticket.name, reason="it is in use with method=key: let all programs use the same method"
-                    )
-                self._occupied.add(ticket.name)  # by something that is no lock: tickets find room below it
+        if explains and not succeeded(answer.message):
+            self._check_refusal(ticket, answer.message)
         return answer.message
+
+    def _why_not(self, ticket: Ticket) -> list[Message]:
+        """Its own key; whether it was withdrawn; the other method's key; the first of all; and, if it shares, all."""
+        key, folder, end = self._where(ticket)
+        base, gone = self._keys.base(ticket.name), self._keys.gone(ticket.nonce)
+        why_not = [get(key, keys_only=True), get(gone, keys_only=True), get(base), first(folder, end)]
+        return why_not if ticket.exclusive else [*why_not, all_in_order(folder, end)]
+
+    def _check_refusal(self, ticket: Ticket, answer: Message) -> None:
+        if entries(answer, 1):
+            raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+        for other in entries(answer, 2):
+            if record(other.value).method == METHOD_KEY:
+                raise NameConflict(
+                    lock=ticket.name, reason="it is in use with method=key: let all programs use the same method"
+                )
+            self._occupied.add(ticket.name)  # by something that is no lock: tickets find room below it
 
     async def _found(self, ticket: Ticket, lease: Lease, answer: Message, deadline: float) -> View | None:
         """What a ticket sees whose key is there already, from an earlier request whose answer was lost."""
@@ -362,9 +380,12 @@ class EtcdBackend:
             unheard = [(ticket, self._unheard[ticket.nonce]) for ticket in tickets if ticket.nonce in self._unheard]
             # What may still be on its way comes under the same lease as this mark: one ends with the other.
             marks = [put(self._keys.gone(one.nonce), b"", lease.id) for one, lease in unheard if not lease.is_over]
-            request = txn([], [*(delete(self._key(ticket)) for ticket in tickets), *marks])
+            deletes = [delete(self._key(ticket)) for ticket in tickets]
+            is_plain = len(deletes) == 1 and not marks  # nearly always
+            method = "kv/deleterange" if is_plain else "kv/txn"
+            request = deletes[0]["request_delete_range"] if is_plain else txn([], [*deletes, *marks])
             try:
-                answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
+                answer = (await self._port.call(method, request, deadline=deadline, once=True)).message
             except LeaseNotFound:
                 for lease in {lease for _, lease in unheard}:
                     await self._leases.keep(lease, deadline)  # to see which of them
@@ -375,7 +396,7 @@ class EtcdBackend:
                 self._left_unheard.update(ticket.nonce for ticket in tickets)
                 raise
             else:
-                found = [deleted(answer.message, number) for number in range(len(tickets))]
+                found = [bool(int(answer.get("deleted", 0)))] if is_plain else all_deleted(answer, len(tickets))
             for ticket in tickets:
                 self._forget(ticket.nonce)
             return found

@@ -60,6 +60,7 @@ class Store:
         verbs: Mapping[str, Callable[[Mapping[str, Any], float], Message]] = {
             "kv/txn": self._txn,
             "kv/range": self._range,
+            "kv/deleterange": self._delete_range,
             "lease/grant": self._grant,
             "lease/keepalive": self._keep_alive,
             "lease/revoke": self._revoke,
@@ -84,11 +85,7 @@ class Store:
                     self._put(b64decode(wanted["key"]), b64decode(wanted.get("value", "")), wanted, new)
                     responses.append({"response_put": {"header": self._header()}})
                 case {"request_delete_range": wanted}:
-                    gone = list(self._within(wanted))
-                    for key in gone:
-                        self._delete(key, new)
-                    deleted = {"deleted": str(len(gone))} if gone else {}
-                    responses.append({"response_delete_range": {"header": self._header(), **deleted}})
+                    responses.append({"response_delete_range": self._delete_all(wanted, new)})
                 case {"request_range": wanted}:
                     responses.append({"response_range": self._range(wanted, now)})
                 case _:
@@ -97,6 +94,16 @@ class Store:
         if succeeded:
             answer["succeeded"] = True
         return {**answer, "responses": responses} if responses else answer
+
+    def _delete_range(self, message: Mapping[str, Any], now: float) -> Message:
+        return self._delete_all(message, self.revision + 1)
+
+    def _delete_all(self, wanted: Mapping[str, Any], revision: int) -> Message:
+        gone = list(self._within(wanted))
+        for key in gone:
+            self._delete(key, revision)
+        deleted = {"deleted": str(len(gone))} if gone else {}
+        return {"header": self._header(), **deleted}
 
     def _put(self, key: bytes, value: bytes, wanted: Mapping[str, Any], revision: int) -> None:
         lease = int(wanted.get("lease", 0))
