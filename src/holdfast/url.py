@@ -74,6 +74,11 @@ _MEMCACHED = ("prefix", "connect_timeout", "io_timeout")
 SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED)
 SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS))
 
+_ETCD = ("prefix", "raw_names", "method", "connect_timeout")
+
+SCHEMES["etcd"] = Scheme("holdfast.backends.etcd", options=_ETCD)
+SCHEMES["etcds"] = Scheme("holdfast.backends.etcd", options=(*_ETCD, *_TLS))
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword

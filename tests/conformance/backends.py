@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
@@ -46,6 +47,11 @@ BACKENDS = [
         lambda _: postgresql.fresh_url(),
         Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK),
     ),
+    Case(
+        "etcd",
+        lambda _: etcd.fresh_url(),
+        Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK),
+    ),
 ]
 
 # Other shapes and methods of these: in our own suite, as far as they go.
@@ -61,6 +67,13 @@ CASES = [
         shows_waiters=False,
     ),
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
+    Case(
+        "etcd-key",
+        lambda _: etcd.fresh_url(method="key"),
+        Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.NONE, Wake.PUSH, Scope.NETWORK),
+        shares=False,
+        shows_waiters=False,
+    ),
     Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
     Case("memcached", lambda _: memcached.fresh_url(), _CACHE, shares=False, shows_waiters=False),
 ]

@@ -33,6 +33,8 @@ EXAMPLE_URLS = {
     "postgres": "postgres://app@db.example:5432/app",
     "memcached": "memcached://one.example,two.example",
     "memcacheds": "memcacheds://cache.example",
+    "etcd": "etcd://one.example,two.example,three.example",
+    "etcds": "etcds://one.example,two.example,three.example",
 }
 
 

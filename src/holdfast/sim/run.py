@@ -19,6 +19,7 @@ from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.resource import Resource
+from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.memory import MemoryServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
@@ -42,6 +43,8 @@ SERVERS: Mapping[str, type[Server]] = {
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
     "memcached": MemcachedServer,
+    "etcd": EtcdServer,
+    "etcd-key": EtcdKeyServer,
 }
 
 HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work

@@ -1,0 +1,70 @@
+"""What etcd's errors mean: translated here and nowhere else.
+
+The gateway passes on gRPC's code and etcd's message. Only of a few it is certain that nothing was done; a request that
+timed out inside the server, or met a change of leader, may have been done.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+
+_NOT_FOUND = 404
+_INVALID, _PERMISSION_DENIED, _EXHAUSTED, _UNAUTHENTICATED = 3, 7, 8, 16
+
+# Said before anything is proposed to the cluster.
+_NOTHING_DONE = ("no leader", "too many requests", "not capable", "rpc not supported for learner", "unhealthy cluster")
+_TOKEN_IS_OLD = ("invalid auth token", "revision of auth store is old", "user name is empty", "user name not found")
+
+
+class TokenRefused(Exception):
+    """Nothing was done, for want of a good token: authenticate, then ask again. Never leaves this package."""
+
+
+class NoAuthentication(Exception):
+    """The cluster asks nobody for a password. Never leaves this package."""
+
+
+def refusal(status: int, body: bytes, url: str, node: str) -> Exception:
+    """What to raise for an answer that is not 200."""
+    if b"CommonName of client sending a request against gateway" in body:
+        return ConfigurationError(
+            f"{url}: with authentication on, etcd's JSON gateway takes no client certificate that has a CommonName: "
+            "use one without (and a user and password), or turn authentication or --client-cert-auth off"
+        )
+    try:
+        said: Any = json.loads(body)
+        message, code = str(said.get("message") or said["error"]), int(said.get("code", 0))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _not_etcd(status, body, url, node)
+    words = message.removeprefix("etcdserver: ")
+    if words == "requested lease not found":
+        return LeaseNotFound(message)
+    if code == _UNAUTHENTICATED or words in _TOKEN_IS_OLD:
+        return TokenRefused(message)
+    if words == "authentication is not enabled":
+        return NoAuthentication(message)
+    if code == _PERMISSION_DENIED or words == "permission denied":
+        return ConfigurationError(f"{url}: this user lacks a right that locks need, on the keys of prefix=: {message}")
+    if words.startswith("authentication failed"):
+        return ConfigurationError(f"{url}: etcd did not accept this user and password")
+    problem = f"{node}: {message}"
+    if "database space exceeded" in words:
+        problem = f"{problem}: it takes no new keys until space is freed and `etcdctl alarm disarm` was run"
+        return BackendUnavailable(backend=url, problem=problem)
+    if code in (_INVALID, _EXHAUSTED) or any(known in words for known in _NOTHING_DONE):
+        return BackendUnavailable(backend=url, problem=problem)
+    return OutcomeUnknown(backend=url, problem=problem)
+
+
+def _not_etcd(status: int, body: bytes, url: str, node: str) -> Exception:
+    text = " ".join(body[:100].decode(errors="replace").split())
+    if status == _NOT_FOUND:
+        return BackendUnavailable(
+            backend=url,
+            problem=f"{node} has no JSON gateway at /v3 (etcd 3.4 and later have one, unless it is turned off): {text}",
+        )
+    return OutcomeUnknown(backend=url, problem=f"{node} answered {status}: {text}")

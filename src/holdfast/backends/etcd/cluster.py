@@ -1,0 +1,274 @@
+"""The port: connections to the members of one cluster, asked one after the other, and the listener; written once.
+
+A member that does not answer must not use up the caller's time: each gets its share of what is left, and the next
+request goes to the one that answered last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.etcd import answers
+from holdfast.backends.etcd.answers import NoAuthentication, TokenRefused
+from holdfast.backends.etcd.listening import Background, Listener
+from holdfast.backends.etcd.messages import encoded
+from holdfast.backends.etcd.port import Answer, ClusterChanged, Message, Watch
+from holdfast.backends.etcd.wires import Eyes, NotAnswered, NotSent, Wire
+from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.address import Node, Place
+    from holdfast.core.ports import Runtime
+
+CONNECTIONS_MAX = 16  # in use at the same time
+_OK = 200
+_ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
+_TOKENS_MAX = 2  # times that a request is repeated with a new token
+
+
+class Cluster:
+    """One cluster, as port.py has it."""
+
+    def __init__(self, place: Place, eyes: Eyes, background: Background, runtime: Runtime) -> None:
+        self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
+        self._at = 0  # the member that is asked first
+        self._idle: dict[Node, list[Wire]] = {node: [] for node in place.nodes}
+        # All of them, and those in use, weakly: one that an interrupt has dropped does not count any more.
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._busy: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._waiting = 0
+        self._freed = runtime.event()
+        self._token = ""
+        self._needs_token = bool(place.user)
+        self._cluster_id = ""
+        self._closed = False
+        self._listener = Listener(place.url, self, eyes, background, runtime)
+
+    async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
+        url, nodes = self._place.url, self._place.nodes
+        body = encoded(message)
+        started = self._at
+        unheard: OutcomeUnknown | None = None
+        refused: BackendUnavailable | None = None
+        for number in range(len(nodes)):
+            at = (started + number) % len(nodes)
+            now = self._now()
+            until = now + (deadline - now) / (len(nodes) - number)
+            try:
+                answer, sent = await self._ask(nodes[at], method, body, until)
+            except BackendUnavailable as error:
+                refused = error
+            except OutcomeUnknown as error:
+                unheard = error
+            else:
+                return Answer(answer, sent, repeated=unheard is not None)
+            if self._at == at:
+                self._at = (at + 1) % len(nodes)
+            if unheard is not None and once:
+                break
+        raise unheard or refused or BackendUnavailable(backend=url, problem="there is no server to ask")
+
+    def turn(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()  # threads come as they come
+
+    async def _ask(self, node: Node, method: str, body: bytes, until: float) -> tuple[Message, float]:
+        """Ask this member.
+
+        Raises:
+            BackendUnavailable, OutcomeUnknown: another one may be asked.
+            LeaseNotFound, ClusterChanged, ConfigurationError: another one would say the same.
+        """
+        url = self._place.url
+        refused: Exception | None = None
+        for _ in range(_TOKENS_MAX):
+            token = self._token or await self._authenticate(node, until)
+            try:
+                return await self._exchange(node, method, token, body, until)
+            except TokenRefused as error:
+                if not self._place.user:
+                    raise ConfigurationError(f"{url}: etcd asks for a user and a password: {error}") from error
+                refused = error
+                self._needs_token = True
+                if self._token == token:
+                    self._token = ""
+        raise BackendUnavailable(backend=url, problem=f"{node} refuses its own token: {refused}")
+
+    async def _exchange(self, node: Node, method: str, token: str, body: bytes, until: float) -> tuple[Message, float]:
+        url = self._place.url
+        wire = self._take(node) or await self._wait_or_open(node, until)
+        self._busy.add(wire)
+        sent = self._now()
+        try:
+            response = await wire.ask(f"/v3/{method}", token, body, until)
+        except NotSent as error:
+            raise BackendUnavailable(backend=url, problem=f"{node}: {error}") from error
+        except NotAnswered as error:
+            raise OutcomeUnknown(backend=url, problem=f"{node}: {error}") from error
+        finally:
+            self._give(wire)
+        if response.status != _OK:
+            raise answers.refusal(response.status, response.body, url, str(node))
+        try:
+            message: Message = json.loads(response.body)
+        except ValueError as error:
+            raise OutcomeUnknown(backend=url, problem=f"{node} answered no JSON: {error}") from error
+        if "error" in message:  # of a stream, such as keep-alive: its head had been sent by then
+            said = message["error"]
+            code = said.get("grpc_code", 0) if isinstance(said, dict) else 0
+            text = said.get("message", "") if isinstance(said, dict) else str(said)
+            raise answers.refusal(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
+        self._check_cluster(message)
+        return message, sent
+
+    def _check_cluster(self, message: Message) -> None:
+        header = (message.get("result") or message).get("header") or {}
+        found = header.get("cluster_id", "")
+        if found and not self._cluster_id:
+            self._cluster_id = found
+        if found and found != self._cluster_id:
+            raise ClusterChanged(
+                f"{self._place.url}: this is another etcd cluster than before ({found}, not {self._cluster_id}): it "
+                "was restored from a snapshot, or the servers do not belong together. Revisions, which are the fences, "
+                "may have gone back: make sure they have not (restore with --bump-revision), then make a new client"
+            )
+
+    async def _authenticate(self, node: Node, until: float) -> str:
+        if not self._needs_token:
+            return ""
+        body = encoded({"name": self._place.user, "password": self._place.password})
+        try:
+            message, _ = await self._exchange(node, "auth/authenticate", "", body, until)
+        except NoAuthentication:
+            self._needs_token = False  # until somebody turns it on
+            return ""
+        except OutcomeUnknown as error:  # of authenticating, that is: nothing else was asked
+            raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
+        self._token = str(message["token"])
+        return self._token
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, node: Node, until: float) -> Wire:
+        """A connection of its own, for the caller alone.
+
+        Raises:
+            BackendUnavailable: this member cannot be reached.
+        """
+        wire = Wire(node, self._eyes, self._runtime)
+        self._wires.add(wire)
+        try:
+            await wire.connect(self._place.tls, min(until, self._now() + self._place.connect_timeout))
+        except OSError as error:
+            raise BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}") from error
+        return wire
+
+    async def open_stream(self, method: str, body: bytes, until: float) -> Wire:
+        """Begin a request whose answer does not end, at the first member that takes it; the caller reads it.
+
+        Raises:
+            BackendUnavailable, ConfigurationError: none does.
+        """
+        problem = BackendUnavailable(backend=self._place.url, problem="there is no server to ask")
+        for number in range(len(self._place.nodes)):
+            node = self._place.nodes[(self._at + number) % len(self._place.nodes)]
+            now = self._now()
+            share = now + (until - now) / (len(self._place.nodes) - number)
+            wire: Wire | None = None
+            try:
+                token = self._token or await self._authenticate(node, share)
+                wire = await self.open(node, share)
+                await wire.send(f"/v3/{method}", token, body, share)
+            except BackendUnavailable as error:
+                problem = error
+            except (NotSent, OSError) as error:
+                problem = BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}")
+            except BaseException:
+                if wire is not None:
+                    wire.close()
+                raise
+            else:
+                return wire
+            if wire is not None:
+                wire.close()
+        raise problem
+
+    def token_refused(self) -> None:
+        """The next request authenticates anew."""
+        self._token = ""
+
+    def move_on(self, node: Node) -> None:
+        """This member is silent: ask another one first."""
+        if self._place.nodes[self._at] == node:
+            self._at = (self._at + 1) % len(self._place.nodes)
+
+    def _take(self, node: Node) -> Wire | None:
+        while True:
+            try:
+                wire = self._idle[node].pop()  # one step, whatever other threads do
+            except IndexError:
+                return None
+            if not wire.is_dead():
+                return wire
+            wire.close()
+
+    def _give(self, wire: Wire) -> None:
+        self._busy.discard(wire)
+        if self._closed or not wire.is_open:
+            wire.close()
+        else:
+            self._idle[wire.node].append(wire)
+        if self._waiting:
+            self._freed.set()
+
+    async def _wait_or_open(self, node: Node, until: float) -> Wire:
+        while len(self._busy) >= CONNECTIONS_MAX:
+            now = self._now()
+            if now >= until:
+                problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
+                raise BackendUnavailable(backend=self._place.url, problem=problem)
+            self._waiting += 1
+            try:
+                self._freed.clear()
+                if (wire := self._take(node)) is not None:
+                    return wire
+                await self._freed.wait(min(until, now + _ROOM_LOOK))
+            finally:
+                self._waiting -= 1
+            if (wire := self._take(node)) is not None:
+                return wire
+        return await self.open(node, until)
+
+    # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
+        self._listener.follow(nonce, watches)
+
+    def unfollow(self, nonce: str) -> None:
+        self._listener.unfollow(nonce)
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._listener.listen(wake)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        """Keep no connection. Who was just waiting can still withdraw, on one that is closed when that is done."""
+        self._closed = True
+        await self._listener.close()
+        for idle in self._idle.values():
+            while idle:
+                with contextlib.suppress(IndexError):
+                    idle.pop().close()
+
+    def abandon(self) -> None:
+        self._closed = True
+        self._listener.abandon()
+        for idle in self._idle.values():
+            idle.clear()
+        for wire in list(self._wires):
+            wire.abandon()

@@ -1,0 +1,147 @@
+"""etcd's leases of one client: one for each ttl, shared by all tickets with that ttl, kept alive by whoever uses it.
+
+A ticket lives as long as its key, and its key as long as the lease at most. So what a holder may believe is counted
+from the last *answered* grant or keep-alive of the lease, from the moment before it was sent:
+
+    granted ──keep-alive answered──▶ counted anew from before it was sent
+       │                └─ "no such lease" ─▶ over: every key is gone, and every ticket with it
+       └── nobody uses it ─▶ it runs out on the server by itself
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING
+
+from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.core.clock import lease_deadline
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.backends.etcd.port import EtcdPort
+    from holdfast.core.ports import Event, Runtime
+
+GRANULARITY = 0.0  # etcd lets a lease go after its ttl, by up to half a second, and never before
+FRESH = 0.8  # of its ttl a lease must have before it, for a ticket to enter under it
+LEASE_OVER = "its etcd lease is over: it ran out, or somebody revoked it"
+SAME_MOMENT = 0.02  # seconds: a keep-alive this old will do for who asks for one now
+
+
+class Lease:
+    """One lease on the server."""
+
+    __slots__ = ("asked", "deadline", "id", "is_over", "reaped", "sent", "ttl")
+
+    def __init__(self, lease_id: int, asked: int) -> None:
+        self.id = lease_id
+        self.asked = self.ttl = asked  # seconds; the server may have given more than was asked for
+        self.is_over = False
+        self.sent = self.deadline = 0.0
+        self.reaped = 0.0  # the keep-alive after which it was last seen to that nothing dropped lives on under it
+
+    def answered(self, ttl: int, sent: float) -> None:
+        """The server has let it run for its ttl again."""
+        if sent > self.sent:
+            self.ttl, self.sent = ttl, sent
+            self.deadline = lease_deadline(sent, ttl, GRANULARITY)
+
+
+class Leases:
+    """Those of one client. Of callers that want the same lease at the same time, one asks the server."""
+
+    def __init__(self, url: str, port: EtcdPort, runtime: Runtime) -> None:
+        self._url, self._port, self._runtime = url, port, runtime
+        self._mutex = runtime.mutex()
+        self._current: dict[int, Lease] = {}  # by the ttl that was asked for
+        self._asking: dict[int, Event] = {}  # somebody asks the server about it just now
+
+    async def fresh(self, ttl: float, deadline: float) -> Lease:
+        """The lease for tickets with this ttl, with most of its time before it."""
+        seconds = max(1, math.ceil(ttl))
+        lease = self._current.get(seconds)
+        if lease is not None and self._is_fresh(lease):
+            return lease
+        while True:
+            lease = await self._ask(seconds, self._is_fresh, deadline)
+            if lease is not None:
+                return lease
+
+    async def keep(self, lease: Lease, deadline: float) -> bool:
+        """Keep it alive; False if it is over."""
+        since = self._runtime.now() - SAME_MOMENT
+        while not lease.is_over and lease.sent < since:
+            await self._ask(lease.asked, lambda one: one is not lease or one.sent >= since, deadline)
+        return not lease.is_over
+
+    def is_over(self, lease: Lease) -> None:
+        """The server does not know it any more."""
+        lease.is_over = True
+        with self._mutex:
+            if self._current.get(lease.asked) is lease:
+                del self._current[lease.asked]
+
+    async def remaining(self, lease_id: int, deadline: float) -> float:
+        """How many seconds a lease has left, anybody's."""
+        if not lease_id:
+            return math.inf  # somebody put the key there by hand
+        answer = await self._port.call("lease/timetolive", {"ID": str(lease_id)}, deadline=deadline)
+        return float(answer.message.get("TTL", 0))
+
+    async def close(self, deadline: float) -> None:
+        """Give them back, and what is left under them. If that does not work out they run out by themselves."""
+        with self._mutex:
+            leases = list(self._current.values())
+            self._current.clear()
+        for lease in leases:
+            lease.is_over = True
+            with contextlib.suppress(BackendError, ConfigurationError, LeaseNotFound):
+                await self._port.call("lease/revoke", {"ID": str(lease.id)}, deadline=deadline, once=True)
+
+    async def _ask(self, seconds: int, will_do: Callable[[Lease], bool], deadline: float) -> Lease | None:
+        """The lease as it is if that will do, else after one question to the server; None: ask again.
+
+        Who finds another one asking waits for that one's answer.
+        """
+        mine = self._runtime.event()
+        try:
+            with self._mutex:
+                lease = self._current.get(seconds)
+                if lease is not None and will_do(lease):
+                    return lease
+                asking = self._asking.setdefault(seconds, mine)
+            if asking is not mine:
+                if not await asking.wait(deadline):
+                    raise BackendUnavailable(backend=self._url, problem="others asked about the lease all the time")
+                return None
+            if lease is None:
+                return await self._grant(seconds, deadline)
+            return lease if await self._prolong(lease, deadline) else None
+        finally:
+            with self._mutex:
+                if self._asking.get(seconds) is mine:
+                    del self._asking[seconds]
+            mine.set()
+
+    async def _grant(self, seconds: int, deadline: float) -> Lease:
+        # If the answer is lost the lease runs out by itself, with no key under it.
+        answer = await self._port.call("lease/grant", {"TTL": str(seconds)}, deadline=deadline)
+        lease = Lease(int(answer.message["ID"]), seconds)
+        lease.answered(int(answer.message["TTL"]), answer.sent)
+        with self._mutex:
+            self._current[seconds] = lease
+        return lease
+
+    async def _prolong(self, lease: Lease, deadline: float) -> bool:
+        answer = await self._port.call("lease/keepalive", {"ID": str(lease.id)}, deadline=deadline)
+        ttl = int(answer.message["result"].get("TTL", 0))
+        if ttl <= 0:
+            self.is_over(lease)
+            return False
+        lease.answered(ttl, answer.sent)
+        return True
+
+    def _is_fresh(self, lease: Lease) -> bool:
+        return lease.deadline - self._runtime.now() >= FRESH * lease.ttl

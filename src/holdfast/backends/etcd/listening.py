@@ -1,0 +1,246 @@
+"""Hearing of changes: all watches of one client on few connections, by a thread or task that comes and goes.
+
+A watch begins at a revision, so nothing is missed, however late it is opened and however often anew. The gateway takes
+all watches of a stream at its beginning; who comes later gets another stream, and when there are several they are put
+together in one:
+
+    followed ──▶ opened, with all others that are new ──▶ a change: the ticket is hinted at
+        ▲                        │ stream lost, refused, or silent for 10 s
+        └──── after a pause ◀────┘
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.backends.etcd.http import NotHttp, Response
+from holdfast.backends.etcd.messages import b64, encoded, watch_request
+from holdfast.backends.etcd.wires import READ
+from holdfast.core.events import logger
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.address import Node
+    from holdfast.backends.etcd.port import Message, Watch
+    from holdfast.backends.etcd.wires import Eyes, Wire
+    from holdfast.core.ports import Runtime
+
+STREAMS_MAX = 4  # more are put together in one
+IDLE_MAX = 2.0  # seconds without anybody who waits, after which the listener ends
+OPENING_MAX = 3.0  # seconds
+PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
+
+_Bell = tuple[socket.socket, socket.socket]
+_ENDED = (OSError, NotHttp, ValueError)
+
+
+class Background(Protocol):
+    """Where the listener runs: a thread, or a task."""
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
+
+    async def join(self) -> None:
+        """Wait a moment for what was started and has been told to end."""
+
+
+class Streams(Protocol):
+    """Who opens streams."""
+
+    async def open_stream(self, method: str, body: bytes, until: float) -> Wire: ...
+
+    def token_refused(self) -> None: ...
+
+    def move_on(self, node: Node) -> None: ...
+
+
+class Stream:
+    """One connection, and what is watched on it."""
+
+    def __init__(self, wire: Wire, watches: dict[str, Sequence[Watch]]) -> None:
+        self.wire = wire
+        self.watches = watches  # by nonce
+        self.response = Response()
+        self._by_key: dict[str, list[str]] = {}
+        self._ranges: list[tuple[str, Watch]] = []
+        for nonce, several in watches.items():
+            for watch in several:
+                if watch.end:
+                    self._ranges.append((nonce, watch))
+                else:
+                    self._by_key.setdefault(b64(watch.key), []).append(nonce)
+
+    def read(self) -> list[Message]:
+        """What has come. Raises one of _ENDED if that is the end."""
+        self.wire.read_into(self.response)
+        said = [json.loads(line) for line in self.response.lines()]
+        if self.response.is_complete and not said:
+            raise NotHttp("the stream has ended")
+        return said
+
+    def meant(self, event: Message) -> Iterable[str]:
+        """The tickets that wait for this."""
+        yield from self._by_key.get(event["kv"]["key"], ())
+        if self._ranges and event.get("type") == "DELETE":
+            # The only ranges that are watched are the tickets of one lock: one more look does no harm.
+            yield from (nonce for nonce, _ in self._ranges)
+
+
+class Listener:
+    """What one client hears."""
+
+    def __init__(self, url: str, streams: Streams, eyes: Eyes, background: Background, runtime: Runtime) -> None:
+        self._url, self._opener, self._eyes, self._background, self._runtime = url, streams, eyes, background, runtime
+        self._mutex = runtime.mutex()
+        self._wanted: dict[str, Sequence[Watch]] = {}
+        self._idle_since = 0.0
+        self._bell: _Bell | None = None  # while the listener runs
+        self._wake: Callable[[str], None] = lambda _: None
+        self._is_deaf = False  # said so already
+        self._closed = False
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+
+    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
+        with self._mutex:
+            there = self._wanted.get(nonce)
+            if self._closed or (there is not None and _are_same(there, watches)):
+                return  # from an earlier revision on, and so much the better
+            self._wanted[nonce] = watches
+            if self._bell is not None:
+                with contextlib.suppress(OSError):  # full: it rings already
+                    self._bell[1].send(b"!")
+                return
+            self._bell = bell = socket.socketpair()
+            for end in bell:
+                end.setblocking(False)  # noqa: FBT003 (its name says it)
+            try:
+                self._background.start(lambda: self._run(bell))
+            except BaseException:
+                self._close_bell(bell)
+                raise
+
+    def unfollow(self, nonce: str) -> None:
+        with self._mutex:
+            self._wanted.pop(nonce, None)
+            self._idle_since = self._runtime.now()
+
+    async def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            if self._bell is not None:
+                with contextlib.suppress(OSError):
+                    self._bell[1].send(b"!")
+        await self._background.join()
+
+    def abandon(self) -> None:
+        self._closed = True
+        bell, self._bell = self._bell, None
+        for end in bell or ():
+            with contextlib.suppress(OSError):
+                os.close(end.detach())
+
+    # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self, bell: _Bell) -> None:
+        streams: list[Stream] = []
+        try:
+            pause = PAUSE_MIN
+            while not self._is_done(bell):
+                try:
+                    await self._open_what_is_new(streams)
+                    self._is_deaf, pause = False, PAUSE_MIN
+                    await self._hear(streams, bell, self._runtime.now() + IDLE_MAX / 2)
+                except HoldfastError as error:
+                    if not self._is_deaf:
+                        logger().warning("cannot watch on %s, so waiters have to poll: %s", self._url, error)
+                    self._is_deaf = True
+                    await self._hear(streams, bell, self._runtime.now() + pause)
+                    pause = min(2 * pause, PAUSE_MAX)
+        finally:
+            for stream in streams:
+                stream.wire.close()
+            with self._mutex:
+                self._close_bell(bell)
+
+    async def _open_what_is_new(self, streams: list[Stream]) -> None:
+        with self._mutex:
+            wanted = dict(self._wanted)
+        for stream in list(streams):
+            if not any(wanted.get(nonce) is watches for nonce, watches in stream.watches.items()):
+                self._end(streams, stream)  # nobody waits for it any more
+        heard = {nonce for stream in streams for nonce, its in stream.watches.items() if wanted.get(nonce) is its}
+        new = {nonce: watches for nonce, watches in wanted.items() if nonce not in heard}
+        if not new:
+            return
+        together = len(streams) >= STREAMS_MAX
+        watches = wanted if together else new
+        body = b"".join(encoded(watch_request(watch)) for several in watches.values() for watch in several)
+        stream = Stream(await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX), watches)
+        for old in list(streams) if together else ():
+            self._end(streams, old)
+        streams.append(stream)
+
+    async def _hear(self, streams: list[Stream], bell: _Bell, until: float) -> None:
+        wanted = [(bell[0].fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
+        ready = await self._eyes.ready(wanted, until)
+        if bell[0].fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                while bell[0].recv(4096):
+                    pass
+        for stream in [one for one in streams if one.wire.fileno() in ready]:
+            try:
+                for said in stream.read():
+                    self._pass_on(streams, stream, said)
+            except _ENDED:
+                # Whatever was to come can still be heard: the next stream begins at the same revisions.
+                self._opener.move_on(stream.wire.node)
+                self._end(streams, stream)
+
+    def _pass_on(self, streams: list[Stream], stream: Stream, said: Message) -> None:
+        result = said.get("result")
+        if result is None or result.get("canceled"):
+            # Refused: an old token, say; or the revision is compacted away. Whoever waits looks, and follows anew.
+            self._opener.token_refused()
+            with self._mutex:
+                for nonce in stream.watches:
+                    if self._wanted.get(nonce) is stream.watches[nonce]:
+                        del self._wanted[nonce]
+            for nonce in stream.watches:
+                self._wake(nonce)
+            self._end(streams, stream)
+            return
+        for event in result.get("events", ()):
+            for nonce in stream.meant(event):
+                self._wake(nonce)
+
+    def _end(self, streams: list[Stream], stream: Stream) -> None:
+        stream.wire.close()
+        if stream in streams:
+            streams.remove(stream)
+
+    def _is_done(self, bell: _Bell) -> bool:
+        """Nobody needs it any more; if so, it is not there any more for who comes next."""
+        with self._mutex:
+            if self._bell is not bell:
+                return True  # found so before; there may be another one by now
+            is_idle = not self._wanted and self._runtime.now() - self._idle_since > IDLE_MAX
+            if self._closed or is_idle:
+                self._close_bell(bell)
+                return True
+            return False
+
+    def _close_bell(self, bell: _Bell) -> None:
+        if self._bell is bell:
+            self._bell = None
+        for end in bell:
+            end.close()
+
+
+def _are_same(old: Sequence[Watch], new: Sequence[Watch]) -> bool:
+    return [watch._replace(revision=0) for watch in old] == [watch._replace(revision=0) for watch in new]

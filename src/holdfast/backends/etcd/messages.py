@@ -1,0 +1,141 @@
+"""etcd's messages as its JSON gateway has them: numbers are strings, bytes are base64, what is zero is left out."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.backends.etcd.port import Message, Watch
+
+
+class Entry(NamedTuple):
+    """A key and what etcd says about it."""
+
+    key: bytes
+    value: bytes
+    created: int  # create revision
+    lease: int
+
+
+# ── compares ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def absent(key: bytes) -> Message:
+    return {"key": b64(key), "target": "CREATE", "create_revision": "0"}
+
+
+def empty(start: bytes, end: bytes) -> Message:
+    """No key at all there: of a range, etcd compares every key, or if there is none, revision 0."""
+    return {**absent(start), "range_end": b64(end)}
+
+
+def created_at(key: bytes, revision: int) -> Message:
+    return {"key": b64(key), "target": "CREATE", "create_revision": str(revision)}
+
+
+def none_before(start: bytes, end: bytes, revision: int) -> Message:
+    """Every key there was created at this revision or later."""
+    return {**created_at(start, revision - 1), "range_end": b64(end), "result": "GREATER"}
+
+
+def none_after(start: bytes, end: bytes, revision: int) -> Message:
+    """Every key there was created at this revision or earlier."""
+    return {**created_at(start, revision + 1), "range_end": b64(end), "result": "LESS"}
+
+
+# ── operations ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def put(key: bytes, value: bytes, lease: int) -> Message:
+    return {"request_put": {"key": b64(key), "value": b64(value), "lease": str(lease)}}
+
+
+def delete(key: bytes) -> Message:
+    return {"request_delete_range": {"key": b64(key)}}
+
+
+def get(key: bytes, *, keys_only: bool = False) -> Message:
+    return {"request_range": {"key": b64(key), **({"keys_only": True} if keys_only else {})}}
+
+
+def first(start: bytes, end: bytes, *, until: int = 0) -> Message:
+    """The one that was created first; `until`: at this revision at the latest."""
+    # The order has to be said, although it is the usual one: without it etcd sorts what is left after the limit.
+    ordered = {"sort_target": "CREATE", "sort_order": "ASCEND", "limit": "1"}
+    return {"request_range": {**_range(start, end, until), **ordered}}
+
+
+def last(start: bytes, end: bytes, count: int, *, until: int = 0) -> Message:
+    """The keys that were created last, the very last one first."""
+    ordered = {"sort_target": "CREATE", "sort_order": "DESCEND", "limit": str(count), "keys_only": True}
+    return {"request_range": {**_range(start, end, until), **ordered}}
+
+
+def all_in_order(start: bytes, end: bytes, *, until: int = 0, keys_only: bool = True) -> Message:
+    """In the order in which they were created."""
+    ordered = {"sort_target": "CREATE", "sort_order": "ASCEND"}
+    return {"request_range": {**_range(start, end, until), **ordered, **({"keys_only": True} if keys_only else {})}}
+
+
+def txn(compare: Sequence[Message], success: Sequence[Message], failure: Sequence[Message] = ()) -> Message:
+    return {"compare": list(compare), "success": list(success), "failure": list(failure)}
+
+
+def watch_request(watch: Watch) -> Message:
+    wanted: Message = {"key": b64(watch.key), "start_revision": str(watch.revision)}
+    if watch.end:
+        wanted["range_end"] = b64(watch.end)
+    if not watch.puts:
+        wanted["filters"] = ["NOPUT"]
+    return {"create_request": wanted}
+
+
+def encoded(message: Mapping[str, Any]) -> bytes:
+    return _encode(message).encode()
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # made once: it takes its time
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def revision(answer: Message) -> int:
+    return int(answer["header"]["revision"])
+
+
+def succeeded(answer: Message) -> bool:
+    return bool(answer.get("succeeded"))
+
+
+def entries(answer: Message, number: int) -> list[Entry]:
+    """What the operation with this number found."""
+    return [entry(found) for found in answer["responses"][number]["response_range"].get("kvs", ())]
+
+
+def deleted(answer: Message, number: int) -> bool:
+    return bool(int(answer["responses"][number]["response_delete_range"].get("deleted", 0)))
+
+
+def all_deleted(answer: Message, count: int) -> list[bool]:
+    """Of the first so many operations, which are deletes: whether there was something."""
+    return [deleted(answer, number) for number in range(count)]
+
+
+def entry(found: Message) -> Entry:
+    return Entry(
+        key=b64decode(found["key"]),
+        value=b64decode(found.get("value", "")),
+        created=int(found.get("create_revision", 0)),
+        lease=int(found.get("lease", 0)),
+    )
+
+
+def b64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _range(start: bytes, end: bytes, until: int) -> Message:
+    return {"key": b64(start), "range_end": b64(end), **({"max_create_revision": str(until)} if until else {})}

@@ -1,0 +1,186 @@
+"""One connection to a member: made, used for one request after the other, and closed at the first sign of trouble."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import select
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.backends.etcd.http import NotHttp, Response, request
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.address import Node
+    from holdfast.core.ports import Runtime
+
+READ, WRITE = 1, 2
+_READ_MAX = 1 << 16
+_IN_PROGRESS = (0, 36, 115, 10035)  # EINPROGRESS as it is called here and there
+
+
+class Eyes(Protocol):
+    """How to wait, on threads or on asyncio."""
+
+    async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
+        """The descriptors that are ready, of these with READ or WRITE or both; none at `until`."""
+
+    async def addresses(self, node: Node, deadline: float) -> list[str]:
+        """A host's addresses. Raises OSError."""
+
+
+class NotSent(Exception):
+    """Nothing was written, so nothing was asked."""
+
+
+class NotAnswered(Exception):
+    """It was written, at least in part, and no answer came."""
+
+
+class Wire:
+    """One connection."""
+
+    __slots__ = ("__weakref__", "_eyes", "_now", "_socket", "node")
+
+    def __init__(self, node: Node, eyes: Eyes, runtime: Runtime) -> None:
+        self.node = node
+        self._eyes, self._now = eyes, runtime.now
+        self._socket: socket.socket | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    def fileno(self) -> int:
+        return -1 if self._socket is None else self._socket.fileno()
+
+    async def connect(self, tls: ssl.SSLContext | None, until: float) -> None:
+        """Raises OSError if that does not work out."""
+        host = self.node.host
+        try:
+            ipaddress.ip_address(host)
+            addresses = [host]
+        except ValueError:
+            addresses = await self._eyes.addresses(self.node, until)
+        failure: OSError = OSError("it has no address")
+        for number, address in enumerate(addresses):
+            # Who does not answer must leave time to try the others.
+            now = self._now()
+            try:
+                await self._connect(address, tls, now + (until - now) / (len(addresses) - number))
+            except OSError as error:
+                self.close()
+                failure = error
+            except BaseException:
+                self.close()
+                raise
+            else:
+                return
+        raise failure
+
+    async def _connect(self, address: str, tls: ssl.SSLContext | None, until: float) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = plain = socket.socket(family, socket.SOCK_STREAM)
+        plain.setblocking(False)  # noqa: FBT003 (its name says it)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        begun = plain.connect_ex((address, self.node.port))
+        if begun not in _IN_PROGRESS:
+            raise OSError(begun, os.strerror(begun))
+        await self._wait(WRITE, until)
+        failed = plain.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+        if tls is not None:
+            self._socket = secure = tls.wrap_socket(
+                plain, server_hostname=self.node.host, do_handshake_on_connect=False
+            )
+            while True:
+                try:
+                    secure.do_handshake()
+                except ssl.SSLWantReadError:
+                    await self._wait(READ, until)
+                except ssl.SSLWantWriteError:
+                    await self._wait(WRITE, until)
+                else:
+                    return
+
+    async def ask(self, path: str, token: str, body: bytes, deadline: float) -> Response:
+        """One request and its whole answer.
+
+        Raises:
+            NotSent, NotAnswered: and the connection is closed.
+        """
+        response = Response()
+        try:
+            await self.send(path, token, body, deadline)
+            while not response.is_complete:
+                await self._wait(READ, deadline)
+                self.read_into(response)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError | NotHttp):
+                raise NotAnswered(_words(error)) from error
+            raise
+        if response.is_last:
+            self.close()
+        return response
+
+    async def send(self, path: str, token: str, body: bytes, deadline: float) -> None:
+        """Raises NotSent if nothing was written, OSError if only a part was."""
+        data = memoryview(request(str(self.node), path, token, body))
+        sent = 0
+        if self._socket is None or deadline <= self._now():
+            raise NotSent("there was no time left to ask" if self._socket else "the connection is closed")
+        while sent < len(data):
+            try:
+                sent += self._socket.send(data[sent:])
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                await self._wait(WRITE, deadline)
+            except ssl.SSLWantReadError:
+                await self._wait(READ, deadline)
+            except OSError as error:
+                if not sent:
+                    raise NotSent(_words(error)) from error
+                raise
+
+    def read_into(self, response: Response) -> None:
+        """Take in what has arrived. Raises OSError or NotHttp if that is the end."""
+        while self._socket is not None:
+            try:
+                data = self._socket.recv(_READ_MAX)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            response.feed(data)
+            if response.is_complete or not isinstance(self._socket, ssl.SSLSocket) or not self._socket.pending():
+                return
+
+    def is_dead(self) -> bool:
+        """The server has closed it, or said something that nobody asked for."""
+        if self._socket is None:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        one, self._socket = self._socket, None
+        if one is not None:
+            one.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptor only."""
+        one, self._socket = self._socket, None
+        if one is not None:
+            with contextlib.suppress(OSError):
+                os.close(one.detach())
+
+    async def _wait(self, events: int, until: float) -> None:
+        if not await self._eyes.ready([(self.fileno(), events)], until):
+            raise TimeoutError("no answer in time")
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,158 @@
+"""The etcd protocol with one bug each: watches, leases, keys, deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases
+from holdfast.backends.etcd.messages import all_in_order, entries, first, last, revision, txn
+from holdfast.backends.etcd.protocol import EtcdBackend, Slots
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.errors import BackendError
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.etcd.server import EtcdServer
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.port import Watch
+    from holdfast.sim.servers.etcd.port import SimPort
+
+
+def _with(backend: Callable[..., Any]) -> type[EtcdServer]:
+    return type("Mutated", (EtcdServer,), {"backend": backend})
+
+
+class HintsOnly(EtcdBackend):
+    """Waits for as long as no hint comes. Where none is lost that is enough, if watches begin at the right revision."""
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().enter(ticket, queue=queue, deadline=deadline)
+        return outcome._replace(look_again_in=math.inf) if isinstance(outcome, Waiting) else outcome
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        while (now := self._runtime.now()) < until:
+            for_now = min(until, now + ticket.ttl / 4)
+            await super().wait(ticket, for_now)
+            if self._runtime.now() < for_now:
+                return  # a hint
+            with contextlib.suppress(BackendError):  # its lease has to be kept alive all the same
+                await self._leases.fresh(ticket.ttl, self._runtime.now() + ticket.ttl / 4)
+
+
+class WatchesFromNowOn(EtcdServer):
+    """As python-etcd3 did: what happened before the watch was open is not heard of."""
+
+    backend = HintsOnly
+
+    def watch(self, port: SimPort, connection: int, wanted: Mapping[str, Sequence[Watch]]) -> None:
+        now = self.store.revision + 1
+        late = {nonce: [watch._replace(revision=now) for watch in watches] for nonce, watches in wanted.items()}
+        super().watch(port, connection, late)
+
+
+class OwnKeyNotLookedAt(EtcdBackend):
+    """As etcd's own Mutex once did: nobody is ahead any more, so it must be its turn."""
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        place, sent = self._places.get(ticket.nonce), self._runtime.now()
+        if place is None or not place.watches:
+            return await super().enter(ticket, queue=queue, deadline=deadline)
+        _, folder, end = self._where(ticket)
+        until = place.created - 1
+        ahead = last(folder, end, 1, until=until) if ticket.exclusive else all_in_order(folder, end, until=until)
+        answer = (await self._port.call("kv/txn", txn([], [ahead, first(folder, end)]), deadline=deadline)).message
+        view = self._seen(ticket, place, revision(answer), entries(answer, 0), entries(answer, 1))
+        if not view.is_in:
+            return Waiting(place.lease.ttl / 4, view.holder)
+        self._stop_waiting(ticket.nonce)
+        return Granted(place.created, lease_deadline(sent, ticket.ttl, GRANULARITY))
+
+
+class OneSlot(Slots):
+    def of(self, nonce: str) -> str:
+        return f"{self._client}{0:08x}"
+
+
+class KeyNamedByLease(EtcdBackend):
+    """As Go's Mutex does: who takes a lock again has the same key, and an old release ends the new lease."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._slots = OneSlot(self._runtime.nonce())
+
+
+class UsedToTheEnd(Leases):
+    def _is_fresh(self, lease: Lease) -> bool:
+        return lease.deadline > self._runtime.now()
+
+
+class DeadlineFromTheEnter(EtcdBackend):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._leases = UsedToTheEnd(self.url, self._port, self._runtime)
+
+    def _believed(self, ticket: Ticket, lease: Lease, sent: float) -> float:
+        return lease_deadline(sent, ticket.ttl, GRANULARITY)
+
+
+class _Forgetful(dict[str, Lease]):
+    def __setitem__(self, nonce: str, lease: Lease) -> None:
+        pass
+
+
+class WithdrawnWithoutAMark(EtcdBackend):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._unheard = _Forgetful()
+
+
+class TurnedAwayAtOnce(EtcdBackend):
+    """As it once was: one member says that the lock is taken, another one, asked before, takes it later for nobody."""
+
+    async def _turn_away(self, ticket: Ticket, deadline: float) -> None:
+        pass
+
+
+ETCD = [
+    Mutant(
+        name="etcd-watch-without-revision",
+        mistake="a watch begins when it is opened, not at the revision that was seen, and nobody looks again",
+        backend="etcd",
+        server=WatchesFromNowOn,
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="etcd-own-lease-not-looked-at",
+        mistake="who waits is in when nobody is ahead, whether its own key and lease are there or not",
+        backend="etcd",
+        server=_with(OwnKeyNotLookedAt),
+    ),
+    Mutant(
+        name="etcd-key-named-by-lease",
+        mistake="a client's tickets for one lock all have the same key",
+        backend="etcd",
+        server=_with(KeyNamedByLease),
+    ),
+    Mutant(
+        name="etcd-deadline-from-the-enter",
+        mistake="a lease is believed from when the lock was taken, not from when etcd's lease was last kept alive",
+        backend="etcd",
+        server=_with(DeadlineFromTheEnter),
+    ),
+    Mutant(
+        name="etcd-withdrawn-without-a-mark",
+        mistake="a ticket that may still be on its way is withdrawn, and comes all the same",
+        backend="etcd",
+        server=_with(WithdrawnWithoutAMark),
+    ),
+    Mutant(
+        name="etcd-turned-away-at-once",
+        mistake="who does not wait and is told that the lock is taken forgets that it had asked before",
+        backend="etcd",
+        server=_with(TurnedAwayAtOnce),
+        kinds=frozenset({"slow"}),
+    ),
+]

@@ -1,0 +1,130 @@
+"""An EtcdPort whose requests travel through a simulated network, and whose watches can be lost.
+
+A request that gets no answer in half of its time is sent once more, as the real port does at another member. A client
+hears of changes on one connection. When that breaks, the server knows at once, the client some time later; then it
+watches anew from the same revisions, so that nothing is missed but time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.backends.etcd.port import Answer, Watch
+from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.sim.network import Link
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.servers.etcd.server import EtcdServer
+
+T = TypeVar("T")
+
+RECONNECT_TIMEOUT, RECONNECT_PAUSE = 1.0, 0.2  # seconds
+
+
+class SimPort:
+    """The way of one client to the server."""
+
+    def __init__(self, server: EtcdServer, link: Link, runtime: SimRuntime) -> None:
+        self.link = link
+        self._server = server
+        self._runtime = runtime
+        self._wake: Callable[[str], None] = lambda _: None
+        self.wanted: dict[str, Sequence[Watch]] = {}  # by nonce
+        self._heard: dict[str, Sequence[Watch]] = {}
+        self.connection = 0  # the one that hears is the so-manieth
+        self._is_opening = False
+
+    async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
+        now = self._runtime.now()
+        if once:
+            sent = now
+            return Answer(await self._ask(lambda: self._server.answer(method, message), deadline), sent)
+        try:
+            half = now + (deadline - now) / 2
+            return Answer(await self._ask(lambda: self._server.answer(method, message), half), now)
+        except OutcomeUnknown:
+            sent = self._runtime.now()
+            try:
+                answer = await self._ask(lambda: self._server.answer(method, message), deadline)
+            except BackendUnavailable as error:
+                raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
+            return Answer(answer, sent, repeated=True)
+
+    def turn(self, name: str, *, deadline: float) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+    async def _ask(self, step: Callable[[], T], deadline: float) -> T:
+        """Have it done, unless the server goes down while it is on its way: that ends its connection."""
+        server, before = self._server, self._server.starts
+
+        def arrived() -> T:
+            if server.starts != before:
+                raise OutcomeUnknown(backend="sim", problem="connection reset")
+            return step()
+
+        return await self.link.request(arrived, deadline)
+
+    # ── watches ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
+        old = self.wanted.get(nonce)
+        if old is not None and [one._replace(revision=0) for one in old] == [
+            one._replace(revision=0) for one in watches
+        ]:
+            return
+        self.wanted[nonce] = watches
+        self._open()
+
+    def unfollow(self, nonce: str) -> None:
+        self.wanted.pop(nonce, None)
+        self._heard.pop(nonce, None)
+        self._server.forget(self, nonce)
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+
+    def hear(self, connection: int, nonce: str) -> None:
+        if connection == self.connection:
+            self._wake(nonce)
+
+    def broken(self, connection: int) -> None:
+        """It turns out that the connection that hears is no more."""
+        if connection == self.connection:
+            self._server.hang_up(self)
+            self.connection += 1
+            self._heard.clear()
+            self._open()
+
+    def _open(self) -> None:
+        if not self._is_opening:
+            self._is_opening = True
+            self._runtime.spawn(self._open_all, "listener")
+
+    async def _open_all(self) -> None:
+        try:
+            while True:
+                new = {nonce: its for nonce, its in self.wanted.items() if self._heard.get(nonce) is not its}
+                if not new:
+                    return
+                connection = self.connection
+                try:
+                    await self._ask(
+                        lambda to_open=new, on=connection: self._server.watch(self, on, to_open),  # type: ignore[misc]
+                        self._runtime.now() + RECONNECT_TIMEOUT,
+                    )
+                except BackendError:
+                    await self._runtime.sleep(RECONNECT_PAUSE)
+                    continue
+                if connection == self.connection:
+                    self._heard |= new
+        finally:
+            self._is_opening = False
+
+    async def close(self) -> None:
+        self._server.hang_up(self)
+
+    def abandon(self) -> None:
+        """The process is gone; the server sees its connections end."""

@@ -1,0 +1,203 @@
+"""etcd in its world: a cluster that answers as one, whose leases run out on a clock that nobody can set.
+
+It forgets nothing, so it cannot lose data or go back to old data: a snapshot that is restored makes another cluster,
+which clients refuse. A restart, or a new leader, ends connections, gives every lease its whole ttl, and loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.backends.etcd.guarantees import KEY, QUEUE
+from holdfast.backends.etcd.keys import Keys, Ticketed, read
+from holdfast.backends.etcd.messages import delete, txn
+from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.records import METHOD_KEY, record
+from holdfast.backends.etcd.single import KeyBackend
+from holdfast.sim.recorder import Entry
+from holdfast.sim.servers.base import Server
+from holdfast.sim.servers.etcd.port import SimPort
+from holdfast.sim.servers.etcd.store import Change, Store
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.port import Message, Watch
+    from holdfast.core.ports import Backend
+    from holdfast.sim.network import Link
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.world import World
+
+T = TypeVar("T")
+
+PREFIX = "sim/"
+NOTICED_MAX = 1.0  # until a client sees that the connection on which it hears has ended
+
+
+class EtcdServer(Server):
+    """Locks by `method=queue`."""
+
+    guarantees = QUEUE
+    lapses_after = frozenset({"crash"})  # who dies is not seen: its keys end with its lease
+    # Data that a majority has is not lost, and leases end by a monotonic clock. TCP delivers once; what is sent again,
+    # the port sends again.
+    cannot = frozenset({"duplicate", "lose_data", "old_data", "step_clock", "leap_clock"})
+    backend: Callable[..., Any] = EtcdBackend
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.store = Store()
+        self.keys = Keys(PREFIX, raw_names=False)
+        self.starts = 1
+        self.ports: list[SimPort] = []
+        # Who watches what, on which connection. A stream that is opened late does not take the place of a later one.
+        self._watches: dict[tuple[SimPort, str, tuple[Watch, ...]], int] = {}
+        self._passed_on = 0  # how many changes watches have heard of
+        self._prolonged = 0.0
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = SimPort(self, link, runtime)
+        self.ports.append(port)
+        backend: Backend = type(self).backend("sim://etcd", port, runtime, self.keys)
+        return backend
+
+    # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
+
+    def execute(self, step: Callable[[], T]) -> T:
+        try:
+            return step()
+        finally:
+            self._pass_on()
+            self.recorder.look(self.tickets())
+
+    def answer(self, method: str, message: Mapping[str, Any]) -> Message:
+        answer = self.store.call(method, message, self.world.now)
+        if method == "lease/grant":
+            self._end_in_time(int(answer["ID"]))
+        return answer
+
+    def watch(self, port: SimPort, connection: int, wanted: Mapping[str, Sequence[Watch]]) -> None:
+        if connection != port.connection:
+            return  # it has been closed since: the answer finds nobody
+        for nonce, watches in wanted.items():
+            self._watches[port, nonce, tuple(watches)] = connection
+            if any(_sees(watches, change) for change in self.store.changes[: self._passed_on]):
+                port.link.ring(port.hear, connection, nonce)
+
+    def forget(self, port: SimPort, nonce: str) -> None:
+        for watched in [watched for watched in self._watches if watched[:2] == (port, nonce)]:
+            del self._watches[watched]
+
+    def hang_up(self, port: SimPort) -> bool:
+        """The connection on which this client hears has ended. Whether it heard anything."""
+        heard = [watched for watched in self._watches if watched[0] is port]
+        for watched in heard:
+            del self._watches[watched]
+        return bool(heard)
+
+    def _pass_on(self) -> None:
+        new = self.store.changes[self._passed_on :]
+        self._passed_on += len(new)
+        for (port, nonce, watches), connection in list(self._watches.items()) if new else ():
+            if any(_sees(watches, change) for change in new):
+                port.link.ring(port.hear, connection, nonce)
+
+    # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _end_in_time(self, lease_id: int) -> None:
+        lease = self.store.leases.get(lease_id)
+        if lease is not None:
+            self.world.at(lease.ends, self.when_it_answers, self._end, lease_id)
+
+    def _end(self, lease_id: int) -> None:
+        lease = self.store.leases.get(lease_id)
+        if lease is None:
+            return
+        if lease.ends > self.world.now:
+            self._end_in_time(lease_id)  # it was kept alive meanwhile
+        else:
+            self.execute(lambda: self.store.end_lease(lease_id))
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tickets(self) -> dict[str, Entry]:
+        locks: dict[str, list[Ticketed]] = {}
+        for key, value in self.store.keys.items():
+            name = self.keys.name_in(key)
+            if name is not None:
+                locks.setdefault(name, []).append(read(key, value.created))
+        found: dict[str, Entry] = {}
+        for name, there in locks.items():
+            there.sort(key=lambda one: one.created)
+            is_open = True
+            for number, one in enumerate(there):
+                is_in = number == 0 if one.exclusive else is_open and (one.limit is None or number < one.limit)
+                is_open = is_open and not one.exclusive
+                nonce = record(self.store.keys[one.key].value).nonce
+                found[nonce] = Entry(name, one.created, one.created if is_in else None, one.limit, one.exclusive)
+        return found
+
+    def live(self) -> dict[str, Entry]:
+        return self.tickets()
+
+    def state(self) -> object:
+        watches = [(port.link.process.name, *its, connection) for (port, *its), connection in self._watches.items()]
+        return sorted(self.store.keys.items()), sorted(self.store.leases.items()), self.starts, watches
+
+    def break_lock(self, name: str, fence: int) -> None:
+        there = [key for key, value in self.store.keys.items() if value.created == fence]
+        self.execute(lambda: self.store.call("kv/txn", txn([], [delete(key) for key in there]), self.world.now))
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def restart(self) -> None:
+        self.starts += 1
+        self._prolonged += self.store.renew_all(self.world.now)
+        for port in self.ports:
+            self._cut(port)
+
+    def drop(self, process: Process) -> bool:
+        return sum(self._cut(port) for port in self.ports if port.link.process is process) > 0
+
+    def process_died(self, process: Process) -> None:
+        for port in self.ports:
+            if port.link.process is process:
+                self.hang_up(port)
+
+    def _cut(self, port: SimPort) -> bool:
+        if not self.hang_up(port):
+            return False
+        world = self.world
+        noticed = world.now + world.choices.between(0.0, NOTICED_MAX)
+        world.at(noticed, port.link.process.do, port.broken, port.connection)
+        return True
+
+    @property
+    def prolonged(self) -> float:
+        return self._prolonged
+
+
+class EtcdKeyServer(EtcdServer):
+    """Locks by `method=key`: one key each."""
+
+    guarantees = KEY
+    kinds = ("lock",)
+    backend: Callable[..., Any] = KeyBackend
+
+    def tickets(self) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        for key, value in self.store.keys.items():
+            known, name = record(value.value), self.keys.base_name(key)
+            if known.method == METHOD_KEY and name is not None:
+                found[known.nonce] = Entry(name, value.created, value.created, 1, exclusive=True)
+        return found
+
+
+def _sees(watches: Sequence[Watch], change: Change) -> bool:
+    return any(
+        change.revision >= watch.revision
+        and (change.is_delete or watch.puts)
+        and (watch.key <= change.key < watch.end if watch.end else watch.key == change.key)
+        for watch in watches
+    )

@@ -1,0 +1,225 @@
+"""What etcd answers: the part of its v3 API that locks use, in the JSON of its gateway."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from holdfast.backends.etcd.messages import b64
+from holdfast.backends.etcd.port import LeaseNotFound
+
+Message = dict[str, Any]
+
+
+class Change(NamedTuple):
+    """One event, as watches see it."""
+
+    revision: int
+    key: bytes
+    is_delete: bool
+
+
+@dataclass(slots=True)
+class Value:
+    """A key's present life."""
+
+    value: bytes
+    created: int
+    modified: int
+    version: int
+    lease: int
+
+
+@dataclass(slots=True)
+class Lease:
+    """One lease."""
+
+    ttl: int
+    ends: float
+    keys: set[bytes] = field(default_factory=set)
+
+
+class Store:
+    """All keys and leases. The time is passed in."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.keys: dict[bytes, Value] = {}
+        self.leases: dict[int, Lease] = {}
+        self.changes: list[Change] = []  # all there ever were
+        self.last_lease = 1000
+
+    def call(self, method: str, message: Mapping[str, Any], now: float) -> Message:
+        """Answer one request.
+
+        Raises:
+            LeaseNotFound: as the server says it.
+        """
+        verbs: Mapping[str, Callable[[Mapping[str, Any], float], Message]] = {
+            "kv/txn": self._txn,
+            "kv/range": self._range,
+            "kv/deleterange": self._delete_range,
+            "lease/grant": self._grant,
+            "lease/keepalive": self._keep_alive,
+            "lease/revoke": self._revoke,
+            "lease/timetolive": self._time_to_live,
+        }
+        return verbs[method](message, now)
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _txn(self, message: Mapping[str, Any], now: float) -> Message:
+        succeeded = all(self._holds(compare) for compare in message.get("compare", ()))
+        operations = message.get("success" if succeeded else "failure", ())
+        for operation in operations:
+            lease = int(operation.get("request_put", {}).get("lease", 0))
+            if lease and lease not in self.leases:
+                raise LeaseNotFound("etcdserver: requested lease not found")
+        new = self.revision + 1  # of all that it changes, if it changes anything
+        responses: list[Message] = []
+        for operation in operations:
+            match operation:
+                case {"request_put": wanted}:
+                    self._put(b64decode(wanted["key"]), b64decode(wanted.get("value", "")), wanted, new)
+                    responses.append({"response_put": {"header": self._header()}})
+                case {"request_delete_range": wanted}:
+                    responses.append({"response_delete_range": self._delete_all(wanted, new)})
+                case {"request_range": wanted}:
+                    responses.append({"response_range": self._range(wanted, now)})
+                case _:
+                    raise AssertionError(f"etcd knows no such operation: {operation}")
+        answer: Message = {"header": self._header()}
+        if succeeded:
+            answer["succeeded"] = True
+        return {**answer, "responses": responses} if responses else answer
+
+    def _delete_range(self, message: Mapping[str, Any], now: float) -> Message:
+        return self._delete_all(message, self.revision + 1)
+
+    def _delete_all(self, wanted: Mapping[str, Any], revision: int) -> Message:
+        gone = list(self._within(wanted))
+        for key in gone:
+            self._delete(key, revision)
+        deleted = {"deleted": str(len(gone))} if gone else {}
+        return {"header": self._header(), **deleted}
+
+    def _put(self, key: bytes, value: bytes, wanted: Mapping[str, Any], revision: int) -> None:
+        lease = int(wanted.get("lease", 0))
+        old = self.keys.get(key)
+        if old is not None and old.lease in self.leases:
+            self.leases[old.lease].keys.discard(key)
+        created, version = (revision, 1) if old is None else (old.created, old.version + 1)
+        self.keys[key] = Value(value, created, revision, version, lease)
+        if lease:
+            self.leases[lease].keys.add(key)
+        self._changed(Change(revision, key, is_delete=False))
+
+    def _delete(self, key: bytes, revision: int) -> None:
+        old = self.keys.pop(key)
+        if old.lease in self.leases:
+            self.leases[old.lease].keys.discard(key)
+        self._changed(Change(revision, key, is_delete=True))
+
+    def _changed(self, change: Change) -> None:
+        self.changes.append(change)
+        self.revision = change.revision
+
+    def _range(self, message: Mapping[str, Any], now: float) -> Message:
+        there = [(key, self.keys[key]) for key in self._within(message)]
+        count, until = len(there), int(message.get("max_create_revision", 0))
+        if until:
+            there = [(key, value) for key, value in there if value.created <= until]
+        if "sort_target" in message:  # by create revision: nobody asks for another order
+            there.sort(key=_created, reverse=message["sort_order"] == "DESCEND")
+        limit = int(message.get("limit", 0))
+        answer: Message = {"header": self._header()}
+        if limit and len(there) > limit:
+            there, answer["more"] = there[:limit], True
+        if there:
+            answer["kvs"] = [_shown(key, value, is_bare=bool(message.get("keys_only"))) for key, value in there]
+        return {**answer, "count": str(count)} if count else answer
+
+    def _holds(self, compare: Mapping[str, Any]) -> bool:
+        """Of a range every key is compared; if there is none, revision 0."""
+        wanted = int(compare.get("create_revision", 0))
+        found = [self.keys[key].created for key in self._within(compare)] or [0]
+        match compare.get("result", "EQUAL"):
+            case "GREATER":
+                return all(created > wanted for created in found)
+            case "LESS":
+                return all(created < wanted for created in found)
+            case _:
+                return all(created == wanted for created in found)
+
+    def _within(self, message: Mapping[str, Any]) -> Iterator[bytes]:
+        key, end = b64decode(message["key"]), b64decode(message.get("range_end", ""))
+        if not end:
+            yield from (one for one in (key,) if one in self.keys)
+        else:
+            yield from sorted(one for one in self.keys if one >= key and (end == b"\0" or one < end))
+
+    # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _grant(self, message: Mapping[str, Any], now: float) -> Message:
+        self.last_lease += 1
+        lease_id, ttl = int(message.get("ID", 0)) or self.last_lease, int(message["TTL"])
+        self.leases[lease_id] = Lease(ttl, now + ttl)
+        return {"header": self._header(), "ID": str(lease_id), "TTL": str(ttl)}
+
+    def _keep_alive(self, message: Mapping[str, Any], now: float) -> Message:
+        lease = self.leases.get(int(message["ID"]))
+        answer = {"header": self._header(), "ID": message["ID"]}
+        if lease is not None:
+            lease.ends = now + lease.ttl
+            answer["TTL"] = str(lease.ttl)
+        return {"result": answer}
+
+    def _revoke(self, message: Mapping[str, Any], now: float) -> Message:
+        if int(message["ID"]) not in self.leases:
+            raise LeaseNotFound("etcdserver: requested lease not found")
+        self.end_lease(int(message["ID"]))
+        return {"header": self._header()}
+
+    def _time_to_live(self, message: Mapping[str, Any], now: float) -> Message:
+        lease = self.leases.get(int(message["ID"]))
+        if lease is None:
+            return {"header": self._header(), "ID": message["ID"], "TTL": "-1"}
+        left = {"TTL": str(int(lease.ends - now)), "grantedTTL": str(lease.ttl)}
+        return {"header": self._header(), "ID": message["ID"], **left}
+
+    def end_lease(self, lease_id: int) -> None:
+        """With all its keys, in one revision."""
+        new = self.revision + 1
+        for key in sorted(self.leases[lease_id].keys):
+            self._delete(key, new)
+        del self.leases[lease_id]
+
+    def renew_all(self, now: float) -> float:
+        """What a new leader does, who does not know how much of them is left. By how much that prolongs one at most."""
+        before = {lease_id: lease.ends for lease_id, lease in self.leases.items()}
+        for lease in self.leases.values():
+            lease.ends = now + lease.ttl
+        return max((lease.ends - before[lease_id] for lease_id, lease in self.leases.items()), default=0.0)
+
+    def _header(self) -> Message:
+        return {"revision": str(self.revision)}
+
+
+def _created(there: tuple[bytes, Value]) -> int:
+    return there[1].created
+
+
+def _shown(key: bytes, value: Value, *, is_bare: bool) -> Message:
+    shown = {
+        "key": b64(key),
+        "create_revision": str(value.created),
+        "mod_revision": str(value.modified),
+        "version": str(value.version),
+    }
+    if value.value and not is_bare:
+        shown["value"] = b64(value.value)
+    if value.lease:
+        shown["lease"] = str(value.lease)
+    return shown

@@ -1,0 +1,161 @@
+"""Being let in: TLS, client certificates, users and passwords, tokens that run out, rights that are missing."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.integration.etcd.crowds import taken, waiting
+from tests.support.etcd.servers import Server, running
+from tests.support.redis.certificates import Certificates
+
+Open = Callable[..., holdfast.Client]
+SECRET = "s3cret/word"  # noqa: S105 (that is the point)
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path) -> Iterator[Server]:
+    """Asks for a password; `app` may use the keys below holdfast/."""
+    with running(Server(folder / "guarded")) as server:
+        server.call("auth/user/add", name="root", password=SECRET)
+        server.call("auth/user/add", name="app", password=SECRET)
+        server.call("auth/role/add", name="root")
+        server.call("auth/role/add", name="locks")
+        permission = {"permType": "READWRITE", "key": "aG9sZGZhc3Qv", "range_end": "aG9sZGZhc3Qw"}  # holdfast/ to …0
+        server.call("auth/role/grant", name="locks", perm=permission)
+        server.call("auth/user/grant", user="root", role="root")
+        server.call("auth/user/grant", user="app", role="locks")
+        server.call("auth/enable")
+        yield server
+
+
+def as_app(server: Server, *, word: str = "s3cret%2Fword", options: str = "") -> str:
+    return f"etcd://app:{word}@{server.address}{options}"
+
+
+def test_a_user_with_its_password_is_let_in(guarded: Server, client_of: Open) -> None:
+    taken(client_of(as_app(guarded)), "a").release()
+
+
+def test_a_token_that_is_good_no_more_is_replaced(guarded: Server, client_of: Open) -> None:
+    holder, waiter = client_of(as_app(guarded)), client_of(as_app(guarded))
+    lease = taken(holder, "a")
+
+    with waiting(waiter, "a"):
+        guarded.kill()  # it keeps tokens in memory, and knows none of them afterwards
+        guarded.start()
+        lease.renew()
+        lease.release()
+
+
+def test_without_a_user_the_error_says_what_is_missing(guarded: Server, client_of: Open) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match="asks for a user and a password"):
+        client_of(guarded.url).lock("a").acquire(timeout=0)
+
+
+def test_a_wrong_password_is_not_shown(guarded: Server, client_of: Open) -> None:
+    client = client_of(as_app(guarded, word="guess"))
+
+    with pytest.raises(holdfast.ConfigurationError, match="did not accept this user") as caught:
+        client.lock("a").acquire(timeout=0)
+
+    assert "guess" not in str(caught.value) + repr(client)
+
+
+def test_a_missing_right_is_named(guarded: Server, client_of: Open) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match="lacks a right"):
+        client_of(as_app(guarded, options="?prefix=elsewhere/")).lock("a").acquire(timeout=0)
+
+
+def test_a_user_is_no_hindrance_where_nobody_is_asked(server: Server, client_of: Open) -> None:
+    taken(client_of(as_app(server)), "not asked").release()
+
+
+# ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def certificates(folder: Path) -> Certificates:
+    return Certificates(folder / "certificates")
+
+
+@pytest.fixture(scope="module")
+def secure(folder: Path, certificates: Certificates) -> Iterator[Server]:
+    """Speaks TLS only, and asks for a certificate."""
+    context = ssl.create_default_context(cafile=str(certificates.ca))
+    context.load_cert_chain(str(certificates.client), str(certificates.client_key))
+    files = ["--cert-file", str(certificates.server), "--key-file", str(certificates.server_key)]
+    files += ["--trusted-ca-file", str(certificates.ca), "--client-cert-auth"]
+    with running(Server(folder / "secure", options=files, tls=context)) as server:
+        yield server
+
+
+def options(certificates: Certificates) -> dict[str, Any]:
+    return {
+        "ca_certs": str(certificates.ca),
+        "certfile": str(certificates.client),
+        "keyfile": str(certificates.client_key),
+    }
+
+
+def test_locks_work_over_tls_with_a_client_certificate(
+    secure: Server, certificates: Certificates, client_of: Open
+) -> None:
+    holder, waiter = (client_of(secure.url, **options(certificates)) for _ in range(2))
+    lease = taken(holder, "a")
+
+    with waiting(waiter, "a"):
+        lease.renew()
+        lease.release()
+
+
+async def test_asyncio_waits_over_tls_too(secure: Server, certificates: Certificates) -> None:
+    async with (
+        holdfast.AsyncClient(secure.url, **options(certificates)) as holder,
+        holdfast.AsyncClient(secure.url, **options(certificates)) as waiter,
+    ):
+        lease = await holder.lock("b").acquire()
+        assert lease is not None
+        waiting_for_it = asyncio.create_task(waiter.lock("b").acquire(timeout=30))
+        while not (await holder.inspect("b")).waiters:
+            await asyncio.sleep(0.01)
+        await lease.release()
+        got = await waiting_for_it
+        assert got is not None
+        await got.release()
+
+
+@pytest.mark.parametrize("missing", ["ca_certs", "certfile"])
+def test_a_stranger_is_not_let_in(secure: Server, certificates: Certificates, client_of: Open, missing: str) -> None:
+    given = options(certificates)
+    if missing == "ca_certs":
+        given["ca_certs"] = str(certificates.other_ca)
+    else:
+        del given["certfile"], given["keyfile"]
+
+    with pytest.raises(holdfast.BackendError):
+        client_of(secure.url, **given).lock("a").acquire(timeout=0)
+
+
+def test_the_gateway_s_refusal_of_a_common_name_is_explained(
+    folder: Path, certificates: Certificates, client_of: Open
+) -> None:
+    context = ssl.create_default_context(cafile=str(certificates.ca))
+    context.load_cert_chain(str(certificates.client), str(certificates.client_key))
+    files = ["--cert-file", str(certificates.server), "--key-file", str(certificates.server_key)]
+    files += ["--trusted-ca-file", str(certificates.ca), "--client-cert-auth"]
+    with running(Server(folder / "named", options=files, tls=context)) as server:
+        server.call("auth/user/add", name="root", password=SECRET)
+        server.call("auth/role/add", name="root")
+        server.call("auth/user/grant", user="root", role="root")
+        server.call("auth/enable")
+
+        url = server.url.replace("etcds://", "etcds://root:s3cret%2Fword@")
+        with pytest.raises(holdfast.ConfigurationError, match="no client certificate that has a CommonName"):
+            client_of(url, **options(certificates)).lock("a").acquire(timeout=0)

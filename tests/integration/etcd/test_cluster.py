@@ -1,0 +1,82 @@
+"""Three members: what a member that dies, hangs or is alone does to those who hold and wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from tests.integration.etcd.crowds import crowd, taken, waiting
+from tests.support.etcd.servers import Server, Trio
+from tests.support.processes import eventually
+
+Open = Callable[..., holdfast.Client]
+
+
+@pytest.mark.parametrize("ends", [Server.kill, Server.stop], ids=["killed", "hung"])
+def test_a_lease_and_a_place_in_line_outlast_the_leader(
+    trio: Trio, client_of: Open, ends: Callable[[Server], None]
+) -> None:
+    leader = trio.leader()
+    holder, waiter = client_of(trio.url_from(leader)), client_of(trio.url_from(leader))
+    lease = taken(holder, "kept", ttl=20)
+
+    with waiting(waiter, "kept") as got:
+        ends(leader)
+        began = time.monotonic()
+        lease.renew()
+        assert time.monotonic() - began < 5
+        assert client_of(trio.url).lock("kept").acquire(timeout=0) is None
+        lease.release()
+
+    assert got[0].fence > lease.fence
+
+
+def test_a_member_that_hangs_costs_only_its_share_of_the_time(trio: Trio, client_of: Open) -> None:
+    hung = trio.followers()[0]
+    client = client_of(trio.url_from(hung))
+    with client.lock("a"):
+        pass
+    hung.stop()
+
+    began = time.monotonic()
+    lease = client.lock("b").acquire(timeout=3)
+
+    assert lease is not None
+    assert time.monotonic() - began < 3
+    lease.release()
+
+
+def test_without_a_majority_nobody_gets_in_and_the_holder_loses_in_time(trio: Trio, client_of: Open) -> None:
+    holder, other = client_of(trio.url), client_of(trio.url)
+    lease = taken(holder, "a", ttl=4)
+    gone = trio.followers()
+    for server in gone:
+        server.kill()
+
+    with pytest.raises(holdfast.BackendError):
+        other.lock("b", ttl=4).acquire(timeout=1)
+    assert lease.wait_lost(10)
+    with pytest.raises(holdfast.LockLost):
+        lease.check()
+
+    trio.heal()
+    after = taken(other, "a")
+    assert after.fence > lease.fence
+    after.release()
+
+
+def test_fifty_wait_while_all_members_are_killed_and_started_again(trio: Trio, client_of: Open) -> None:
+    lease = taken(client_of(trio.url), "crowded", ttl=30)
+
+    with crowd(lambda: client_of(trio.url), "crowded", 50) as fences:
+        for server in trio.servers:
+            server.kill()
+        trio.heal()
+        lease.renew()
+        lease.release()
+
+    assert fences == sorted(set(fences))
+    eventually(lambda: trio.servers[0].keys("holdfast/crowded/") == [])

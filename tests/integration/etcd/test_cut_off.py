@@ -1,0 +1,54 @@
+"""A holder that is cut off knows that it has lost the lock before anybody else is let in, whenever the cut comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import holdfast
+from holdfast.runtimes import system
+from tests.support.etcd import shared
+from tests.support.etcd.servers import Server
+from tests.support.redis.proxy import Proxy
+
+Open = Callable[..., holdfast.Client]
+TIMES = 20
+TTL = 3.0
+
+
+def test_a_holder_that_is_cut_off_reports_the_loss_before_the_other_is_let_in(server: Server, client_of: Open) -> None:
+    lost: dict[int, float] = {}
+    granted: dict[int, float] = {}
+
+    def wait_for(number: int, client: holdfast.Client) -> None:
+        lease = client.lock(f"lock {number}").acquire(timeout=60)
+        assert lease is not None
+        granted[number] = system.now()
+        lease.release()
+
+    prefix = shared.fresh_url().partition("prefix=")[2].replace("%2F", "/")
+    with Proxy(server.port) as proxy:
+        leases = []
+        for number in range(TIMES):
+            # A client each, so that the cut comes at another moment between the keep-alives of each.
+            holder = client_of(f"etcd://127.0.0.1:{proxy.port}", prefix=prefix)
+            on_lost = lambda _, which=number: lost.setdefault(which, system.now())  # noqa: E731
+            leases.append(holder.lock(f"lock {number}", ttl=TTL, on_lost=on_lost).acquire(timeout=10))
+            time.sleep(TTL / 3 / TIMES)
+        other = client_of(server.url, prefix=prefix)
+        threads = [threading.Thread(target=wait_for, args=(number, other)) for number in range(TIMES)]
+        for thread in threads:
+            thread.start()
+        time.sleep(TTL)  # long enough to be renewed
+        assert not lost
+
+        proxy.lose_requests()
+        proxy.lose_replies()
+        for thread in threads:
+            thread.join(60)
+        proxy.refuse()
+
+    assert lost.keys() == granted.keys() == set(range(TIMES))
+    assert [number for number in range(TIMES) if lost[number] >= granted[number]] == []
+    assert all(lease is not None and lease.lost for lease in leases)

@@ -1,0 +1,151 @@
+"""A request whose answer is lost, or which arrives late, leaves no key behind and takes no lock for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.etcd.address import place_of
+from holdfast.backends.etcd.blocking import BlockingEyes, Threads
+from holdfast.backends.etcd.cluster import Cluster
+from holdfast.backends.etcd.methods import backend_on
+from holdfast.backends.etcd.port import Answer
+from holdfast.core.tickets import Ticket
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+from tests.integration.etcd.crowds import taken, waiting
+from tests.support.etcd import shared
+from tests.support.etcd.servers import Server
+from tests.support.processes import eventually
+from tests.support.redis.proxy import Proxy
+
+Open = Callable[..., holdfast.Client]
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy(server.port) as started:
+        yield started
+
+
+@pytest.fixture(params=["queue", "key"])
+def prefix(request: pytest.FixtureRequest, server: Server) -> str:
+    name: str = shared.fresh_url(method=request.param).partition("prefix=")[2]
+    return name
+
+
+def through(proxy: Proxy, prefix: str) -> str:
+    return f"etcd://127.0.0.1:{proxy.port}?prefix={prefix}"
+
+
+def direct(server: Server, prefix: str) -> str:
+    return f"{server.url}?prefix={prefix}"
+
+
+def test_a_lost_answer_to_an_enter_is_found_out(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
+    client = client_of(through(proxy, prefix))
+    taken(client, "warm").release()
+    proxy.lose_next_reply("request_put")
+
+    lease = taken(client, "a")
+
+    proxy.await_loss()
+    assert client_of(direct(server, prefix)).inspect("a").holders[0].fence == lease.fence
+    lease.release()
+    assert len(client_of(direct(server, prefix)).locks()) == 0
+
+
+def test_an_enter_that_is_given_up_leaves_nothing(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
+    client = client_of(through(proxy, prefix))
+    taken(client, "warm").release()
+    proxy.lose_replies()
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        client.lock("a").acquire(timeout=0)
+    proxy.cut()
+    proxy.heal()
+
+    taken(client_of(direct(server, prefix)), "a").release()
+
+
+class SlowRoad(Cluster):
+    """A network on which requests can be kept under way."""
+
+    keeps = False
+    kept: tuple[str, Mapping[str, Any]] | None = None
+
+    async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
+        if self.keeps:
+            self.keeps, self.kept = False, (method, message)
+            raise holdfast.OutcomeUnknown(backend="test", problem="it is under way")
+        return await super().call(method, message, deadline=deadline, once=once)
+
+    def deliver(self) -> Answer:
+        assert self.kept is not None
+        return run_sync(super().call(*self.kept, deadline=system.now() + 5))
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_an_enter_that_arrives_after_it_was_withdrawn_takes_nothing(server: Server, prefix: str, limit: int) -> None:
+    place = place_of(parse(direct(server, prefix)))
+    if place.method == "key" and limit > 1:
+        pytest.skip("method=key has no permits")
+    runtime = ThreadRuntime()
+    road = SlowRoad(place, BlockingEyes(), Threads(), runtime)
+    backend = backend_on(road, place, runtime)
+    ticket = Ticket("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
+    run_sync(backend.enter(ticket._replace(nonce="0" * 32), queue=False, deadline=system.now() + 5))
+    run_sync(backend.leave([ticket._replace(nonce="0" * 32)], deadline=system.now() + 5))
+
+    road.keeps = True
+    with pytest.raises(holdfast.OutcomeUnknown):
+        run_sync(backend.enter(ticket, queue=True, deadline=system.now() + 5))
+    run_sync(backend.leave([ticket], deadline=system.now() + 5))
+    late = road.deliver()
+
+    assert not late.message.get("succeeded")
+    assert run_sync(backend.locks("", deadline=system.now() + 5)) == []
+    run_sync(backend.close())
+
+
+def test_a_lost_answer_to_a_release_is_made_up_for(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
+    client = client_of(through(proxy, prefix))
+    lease = taken(client, "a")
+    proxy.lose_next_reply("delete")
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        lease.release()
+
+    taken(client_of(direct(server, prefix)), "a").release()
+    eventually(lambda: not client._engine._keeper._debts)
+
+
+def test_a_waiter_whose_connections_are_cut_hears_again(
+    server: Server, proxy: Proxy, prefix: str, client_of: Open
+) -> None:
+    if "method=key" in prefix:
+        pytest.skip("nobody but the waiters themselves knows who waits")
+    lease = taken(client_of(direct(server, prefix)), "a")
+
+    with waiting(client_of(through(proxy, prefix)), "a") as got:
+        before = proxy.connections_made
+        proxy.cut()
+        eventually(lambda: proxy.connections_made > before)
+        lease.release()
+
+    assert got[0].fence > lease.fence
+
+
+def test_a_client_that_is_closed_leaves_no_key(server: Server, client_of: Open) -> None:
+    url = shared.fresh_url()
+    prefix = url.partition("prefix=")[2].replace("%2F", "/")
+    client = client_of(url)
+
+    taken(client, "a").release()
+    client.close()
+
+    assert server.keys(prefix) == []

@@ -1,0 +1,207 @@
+"""A simulated etcd that answers otherwise than a real one proves nothing: the two have to agree, request by request."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import tempfile
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.backends.etcd.messages import (
+    absent,
+    all_in_order,
+    created_at,
+    delete,
+    empty,
+    first,
+    get,
+    last,
+    none_after,
+    none_before,
+    put,
+    txn,
+    watch_request,
+)
+from holdfast.backends.etcd.port import LeaseNotFound, Watch
+from holdfast.sim.mutants import MUTANTS
+from holdfast.sim.mutants.etcd import HintsOnly
+from holdfast.sim.run import Plan, run
+from holdfast.sim.servers.etcd.server import EtcdServer
+from holdfast.sim.servers.etcd.store import Store
+from tests.support.etcd import shared
+from tests.support.etcd.servers import Server, running
+
+STEPS = 400
+KEYS = [b"l/%d" % number for number in range(6)] + [b"l", b"m", b"%gone/x"]
+RANGES = [(b"l/", b"l0"), (b"l", b"m"), (b"%gone/", b"%gone0"), (b"\0", b"\0")]
+
+
+@pytest.fixture
+def real() -> Iterator[Server]:
+    """A server whose first revision is 1."""
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-etcd-", dir=shared.in_memory()) as folder,
+        running(Server(Path(folder))) as server,
+    ):
+        yield server
+
+
+class Requests:
+    """Draws what clients of ours ask for, on few keys, so that they meet."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)  # noqa: S311 (a test)
+        self._leases: list[int] = []
+
+    def next(self, revision: int) -> tuple[str, dict[str, Any]]:
+        draw = self._draw
+        lease = draw.choice([*self._leases, 999_999]) if self._leases else 999_999
+        match draw.randrange(12):
+            case 0:
+                self._leases.append(draw.randrange(1, 1 << 40))
+                return "lease/grant", {"ID": str(self._leases[-1]), "TTL": str(draw.randrange(1000, 2000))}
+            case 1:
+                return "lease/keepalive", {"ID": str(lease)}
+            case 2:
+                return ("lease/revoke", {"ID": str(lease)}) if draw.random() < 0.3 else self._range(revision)
+            case 3:
+                return self._range(revision)
+            case 4:
+                return "kv/deleterange", delete(draw.choice(KEYS))["request_delete_range"]
+            case _:
+                branch = [self._operation(revision, lease) for _ in range(draw.randrange(4))]
+                changed = [one[kind]["key"] for one in branch for kind in one if kind != "request_range"]
+                if len(changed) > len(set(changed)):
+                    branch = branch[:1]  # etcd refuses to change one key twice
+                compares = [self._compare(revision) for _ in range(draw.randrange(3))]
+                return "kv/txn", txn(compares, branch, [self._look(revision)])
+
+    def _range(self, revision: int) -> tuple[str, dict[str, Any]]:
+        return "kv/range", self._look(revision)["request_range"]
+
+    def _compare(self, revision: int) -> dict[str, Any]:
+        draw = self._draw
+        key, (start, end), at = draw.choice(KEYS), draw.choice(RANGES), draw.randrange(1, revision + 3)
+        return draw.choice(
+            [
+                absent(key),
+                empty(start, end),
+                created_at(key, at),
+                none_before(start, end, at),
+                none_after(start, end, at),
+            ]
+        )
+
+    def _look(self, revision: int) -> dict[str, Any]:
+        draw = self._draw
+        key, (start, end), until = (
+            draw.choice(KEYS),
+            draw.choice(RANGES),
+            draw.choice([0, draw.randrange(1, revision + 2)]),
+        )
+        bare = draw.random() < 0.5
+        return draw.choice(
+            [
+                get(key, keys_only=bare),
+                first(start, end, until=until),
+                last(start, end, draw.randrange(1, 4), until=until),
+                all_in_order(start, end, until=until, keys_only=bare),
+            ]
+        )
+
+    def _operation(self, revision: int, lease: int) -> dict[str, Any]:
+        draw = self._draw
+        key = draw.choice(KEYS)
+        match draw.randrange(4):
+            case 0:
+                return self._look(revision)
+            case 1:
+                return delete(key)
+            case _:
+                value = draw.choice([b"", b"value", bytes([draw.randrange(256)])])
+                return put(key, value, lease if draw.random() < 0.8 else 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_model_and_a_real_etcd_answer_alike(real: Server, seed: int) -> None:
+    store, requests = Store(), Requests(seed)
+
+    for number in range(STEPS):
+        method, message = requests.next(store.revision)
+        try:
+            expected: Any = plain(store.call(method, message, now=0.0))
+        except LeaseNotFound as error:
+            expected = str(error)
+        found = real.call(method, **message)
+
+        assert (found["message"] if "message" in found else plain(found)) == expected, (number, method, message)
+
+    assert store.revision > STEPS / 10
+    changes = [(change.revision, change.key, change.is_delete) for change in store.changes]
+    assert heard(real, len(changes)) == changes
+
+
+def plain(answer: Any) -> Any:
+    """Without what differs from server to server."""
+    if isinstance(answer, list):
+        return [plain(one) for one in answer]
+    if not isinstance(answer, dict):
+        return answer
+    kept = {name: plain(value) for name, value in answer.items() if name != "header"}
+    if "header" in answer:
+        kept["revision"] = answer["header"]["revision"]
+    return kept
+
+
+def heard(real: Server, count: int) -> list[tuple[int, bytes, bool]]:
+    """What a watch on all keys says, from the first revision on."""
+    events: list[tuple[int, bytes, bool]] = []
+    connection = http.client.HTTPConnection("127.0.0.1", real.port, timeout=10)
+    connection.request("POST", "/v3/watch", json.dumps(watch_request(Watch(b"\0", 1, end=b"\0", puts=True))))
+    response = connection.getresponse()
+    while len(events) < count:
+        for event in json.loads(response.readline())["result"].get("events", ()):
+            key = event["kv"]
+            events.append((int(key["mod_revision"]), b64decode(key["key"]), event.get("type") == "DELETE"))
+    connection.close()
+    return events
+
+
+def test_a_lease_that_ends_takes_its_keys_along_in_one_revision() -> None:
+    store = Store()
+    store.call("lease/grant", {"ID": "7", "TTL": "5"}, now=0.0)
+    for key in (b"a", b"b"):
+        store.call("kv/txn", txn([], [put(key, b"", 7)]), now=0.0)
+
+    store.end_lease(7)
+
+    assert store.revision == 4
+    assert [(change.revision, change.key) for change in store.changes if change.is_delete] == [(4, b"a"), (4, b"b")]
+    with pytest.raises(LeaseNotFound):
+        store.call("kv/txn", txn([], [put(b"a", b"", 7)]), now=0.0)
+
+
+class WithoutLookingAgain(EtcdServer):
+    backend = HintsOnly
+
+
+def test_where_no_hint_is_lost_a_watch_from_a_revision_is_enough() -> None:
+    """What the mutant without a revision is to be compared with: it is the missing revision that it is caught by."""
+    mutant = MUTANTS["etcd-watch-without-revision"]
+    plan = replace(mutant, server=WithoutLookingAgain).apply(Plan())
+
+    assert [seed for seed in range(40) if run(plan, seed).failure] == []
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-key"])
+def test_the_protocols_keep_their_promises_in_all_worlds(backend: str) -> None:
+    failed = {seed: result.failure for seed in range(60) if (result := run(Plan(backend=backend), seed)).failure}
+
+    assert failed == {}

@@ -1,0 +1,67 @@
+"""A URL that is read wrongly leads to another server, shows a password, or fails far from its cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.etcd.address import Node, Place, place_of
+from holdfast.errors import ConfigurationError
+from holdfast.url import parse
+
+
+def place(url: str) -> Place:
+    return place_of(parse(url))
+
+
+def test_what_a_url_says() -> None:
+    found = place("etcd://me:p%40ss@one.example,[::1]:2380,10.0.0.1:3?prefix=app/&raw_names=true&connect_timeout=1.5")
+
+    assert found.nodes == (Node("one.example", 2379), Node("::1", 2380), Node("10.0.0.1", 3))
+    assert (found.user, found.password) == ("me", "p@ss")
+    assert (found.prefix, found.raw_names, found.method) == ("app/", True, "queue")
+    assert found.connect_timeout == 1.5
+    assert found.tls is None
+    assert str(found.nodes[1]) == "[::1]:2380"
+
+
+def test_no_message_shows_the_password() -> None:
+    found = place("etcd://me:secret@one.example")
+
+    assert "secret" not in found.url
+    assert "secret" not in repr(found)
+
+
+def test_tls_checks_certificates_and_names_unless_told_otherwise() -> None:
+    strict, lax = place("etcds://one.example").tls, place("etcds://one.example?verify=none").tls
+
+    assert strict is not None
+    assert strict.check_hostname
+    assert lax is not None
+    assert not lax.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("url", "about"),
+    [
+        ("etcd://one.example:0", "port"),
+        ("etcd://one.example:x", "port"),
+        ("etcd://one.example,,two.example", "host name"),
+        ("etcd://one.example,one.example:2379", "twice"),
+        ("etcd://[::1", "bracket"),
+        ("etcd://one.example/path", "path"),
+        ("etcd://me@one.example", "password"),
+        ("etcd://one.example/p@ss", "behind its first /"),
+        ("etcd://one.example?method=other", "method"),
+        ("etcd://one.example?raw_names=maybe", "raw_names"),
+        ("etcd://one.example?connect_timeout=0", "connect_timeout"),
+        ("etcd://one.example?connect_timeout=soon", "connect_timeout"),
+        ("etcd://one.example?ca_certs=/etc/hosts", "unknown option"),
+        ("etcds://one.example?ca_certs=/nowhere", "ca_certs"),
+        ("etcds://one.example?ca_certs=/etc/hosts", "certificates"),
+        ("etcds://one.example?keyfile=/etc/hosts", "certfile"),
+        ("etcds://one.example?verify=maybe", "verify"),
+    ],
+)
+def test_what_is_wrong_is_named(url: str, about: str) -> None:
+    with pytest.raises(ConfigurationError, match=about):
+        place(url)

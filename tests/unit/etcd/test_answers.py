@@ -1,0 +1,45 @@
+"""An error that is taken for "nothing happened" although something may have leaves a lock taken by nobody."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.backends.etcd.answers import NoAuthentication, TokenRefused, refusal
+from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "means"),
+    [
+        (14, "etcdserver: request timed out", OutcomeUnknown),
+        (14, "etcdserver: request timed out, possibly due to previous leader failure", OutcomeUnknown),
+        (14, "etcdserver: leader changed", OutcomeUnknown),
+        (14, "etcdserver: server stopped", OutcomeUnknown),
+        (1, "context canceled", OutcomeUnknown),
+        (2, "whatever is new", OutcomeUnknown),
+        (14, "etcdserver: no leader", BackendUnavailable),
+        (8, "etcdserver: too many requests", BackendUnavailable),
+        (8, "etcdserver: mvcc: database space exceeded", BackendUnavailable),
+        (3, "etcdserver: request is too large", BackendUnavailable),
+        (14, "etcdserver: rpc not supported for learner", BackendUnavailable),
+        (5, "etcdserver: requested lease not found", LeaseNotFound),
+        (16, "etcdserver: invalid auth token", TokenRefused),
+        (3, "etcdserver: revision of auth store is old", TokenRefused),
+        (3, "etcdserver: user name is empty", TokenRefused),
+        (9, "etcdserver: authentication is not enabled", NoAuthentication),
+        (7, "etcdserver: permission denied", ConfigurationError),
+        (3, "etcdserver: authentication failed, invalid user ID or password", ConfigurationError),
+    ],
+)
+def test_what_an_error_means(code: int, message: str, means: type[Exception]) -> None:
+    body = json.dumps({"error": message, "message": message, "code": code}).encode()
+
+    assert type(refusal(503, body, "etcd://h", "h:2379")) is means
+
+
+def test_what_is_no_error_of_etcd_s_may_have_come_from_a_proxy_behind_which_it_was_done() -> None:
+    assert isinstance(refusal(502, b"<html>Bad Gateway</html>", "etcd://h", "h:2379"), OutcomeUnknown)
+    assert isinstance(refusal(404, b"404 page not found", "etcd://h", "h:2379"), BackendUnavailable)

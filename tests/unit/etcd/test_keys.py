@@ -1,0 +1,58 @@
+"""Two locks whose keys meet keep each other out, or see each other's tickets."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.etcd.keys import Keys, after, read
+
+NAMES = ["a", "A", "a/b", "a%2Fb", "a%2fb", "a%", "%", "/", "", "ä", "\0", "a\0b", "😀", "%gone", "a ", "\x7f"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_found_in_its_keys(name: str) -> None:
+    keys = Keys("locks/", raw_names=False)
+
+    assert keys.name_in(keys.ticket(name, "0" * 32, 1, exclusive=True)) == name
+    assert keys.base_name(keys.base(name)) == name
+
+
+def test_no_lock_s_folder_is_in_another_s() -> None:
+    keys = Keys("locks/", raw_names=False)
+    folders = [keys.folder(name) for name in NAMES]
+
+    for one in folders:
+        assert [other for other in folders if other.startswith(one)] == [one]
+
+
+def test_the_marks_of_withdrawn_tickets_are_no_lock_s() -> None:
+    keys = Keys("", raw_names=False)
+
+    assert keys.name_in(keys.gone("0" * 32)) is None
+    assert not any(keys.gone("0" * 32).startswith(keys.folder(name)) for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "limit"),
+    [(True, 1), (False, None), (False, 1), (False, 1_000_000)],
+    ids=["x", "r", "s1", "s million"],
+)
+def test_a_key_says_what_kind_of_ticket_it_is(exclusive: bool, limit: int | None) -> None:  # noqa: FBT001 (parametrised)
+    key = Keys("", raw_names=False).ticket("a", "0123456789abcdef" * 2, limit, exclusive=exclusive)
+
+    found = read(key, 7)
+
+    assert (found.exclusive, found.limit, found.is_ours, found.created) == (exclusive, limit, True, 7)
+
+
+@pytest.mark.parametrize("last", ["694d81a1f5c0e702", "", "0" * 32, "0" * 32 + ".s", "0" * 32 + ".x2"])
+def test_a_key_of_another_program_is_exclusive(last: str) -> None:
+    found = read(b"locks/a/" + last.encode(), 7)
+
+    assert (found.exclusive, found.is_ours) == (True, False)
+
+
+def test_the_end_of_a_range() -> None:
+    assert after(b"a/") == b"a0"
+    assert after(b"a\xff") == b"b"
+    assert after(b"\xff") == b"\0"
