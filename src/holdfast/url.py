@@ -67,6 +67,13 @@ SCHEMES["postgresql"] = Scheme(
     ),
 )
 
+SCHEMES["zookeeper"] = Scheme(
+    "holdfast.backends.zookeeper",
+    driver="kazoo",
+    extra="zookeeper",
+    options=("layout", "raw_names", "session_timeout", "acl", "tls", *_TLS),
+)
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword

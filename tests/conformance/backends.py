@@ -10,9 +10,11 @@ from typing import NamedTuple
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
+from tests.support.zookeeper import shared as zookeeper
 
 _REDIS = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _REDLOCK = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.NONE, Wake.PUSH, Scope.NETWORK)
+_ZOOKEEPER = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 
 
@@ -44,6 +46,7 @@ BACKENDS = [
         lambda _: postgresql.fresh_url(),
         Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK),
     ),
+    Case("zookeeper", lambda _: zookeeper.fresh_url(), _ZOOKEEPER),
 ]
 
 # Other shapes and methods of these: in our own suite, as far as they go.
@@ -51,6 +54,7 @@ CASES = [
     *BACKENDS,
     Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.fresh_redlock_url(), _REDLOCK, shares=False),
+    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _ZOOKEEPER),
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
     Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
 ]
