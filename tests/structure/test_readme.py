@@ -30,6 +30,7 @@ EXAMPLE_URLS = {
     "redis+cluster": "redis+cluster://one.example,two.example",
     "redlock": "redlock://one.example,two.example,three.example",
     "postgresql": "postgresql://app@db.example:5432/app",
+    "zookeeper": "zookeeper://one.example,two.example,three.example/locks",
 }
 
 
