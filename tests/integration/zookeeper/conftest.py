@@ -29,15 +29,15 @@ def url() -> str:
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """An ensemble whose members give each other up late, so that one that is cut off goes on answering."""
-    with running(Ensemble(tmp_path_factory.mktemp("ensemble"), sync_limit=50)) as started:
+    with running(Ensemble(tmp_path_factory.mktemp("ensemble"), sync_limit=25)) as started:
         yield started
 
 
 @pytest.fixture
-def ensemble(three: Ensemble) -> Iterator[Ensemble]:
+def ensemble(three: Ensemble) -> Ensemble:
     """All of its members run, and can reach each other, whatever the test before has done."""
     three.heal()
-    yield three
+    return three
 
 
 @pytest.fixture

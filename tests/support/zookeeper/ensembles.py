@@ -1,4 +1,4 @@
-"""Three servers that decide together. Each reaches the others' quorum ports through proxies, so that links can be cut."""
+"""Three servers that decide together. Each reaches the others through proxies, so that links can be cut."""
 
 from __future__ import annotations
 

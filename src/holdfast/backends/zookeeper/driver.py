@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,7 +36,7 @@ from holdfast.backends.zookeeper.port import (
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.address import Place
+    from holdfast.backends.zookeeper.address import Place, Tls
     from holdfast.backends.zookeeper.port import Answer, Request
     from holdfast.errors import HoldfastError
 
@@ -141,19 +142,14 @@ class KazooSession:
         return BackendUnavailable(backend=url, problem=self.problem)
 
     def _make(self) -> Any:
-        place, tls = self._place, self._place.tls
+        place = self._place
         client = KazooClient(
             hosts=place.hosts,
             timeout=place.session_timeout,
-            handler=_Handler(),
+            handler=_Handler(None if place.tls is None else _context(place.tls)),
             connection_retry={"max_tries": -1, "delay": _PAUSE_MIN, "backoff": 2, "max_delay": _PAUSE_MAX},
             auth_data=[("digest", place.login)] if place.login else None,
             logger=_logger,
-            use_ssl=tls is not None,
-            ca=tls.ca_certs if tls else None,
-            certfile=tls.certfile if tls else None,
-            keyfile=tls.keyfile if tls else None,
-            verify_certs=tls.verify if tls else True,
         )
         client._connection = _Line(self, client)
         client.add_listener(self._on_state)
@@ -233,6 +229,19 @@ def failure(error: Exception, url: str) -> BackendUnavailable | OutcomeUnknown:
     return raised
 
 
+def _context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_certs)
+        if tls.certfile is not None:
+            context.load_cert_chain(tls.certfile, tls.keyfile)
+    except OSError as error:  # an SSLError is one
+        raise ConfigurationError(f"ca_certs, certfile or keyfile cannot be used: {error}") from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 class _CreateContainer(wire.Create2):  # type: ignore[misc]
     """Like Create2, for a node that the server takes away once it is empty; kazoo does not have it."""
 
@@ -241,6 +250,10 @@ class _CreateContainer(wire.Create2):  # type: ignore[misc]
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """No threads for callbacks: ours are short, and run on the connection's thread."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
 
     def start(self) -> None:
         self._running = True
@@ -251,8 +264,17 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
 
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        return super().create_connection(*args, timeout=min(timeout / 3, CONNECT_TIMEOUT), **kwargs)
+    def create_connection(
+        self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
+    ) -> socket.socket:
+        """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
+        made = socket.create_connection(address, timeout=min(timeout / 3, CONNECT_TIMEOUT))
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=hostname)
+        except BaseException:
+            made.close()
+            raise
 
 
 class _Line(ConnectionHandler):  # type: ignore[misc]

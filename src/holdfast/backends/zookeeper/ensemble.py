@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer, Request, Session
     from holdfast.core.ports import Event, Runtime
 
+SILENCE_MAX = 0.9  # seconds without an answer after which a connection is given up; less is asked for in a hurry only
 END_MAX = 1.0  # seconds that closing waits for the servers to confirm the end of the session
 
 
@@ -65,10 +66,13 @@ class Ensemble(ABC):
 
     async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         replies = [*(Kept() for _ in requests[1:]), self._awaited()]
-        send = _ours(session).send
+        ours = _ours(session)
+        connection, sent = ours.connection, self._runtime.now()
         for request, reply in zip(requests, replies, strict=True):
-            send(request, reply, self._watcher)
+            ours.send(request, reply, self._watcher)
         if not await self._wait(replies[-1], deadline):
+            if self._runtime.now() - sent >= SILENCE_MAX and ours.connection == connection:
+                ours.hang_up()  # another server, or another connection, may do better
             problem = "no answer came in time"
             if all(isinstance(request, Children | Get) for request in requests):
                 raise BackendUnavailable(backend=self._url, problem=problem)

@@ -24,7 +24,6 @@ from holdfast.core.clock import lease_deadline
 from holdfast.core.events import logger
 from holdfast.core.tickets import (
     LOOK_AGAIN,
-    LOOK_AGAIN_BEHIND,
     Gone,
     Granted,
     Live,
@@ -65,6 +64,7 @@ DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends
 SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
+_LOOK_AGAIN_BEHIND = 10.0  # seconds, for the others: a watch is lost only with its connection, and then all look again
 _PARENTS_MAX = 5  # times that a lock's node is made anew while others take it away
 _KNOWN_MAX = 10_000
 _DONE = (None, Refusal.EXISTS, Refusal.NO_NODE)
@@ -197,7 +197,7 @@ class ZookeeperBackend:
         """In, or in the queue with a watch set; None: look again at once."""
         ticket, session = holding.ticket, holding.session
         if len(children) == 1 and holding.path.endswith(children[0]):
-            return self._grant(holding, sent)  # nobody else is there
+            return self._grant(holding, sent, is_followed=False)  # nobody else is there
         ordered = in_order(children)
         if not any(one.nonce == ticket.nonce for one in ordered):
             self._forget(ticket.nonce)  # somebody has deleted it: begin again, at the end
@@ -209,7 +209,7 @@ class ZookeeperBackend:
             await self._withdraw(holding, deadline)
             raise
         if obstacle is None:
-            return self._grant(holding, sent)
+            return self._grant(holding, sent, is_followed=ordered[-1].nonce != ticket.nonce)
         if not queue:
             await self._withdraw(holding, deadline)
             return Waiting(LOOK_AGAIN, await self._holder(session, f"{lock}/{ahead[0].node}", deadline))
@@ -232,8 +232,8 @@ class ZookeeperBackend:
             if answer is Refusal.NO_NODE:
                 self._wake(kind)
                 return None
-        look_again = LOOK_AGAIN if len(ahead) <= _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
-        return Waiting(look_again, _name_of(shown))
+        waiting = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
+        return Waiting(LOOK_AGAIN if waiting <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, _name_of(shown))
 
     def _obstacle(self, ticket: Ticket, ahead: Sequence[Contender]) -> Contender | None:
         """By the rule. Raises LimitConflict if those ahead share the lock on other terms."""
@@ -257,14 +257,15 @@ class ZookeeperBackend:
         # Behind others in line: the one before will write to its node when it gets in, and is the next no more.
         return Get(f"{lock}/{ahead[-1].node}", watch=True)
 
-    def _grant(self, holding: _Holding, sent: float) -> Granted:
+    def _grant(self, holding: _Holding, sent: float, *, is_followed: bool) -> Granted:
         ticket, session = holding.ticket, holding.session
         deadline = holding.believed = max(holding.believed, self._deadline(holding, sent))
         if not holding.granted:
             holding.granted = True  # after `believed`: the sweep looks at both
-            if holding.waited:
+            if holding.waited or (is_followed and not ticket.exclusive):
                 # Tells since when it has the lock, and the next in line for a permit that it is the next.
                 self._port.tell(session, Set(holding.path, self._data(ticket, session)))
+            if holding.waited:
                 self._wakeups.forget(ticket.nonce)
         return Granted(holding.czxid, deadline, store=session)
 
