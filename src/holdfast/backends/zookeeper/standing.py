@@ -26,11 +26,12 @@ from collections import deque
 
 from holdfast.core.clock import lease_deadline
 
-# Seconds within which the leader has certainly sent a ping: half a tickTime. The least timeout that servers grant is
-# two tickTimes unless they were told otherwise, so a third of the timeout will do; 5 s are a tickTime of 10 s.
-APART_MAX = 5.0
-APART_SHARE = 1 / 3
-PAIRS = 5  # in one timeout: then at least 3/5 of the timeout are left at any time, while all goes well
+# Seconds within which the leader has certainly sent a ping: it does so every half tickTime. The least timeout that
+# servers grant is two tickTimes unless they were told otherwise, so that is a quarter of the timeout at most; and
+# nobody has a tickTime of 8 s.
+APART_MAX = 4.0
+APART_SHARE = 0.3
+PAIRS = 6  # in one timeout: then at least half of the timeout is left at any time, while all goes well
 
 
 class Standing:
