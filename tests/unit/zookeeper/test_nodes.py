@@ -51,7 +51,7 @@ def test_a_node_of_ours_tells_all_that_the_rule_needs(layout: str, limit: int | 
 
     found = contender(node)
 
-    assert found == (node, 17, NONCE, 0xF100005D2F8A0001, limit, exclusive)
+    assert found == (node, 17, NONCE, 0xF100005D2F8A0001, limit, exclusive, True)
     assert not found.is_foreign
 
 

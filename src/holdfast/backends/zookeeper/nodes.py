@@ -2,7 +2,8 @@
 
     /holdfast/order%2F42/_c_0100005d2f8a0001-<nonce>-w-lock-0000000017      layout=curator
     /holdfast/order%2F42/0100005d2f8a0001-<nonce>-w__lock__0000000017       layout=kazoo
-                         the session       32 hex    w: exclusive, r: shared, s5: one of five permits
+                         the session       32 hex    w: exclusive, r: shared, s5: one of five permits; and a t behind
+                                                     that, if it does not wait: it is in, or about to go
 
 What the rule needs of a ticket stands in its name, so one listing of the children decides who is in. A node with a
 number that we did not write counts as exclusive; one without a number is no contender.
@@ -22,7 +23,7 @@ SESSIONS = "%sessions"  # where each client's own node is: no name of a lock is 
 _PLAIN = re.compile(r"[^\x00-\x1f%/\x7f-\x9f\ud800-\U0010ffff]*")
 _RESERVED = (".", "..", "zookeeper")
 _INVALID = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\U0010ffff]")
-_OURS = re.compile(r"(?:_c_)?([0-9a-f]{16})-([0-9a-f]{32})-(w|r|s\d+)(?:-lock-|__lock__)(-?\d{9,10})")
+_OURS = re.compile(r"(?:_c_)?([0-9a-f]{16})-([0-9a-f]{32})-(w|r|s\d+)(t?)(?:-lock-|__lock__)(-?\d{9,10})")
 # Ten digits. After 2147483647 comes -2147483648, and then nine digits will do: "-000000001".
 _NUMBERED = re.compile(r"(?:lock-|__)(-\d{9,10}|\d{10})$|(\d{10})$")
 
@@ -36,6 +37,7 @@ class Contender(NamedTuple):
     session: int
     limit: int | None
     exclusive: bool
+    waits: bool = True
 
     @property
     def is_foreign(self) -> bool:
@@ -77,9 +79,9 @@ def why_invalid(path: str) -> str:
     return ""
 
 
-def beginning(layout: str, session: int, nonce: str, limit: int | None, *, exclusive: bool) -> str:
+def beginning(layout: str, session: int, nonce: str, limit: int | None, *, exclusive: bool, waits: bool = True) -> str:
     """What the server puts the number behind."""
-    kind = "w" if exclusive else "r" if limit is None else f"s{limit}"
+    kind = ("w" if exclusive else "r" if limit is None else f"s{limit}") + ("" if waits else "t")
     if layout == "kazoo":
         return f"{session:016x}-{nonce}-{kind}__lock__"
     return f"_c_{session:016x}-{nonce}-{kind}-lock-"
@@ -89,9 +91,9 @@ def contender(node: str) -> Contender | None:
     """What a node's name tells; None if it has no number and so no place in the order."""
     ours = _OURS.fullmatch(node)
     if ours is not None:
-        session, nonce, kind, number = ours.groups()
+        session, nonce, kind, tries, number = ours.groups()
         limit = 1 if kind == "w" else None if kind == "r" else int(kind[1:])
-        return Contender(node, int(number), nonce, int(session, 16), limit, kind == "w")
+        return Contender(node, int(number), nonce, int(session, 16), limit, kind == "w", not tries)
     numbered = _NUMBERED.search(node)
     if numbered is None:
         return None

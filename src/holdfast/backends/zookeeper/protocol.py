@@ -108,7 +108,7 @@ class ZookeeperBackend:
         self._mutex = runtime.mutex()
         self._holdings: dict[str, _Holding] = {}  # by nonce
         self._unheard: set[str] = set()  # tickets of which a create had no answer: there may be a node of theirs
-        self._watched: dict[_Watch, set[str]] = {}  # watches that are set, and the nonces of who waits for them
+        self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
         self._standing: dict[int, Standing] = {}  # of the session that is open, by its number
         self._used = 0.0
         self._bell = runtime.event()  # for the pulse
@@ -120,6 +120,21 @@ class ZookeeperBackend:
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        try:
+            return await self._enter(ticket, queue=queue, deadline=deadline)
+        except BackendUnavailable as error:
+            # It was said of one request of several: with a node there, or perhaps there, something has changed.
+            if ticket.nonce in self._holdings or ticket.nonce in self._unheard:
+                raise OutcomeUnknown(backend=self.url, problem=error.problem) from error
+            raise
+        except ConfigurationError:
+            # Nobody will ask for it to be taken away: the sweep does that.
+            holding = self._holdings.get(ticket.nonce)
+            if holding is not None:
+                holding.believed, holding.granted = 0.0, True
+            raise
+
+    async def _enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         session = await self._open(deadline)
         lock = self._path(ticket.name)
         nonce = ticket.nonce
@@ -138,18 +153,20 @@ class ZookeeperBackend:
                     obstacle = self._obstacle(ticket, [one for one in found if one.nonce != nonce])
                     if obstacle is not None and not queue:
                         return Waiting(LOOK_AGAIN, await self._holder(session, f"{lock}/{found[0].node}", deadline))
-                    holding, children = await self._create(ticket, session, lock, deadline)
+                    holding, children = await self._create(ticket, session, lock, deadline, waits=queue)
                 else:
                     children = [one.node for one in found]
             else:
-                holding, children = await self._create(ticket, session, lock, deadline)
+                holding, children = await self._create(ticket, session, lock, deadline, waits=queue)
             outcome = await self._decide(holding, lock, children, sent, queue=queue, deadline=deadline)
             if outcome is not None:
                 return outcome
 
-    async def _create(self, ticket: Ticket, session: Session, lock: str, deadline: float) -> tuple[_Holding, list[str]]:
+    async def _create(
+        self, ticket: Ticket, session: Session, lock: str, deadline: float, *, waits: bool
+    ) -> tuple[_Holding, list[str]]:
         beginning = nodes.beginning(
-            self._layout, session.number, ticket.nonce, ticket.limit, exclusive=ticket.exclusive
+            self._layout, session.number, ticket.nonce, ticket.limit, exclusive=ticket.exclusive, waits=waits
         )
         create = Create(f"{lock}/{beginning}", self._data(ticket, session))
         for _ in range(_PARENTS_MAX):
@@ -182,14 +199,18 @@ class ZookeeperBackend:
             if one.nonce != ticket.nonce:
                 continue
             path = f"{lock}/{one.node}"
-            if one.session == session.number and kept is None:
+            if self._counts(one, session) and kept is None:
                 (node,) = await self._port.ask(session, (Get(path),), deadline=deadline)
-                if isinstance(node, Node) and node.owner & 0xFFFFFFFFFFFFFFFF == session.number:
+                if isinstance(node, Node):
                     kept = self._holdings[ticket.nonce] = _Holding(ticket, session, path, node.czxid)
             else:
                 await self._port.ask(session, (Delete(path),), deadline=deadline)
         self._unheard.discard(ticket.nonce)
         return kept
+
+    def _counts(self, one: Contender, session: Session) -> bool:
+        """The node goes with the session that is open now: who made it is in its name, and it is ephemeral."""
+        return one.session == session.number
 
     async def _decide(
         self, holding: _Holding, lock: str, children: Sequence[str], sent: float, *, queue: bool, deadline: float
@@ -202,7 +223,7 @@ class ZookeeperBackend:
         if not any(one.nonce == ticket.nonce for one in ordered):
             self._forget(ticket.nonce)  # somebody has deleted it: begin again, at the end
             return None
-        ahead = [one for one in ordered if behind(one.number, holding.number) < 0]
+        ahead = self._ahead(holding, ordered)
         try:
             obstacle = self._obstacle(ticket, ahead)
         except LimitConflict:
@@ -220,7 +241,9 @@ class ZookeeperBackend:
         kind = (type(watch), watch.path)
         with self._mutex:
             is_set = kind in self._watched
-            self._watched.setdefault(kind, set()).add(ticket.nonce)
+            waiting = self._watched.setdefault(kind, [])
+            if ticket.nonce not in waiting:
+                waiting.append(ticket.nonce)
         if is_set:
             (shown,) = await self._port.ask(session, (holder,), deadline=deadline)
         else:
@@ -232,8 +255,11 @@ class ZookeeperBackend:
             if answer is Refusal.NO_NODE:
                 self._wake(kind)
                 return None
-        waiting = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
-        return Waiting(LOOK_AGAIN if waiting <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, _name_of(shown))
+        before = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
+        return Waiting(LOOK_AGAIN if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, _name_of(shown))
+
+    def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
+        return [one for one in ordered if behind(one.number, holding.number) < 0]
 
     def _obstacle(self, ticket: Ticket, ahead: Sequence[Contender]) -> Contender | None:
         """By the rule. Raises LimitConflict if those ahead share the lock on other terms."""
@@ -384,7 +410,8 @@ class ZookeeperBackend:
         waiters: list[TicketInfo] = []
         for place, (one, node) in enumerate(there):
             is_in = first_obstacle(one.limit, (other for other, _ in there[:place])) is None and not waiters
-            (holders if is_in else waiters).append(_described(one, node, is_in=is_in))
+            if is_in or one.waits:
+                (holders if is_in else waiters).append(_described(one, node, is_in=is_in))
         return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{one.node}" for one, _ in there]
 
     async def _names(self, session: Session, deadline: float) -> list[tuple[str, str]]:

@@ -15,5 +15,7 @@ from holdfast.sim.mutants.memory import PROTOCOLS
 from holdfast.sim.mutants.redis import REDIS
 from holdfast.sim.mutants.redlock import REDLOCK
 from holdfast.sim.mutants.sqlite import SQLITE
+from holdfast.sim.mutants.zookeeper import ZOOKEEPER
 
-MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in [*ENGINES, *PROTOCOLS, *SQLITE, *REDIS, *REDLOCK]}
+_ALL = [*ENGINES, *PROTOCOLS, *SQLITE, *REDIS, *REDLOCK, *ZOOKEEPER]
+MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in _ALL}
