@@ -78,14 +78,27 @@ class SimPort:
         if session is None:
             session = self._session = SimSession(self._server.timeout)
         if not session.connection:
-            await self._connect(session, min(deadline, self._runtime.now() + CONNECT_TIMEOUT))
+            await self._connect(session, deadline)
         return session
 
     async def _connect(self, session: SimSession, deadline: float) -> None:
+        """One round through all members, in any order."""
+        members = self._server.nodes
+        first = self._server.world.choices.below(len(members))
+        for number in range(len(members)):
+            try:
+                await self._connect_to(members[(first + number) % len(members)], session, deadline)
+            except BackendUnavailable:
+                if session.is_over or number == len(members) - 1 or self._runtime.now() >= deadline:
+                    raise
+            else:
+                return
+
+    async def _connect_to(self, member: Member, session: SimSession, deadline: float) -> None:
         from holdfast.sim.servers.zookeeper.ensemble import Expired
 
         server, runtime = self._server, self._runtime
-        member = server.world.choices.pick(server.nodes)
+        deadline = min(deadline, runtime.now() + CONNECT_TIMEOUT)
         self._is_connecting = True
         self.connections += 1
         connection, sent = self.connections, runtime.now()
@@ -156,7 +169,7 @@ class SimPort:
         while not (session.connection or session.is_over or self._closed):
             if not self._is_connecting:
                 try:
-                    await self._connect(session, self._runtime.now() + CONNECT_TIMEOUT)
+                    await self._connect(session, self._runtime.now() + len(self._server.nodes) * CONNECT_TIMEOUT)
                 except BackendError:
                     pass
                 else:

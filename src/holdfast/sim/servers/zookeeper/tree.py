@@ -42,7 +42,7 @@ class Znode:
         self.ctime = self.mtime = time
         self.owner = owner
         self.children: set[str] = set()
-        self.numbers = 0  # changes of its children: what the next one's number is taken from
+        self.numbers = 0  # children that it ever had: the number of the next one
 
 
 class Tree:
@@ -84,7 +84,6 @@ class Tree:
         if change.data is None:
             del self.nodes[path]
             self.nodes[above].children.discard(name_of(path))
-            self.nodes[above].numbers += 1
             return [(Get, path), (Children, path), (Children, above)]
         if change.is_new:
             made = self.nodes[path] = Znode(change.data, change.zxid, change.time, change.owner)
@@ -120,6 +119,6 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def numbered(changes: int) -> str:
+def numbered(number: int) -> str:
     """Ten digits of 32 bits: after 2147483647 comes -2147483648."""
-    return f"{(changes + 2**31) % 2**32 - 2**31:010d}"
+    return f"{(number + 2**31) % 2**32 - 2**31:010d}"
