@@ -147,7 +147,8 @@ class ZookeeperBackend:
             if holding is not None:
                 children = await self._children(session, lock, deadline)
             elif nonce in self._unheard or not queue:
-                found = in_order(await self._children(session, lock, deadline))
+                look = self._children_now if nonce in self._unheard else self._children
+                found = in_order(await look(session, lock, deadline))
                 holding = await self._find(ticket, session, lock, found, deadline)
                 if holding is None:
                     obstacle = self._obstacle(ticket, [one for one in found if one.nonce != nonce])
@@ -221,7 +222,8 @@ class ZookeeperBackend:
             return self._grant(holding, sent, is_followed=False)  # nobody else is there
         ordered = in_order(children)
         if not any(one.nonce == ticket.nonce for one in ordered):
-            self._forget(ticket.nonce)  # somebody has deleted it: begin again, at the end
+            self._forget(ticket.nonce)
+            self._unheard.add(ticket.nonce)  # somebody has deleted it; to be sure of that, it is looked for
             return None
         ahead = self._ahead(holding, ordered)
         try:
@@ -332,14 +334,10 @@ class ZookeeperBackend:
         return outcomes
 
     async def _settle(self, ticket: Ticket, deadline: float) -> None:
-        """Take away what a create without an answer may have left.
-
-        The listing comes behind that create, wherever it is: on the same connection, or because the leader refuses what
-        is still on its way from the server that the session has moved away from.
-        """
+        """Take away what a create without an answer may have left."""
         session = await self._open(deadline)
         lock = self._path(ticket.name)
-        found = in_order(await self._children(session, lock, deadline))
+        found = in_order(await self._children_now(session, lock, deadline))
         paths = [f"{lock}/{one.node}" for one in found if one.nonce == ticket.nonce]
         if paths:
             await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
@@ -565,6 +563,17 @@ class ZookeeperBackend:
 
     async def _children(self, session: Session, lock: str, deadline: float) -> list[str]:
         (children,) = await self._port.ask(session, (Children(lock),), deadline=deadline)
+        return self._listed(children)
+
+    async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
+        """The listing behind every create of ours, wherever it is.
+
+        A server that we have just moved to may lag behind what another one did for us. So there is a write before the
+        listing: then it has applied all that was done before that; and what is still on its way from the server that
+        the session has moved away from, the leader refuses.
+        """
+        write = CreateParent(lock, is_container=self._has_containers)  # of what is there already, mostly
+        _, children = await self._port.ask(session, (write, Children(lock)), deadline=deadline)
         return self._listed(children)
 
     def _listed(self, answer: Answer) -> list[str]:

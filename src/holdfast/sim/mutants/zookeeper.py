@@ -86,6 +86,13 @@ class NothingChanged(ZookeeperBackend):
         return await self._enter(ticket, queue=queue, deadline=deadline)
 
 
+class LooksWhereItLags(ZookeeperBackend):
+    """Looks for what a lost create has left on whatever server it finds, which may not have heard of it yet."""
+
+    async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
+        return await self._children(session, lock, deadline)
+
+
 class AllWatchTheFirst(ZookeeperBackend):
     """Correct, and a herd: test_zookeeper_worlds.py counts."""
 
@@ -120,6 +127,13 @@ ZOOKEEPER = [
         mistake="the numbers of nodes are compared as text, which goes wrong where they go round",
         backend="zookeeper",
         server=_with(NumbersAsText),
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="looks-where-it-lags",
+        mistake="what a lost create has left is looked for on a server that may lag behind",
+        backend="zookeeper",
+        server=_with(LooksWhereItLags),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
