@@ -79,6 +79,13 @@ _ETCD = ("prefix", "raw_names", "method", "connect_timeout")
 SCHEMES["etcd"] = Scheme("holdfast.backends.etcd", options=_ETCD)
 SCHEMES["etcds"] = Scheme("holdfast.backends.etcd", options=(*_ETCD, *_TLS))
 
+SCHEMES["zookeeper"] = Scheme(
+    "holdfast.backends.zookeeper",
+    driver="kazoo",
+    extra="zookeeper",
+    options=("layout", "raw_names", "session_timeout", "acl", "tls", *_TLS),
+)
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword

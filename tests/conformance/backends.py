@@ -12,10 +12,12 @@ from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
+from tests.support.zookeeper import shared as zookeeper
 
 _REDIS = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _REDLOCK = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.NONE, Wake.PUSH, Scope.NETWORK)
 _CACHE = Guarantees(Exclusion.CACHE, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
+_ZOOKEEPER = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 
 
@@ -52,6 +54,7 @@ BACKENDS = [
         lambda _: etcd.fresh_url(),
         Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK),
     ),
+    Case("zookeeper", lambda _: zookeeper.fresh_url(), _ZOOKEEPER),
 ]
 
 # Other shapes and methods of these: in our own suite, as far as they go.
@@ -66,6 +69,7 @@ CASES = [
         shares=False,
         shows_waiters=False,
     ),
+    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _ZOOKEEPER),
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
     Case(
         "etcd-key",

@@ -35,6 +35,7 @@ EXAMPLE_URLS = {
     "memcacheds": "memcacheds://cache.example",
     "etcd": "etcd://one.example,two.example,three.example",
     "etcds": "etcds://one.example,two.example,three.example",
+    "zookeeper": "zookeeper://one.example,two.example,three.example/locks",
 }
 
 

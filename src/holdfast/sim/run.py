@@ -25,6 +25,7 @@ from holdfast.sim.servers.memory import MemoryServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.sqlite import SqliteServer
+from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast.sim.workload import USUAL, Worker, Workload, draw_names
 from holdfast.sim.world import Task, World
 
@@ -45,6 +46,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "memcached": MemcachedServer,
     "etcd": EtcdServer,
     "etcd-key": EtcdKeyServer,
+    "zookeeper": ZookeeperServer,
 }
 
 HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work

@@ -1,0 +1,1 @@
+"""zookeeper://: ephemeral sequential nodes in an ensemble, in the layout of Curator or of kazoo."""

@@ -1,0 +1,181 @@
+"""Where the ensemble is, how to be let in, and below which node the locks are: what a zookeeper URL says, checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from holdfast.backends.zookeeper.nodes import LAYOUTS, why_invalid
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.url import Address
+
+ROOT = "/holdfast"  # where the locks are if the URL does not say
+SESSION_TIMEOUT = 30.0  # seconds, as a lock's own ttl
+_SESSION_TIMEOUT_MIN, _SESSION_TIMEOUT_MAX = 0.5, 3600.0
+_PORT, _PORT_MAX = 2181, 65535
+_TLS_FILES = ("ca_certs", "certfile", "keyfile")
+
+# As ZooKeeper's own shell writes them.
+_PERMISSIONS = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
+_ACLS = {"open": "world:anyone:cdrwa", "creator": "auth::cdrwa", "read": "auth::cdrwa,world:anyone:r"}
+
+
+class Access(NamedTuple):
+    """Who may do what with the nodes that we make."""
+
+    permissions: int
+    scheme: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How to be sure of the servers, and how they are sure of us."""
+
+    ca_certs: str | None
+    certfile: str | None
+    keyfile: str | None
+    verify: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One ensemble, and how this client uses it."""
+
+    url: str  # without a password
+    hosts: str  # as kazoo wants them: host:port,host:port
+    root: str  # "" or /a/b: what stands before the / of each lock's node
+    layout: str
+    raw_names: bool
+    session_timeout: float  # what we ask for; the servers have the last word
+    login: str | None = field(repr=False)  # user:password
+    acl: tuple[Access, ...]
+    tls: Tls | None
+
+
+def place_of(address: Address) -> Place:
+    """What an address says.
+
+    Raises:
+        ConfigurationError: names the part or the option that is wrong, and the fix.
+    """
+    options = address.options
+    userinfo, at, hosts = address.host.rpartition("@")
+    if not at and "@" in address.path:
+        raise ConfigurationError("url has an @ behind its first /: write / and @ in a password as %2F and %40")
+    layout = options.get("layout", LAYOUTS[0])
+    if layout not in LAYOUTS:
+        raise ConfigurationError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+    return Place(
+        url=address.redacted,
+        hosts=",".join(map(_host, hosts.split(","))),
+        root=_root(address.path),
+        layout=layout,
+        raw_names=_yes(options, "raw_names", default=False),
+        session_timeout=_seconds(options, "session_timeout", SESSION_TIMEOUT),
+        login=_login(userinfo),
+        acl=_acl(options.get("acl", "open"), has_login=bool(userinfo) or "certfile" in options),
+        tls=_tls(options),
+    )
+
+
+def _login(userinfo: str) -> str | None:
+    if not userinfo:
+        return None
+    user, colon, password = userinfo.partition(":")
+    if not user or not colon:
+        raise ConfigurationError("url must have user and password, zookeeper://user:password@host, or neither")
+    return f"{unquote(user)}:{unquote(password)}"
+
+
+def _host(text: str) -> str:
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        return f"[{host}]:{_port(port.removeprefix(':'))}"
+    host, _, port = text.partition(":")
+    if not host:
+        raise ConfigurationError("url has a host without a name: zookeeper://host1,host2:2182/path")
+    return f"{unquote(host)}:{_port(port)}"
+
+
+def _port(text: str) -> int:
+    if not text:
+        return _PORT
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _PORT_MAX:
+        raise ConfigurationError(f"url has the port {text!r}: a number from 1 to {_PORT_MAX}")
+    return int(text)
+
+
+def _root(path: str) -> str:
+    if not path:
+        return ROOT
+    if path == "/":
+        return ""
+    problem = why_invalid(path)
+    if problem:
+        raise ConfigurationError(f"url has the path {path!r}, which cannot be a node of ZooKeeper: {problem}")
+    return path
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        seconds = float(options.get(name, default))
+    except ValueError:
+        seconds = math.nan
+    if not _SESSION_TIMEOUT_MIN <= seconds <= _SESSION_TIMEOUT_MAX:
+        span = f"{_SESSION_TIMEOUT_MIN:g} to {_SESSION_TIMEOUT_MAX:g}"
+        raise ConfigurationError(f"{name} must be a number of seconds from {span}, not {options[name]!r}")
+    return seconds
+
+
+def _yes(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() in ("yes", "true", "1", "on"):
+        return True
+    if text.lower() in ("no", "false", "0", "off"):
+        return False
+    raise ConfigurationError(f"{name} must be yes or no, not {text!r}")
+
+
+def _acl(text: str, *, has_login: bool) -> tuple[Access, ...]:
+    entries = tuple(map(_access, _ACLS.get(text, text).split(",")))
+    if any(entry.scheme == "auth" for entry in entries) and not has_login:
+        raise ConfigurationError(
+            f"acl={text} is for who is logged in: give zookeeper://user:password@host, or a client certificate"
+        )
+    return entries
+
+
+def _access(text: str) -> Access:
+    found = re.fullmatch(r"([a-z0-9]+):(.*):([cdrwa]+)", text)
+    if found is None:
+        words = ", ".join(_ACLS)
+        raise ConfigurationError(
+            f"acl must be {words}, or a list of scheme:id:permissions as zkCli's setAcl takes it, not {text!r}"
+        )
+    scheme, who, letters = found.groups()
+    return Access(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, who)
+
+
+def _tls(options: Mapping[str, str]) -> Tls | None:
+    if not _yes(options, "tls", default=False):
+        given = [name for name in (*_TLS_FILES, "verify") if name in options]
+        if given:
+            raise ConfigurationError(f"{given[0]} is for TLS: add tls=yes")
+        return None
+    if "keyfile" in options and "certfile" not in options:
+        raise ConfigurationError("keyfile is given without certfile")
+    return Tls(
+        ca_certs=options.get("ca_certs"),
+        certfile=options.get("certfile"),
+        keyfile=options.get("keyfile"),
+        verify=_yes(options, "verify", default=True),
+    )

@@ -1,0 +1,318 @@
+"""kazoo, typed: one session of it, as far as we use it. What kazoo has no public name for is taken here, nowhere else.
+
+Of kazoo we take the connection: its one thread, the wire format, failover, and the session. Requests go straight into
+its queue with reply objects of ours, so an answer wakes whoever waits for it, not first another thread. Its retries and
+its watch and completion threads are not used. When a session is over its client is too: it never opens a second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.states import KazooState
+from kazoo.security import ACL, Id
+
+from holdfast.backends.zookeeper.port import (
+    Children,
+    Create,
+    Created,
+    CreateParent,
+    Delete,
+    Get,
+    Node,
+    Refusal,
+    Set,
+)
+from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.zookeeper.address import Place, Tls
+    from holdfast.backends.zookeeper.port import Answer, Request
+    from holdfast.errors import HoldfastError
+
+CONNECT_TIMEOUT = 3.0  # seconds for one server; a third of the session's timeout if that is less
+_PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0  # seconds between two rounds through all servers
+_EPHEMERAL, _SEQUENCE, _CONTAINER = 1, 2, 4
+
+_REFUSALS = {
+    exceptions.NoNodeError: Refusal.NO_NODE,
+    exceptions.NodeExistsError: Refusal.EXISTS,
+    exceptions.NoAuthError: Refusal.NO_RIGHT,
+    exceptions.UnimplementedError: Refusal.UNKNOWN_REQUEST,
+}
+_NOT_SENT = (exceptions.SessionExpiredError, exceptions.ConnectionClosedError, exceptions.SessionMovedError)
+
+# kazoo writes whole requests into its log at DEBUG, the login included.
+_logger = logging.getLogger("holdfast.zookeeper")
+_logger.setLevel(logging.INFO)
+
+
+class Reply(Protocol):
+    """Who is told of an answer, by kazoo's own thread."""
+
+    def set(self, value: Any) -> None: ...
+    def set_exception(self, error: Exception) -> None: ...
+
+
+class Kept:
+    """Keeps the answer until it is looked at, which is after a later one has come."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def set(self, value: Any) -> None:
+        self.value = value
+
+    def set_exception(self, error: Exception) -> None:
+        self.error = error
+
+
+class KazooSession:
+    """One session. `told` is called on kazoo's thread when anything about it has changed."""
+
+    def __init__(self, place: Place, now: Callable[[], float], told: Callable[[KazooSession], None]) -> None:
+        self.number = 0
+        self.timeout = place.session_timeout
+        self.is_over = False
+        self.connected = 0.0
+        self.rounds_failed = 0  # rounds through all servers, without finding one
+        self.problem = "no server has answered yet"
+        self.has_ended = False  # its thread too
+        self._place = place
+        self._now = now
+        self._told = told
+        self._connections = 0
+        self._is_live = False
+        self._refused = False
+        self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in place.acl]
+        self._client = self._make()
+
+    @property
+    def connection(self) -> int:
+        return self._connections if self._is_live else 0
+
+    def start(self) -> None:
+        self._client.start_async()
+
+    def send(self, request: Request, reply: Reply | None, watcher: Callable[[Any], None]) -> None:
+        """Into the queue, behind those before; a reply that is None has nobody to tell."""
+        self._client._call(self._wire(request, watcher), Kept() if reply is None else reply)
+
+    def end(self) -> None:
+        """Tell the servers, if they can be told, and let the thread end."""
+        self.is_over = True
+        client = self._client
+        if client._stopped.is_set():
+            return
+        client._stopped.set()
+        client._queue.append((wire.CloseInstance, None))
+        with contextlib.suppress(OSError, AttributeError):  # it has ended already
+            client._connection._write_sock.send(b"\0")
+
+    def hang_up(self) -> None:
+        """Cut the connection: kazoo goes on to the next server."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+    def abandon(self) -> None:
+        """In a forked child: its thread is not here, and its locks may be taken for ever. Only descriptors go."""
+        connection = self._client._connection
+        for end in (connection._socket, connection._read_sock, connection._write_sock):
+            if end is not None:
+                end.close()
+        self.is_over = True
+
+    def why_not(self, url: str) -> HoldfastError:
+        """What to raise while there is no connection."""
+        if self._refused:
+            return ConfigurationError(f"{url}: the servers do not accept this user and password")
+        return BackendUnavailable(backend=url, problem=self.problem)
+
+    def _make(self) -> Any:
+        place = self._place
+        client = KazooClient(
+            hosts=place.hosts,
+            timeout=place.session_timeout,
+            handler=_Handler(None if place.tls is None else _context(place.tls)),
+            connection_retry={"max_tries": -1, "delay": _PAUSE_MIN, "backoff": 2, "max_delay": _PAUSE_MAX},
+            auth_data=[("digest", place.login)] if place.login else None,
+            logger=_logger,
+        )
+        client._connection = _Line(self, client)
+        client.add_listener(self._on_state)
+        return client
+
+    def _on_state(self, state: str) -> None:
+        """On kazoo's thread."""
+        if state == KazooState.CONNECTED:
+            self.number = self._client._session_id & 0xFFFFFFFFFFFFFFFF
+            self._connections += 1
+            self._is_live = True
+        else:
+            self._is_live = False
+        if state == KazooState.LOST:
+            self.is_over = True
+            self._client._stopped.set()  # it must not open another session by itself
+        self._told(self)
+
+    def _wire(self, request: Request, watcher: Callable[[Any], None]) -> Any:
+        match request:
+            case Create(path, data, is_numbered):
+                return wire.Create2(path, data, self._acl, _EPHEMERAL | (_SEQUENCE if is_numbered else 0))
+            case Delete(path):
+                return wire.Delete(path, -1)
+            case Children(path, watch):
+                return wire.GetChildren(path, watcher if watch else None)
+            case Get(path, watch):
+                return wire.GetData(path, watcher if watch else None)
+            case Set(path, data):
+                return wire.SetData(path, data, -1)
+            case CreateParent(path, is_container):
+                if is_container:
+                    return _CreateContainer(path, b"", self._acl, _CONTAINER)
+                return wire.Create2(path, b"", self._acl, 0)
+
+
+def answer(request: Request, value: Any, error: Exception | None, url: str) -> Answer:
+    """What a reply means.
+
+    Raises:
+        BackendUnavailable, OutcomeUnknown: see `failure`.
+    """
+    if error is not None:
+        refusal = _REFUSALS.get(type(error))
+        if refusal is None:
+            raise failure(error, url)
+        return refusal
+    match request:
+        case Create():
+            path, stat = value
+            return Created(path, stat.czxid)
+        case Children():
+            names: list[str] = value
+            return names
+        case Get():
+            data, stat = value
+            return Node(data or b"", stat.czxid, stat.ctime / 1000, stat.mtime / 1000, stat.ephemeralOwner)
+        case _:
+            return None
+
+
+def failure(error: Exception, url: str) -> BackendUnavailable | OutcomeUnknown:
+    """Of the connection or the session, not of what was asked."""
+    name = type(error).__name__
+    if isinstance(error, _NOT_SENT):
+        raised: BackendUnavailable | OutcomeUnknown = BackendUnavailable(
+            backend=url, problem=f"the session is over ({name})"
+        )
+    elif isinstance(error, exceptions.ZookeeperError) and not isinstance(error, exceptions.OperationTimeoutError):
+        if isinstance(error, exceptions.ConnectionLoss):
+            raised = OutcomeUnknown(backend=url, problem="the connection was lost before the answer came")
+        else:
+            raised = BackendUnavailable(backend=url, problem=f"refused ({name})")
+    else:
+        raised = OutcomeUnknown(backend=url, problem=f"no answer that can be read: {error!r}")
+    raised.__cause__ = error
+    return raised
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_certs)
+        if tls.certfile is not None:
+            context.load_cert_chain(tls.certfile, tls.keyfile)
+    except OSError as error:  # an SSLError is one
+        raise ConfigurationError(f"ca_certs, certfile or keyfile cannot be used: {error}") from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class _CreateContainer(wire.Create2):  # type: ignore[misc]
+    """Like Create2, for a node that the server takes away once it is empty; kazoo does not have it."""
+
+    type = 19
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """No threads for callbacks: ours are short, and run on the connection's thread."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(
+        self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
+    ) -> socket.socket:
+        """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
+        made = socket.create_connection(address, timeout=min(timeout / 3, CONNECT_TIMEOUT))
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=hostname)
+        except BaseException:
+            made.close()
+            raise
+
+
+class _Line(ConnectionHandler):  # type: ignore[misc]
+    """Notes what kazoo does not keep: when a session was asked for, what was negotiated, and what went wrong."""
+
+    def __init__(self, session: KazooSession, client: Any) -> None:
+        super().__init__(client, client._conn_retry.copy(), logger=_logger)
+        self._session = session
+
+    def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
+        sent = self._session._now()
+        result = super()._invoke(min(timeout, CONNECT_TIMEOUT), request, xid)
+        if isinstance(request, wire.Connect) and result[0].time_out > 0:  # else the session has expired
+            self._session.connected = sent
+            self._session.timeout = result[0].time_out / 1000
+        return result
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        try:
+            return super()._connect(host, hostip, port)
+        except exceptions.AuthFailedError:
+            self._session._refused = True
+            raise
+        except Exception as error:
+            self._session.problem = f"{host}:{port}: {error}" if str(error) else f"{host}:{port} does not answer"
+            raise
+
+    def _connect_loop(self, retry: Any) -> Any:
+        try:
+            return super()._connect_loop(retry)
+        finally:
+            self._session.rounds_failed += 1
+            self._session._told(self._session)
+
+    def zk_loop(self) -> None:
+        try:
+            super().zk_loop()
+        finally:
+            self.close()
+            self._session.is_over = self._session.has_ended = True
+            self._session._told(self._session)

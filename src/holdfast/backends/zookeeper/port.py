@@ -1,0 +1,138 @@
+"""What the zookeeper protocol needs of an ensemble: requests in ZooKeeper's own words, several at a time, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+
+class Create(NamedTuple):
+    """Make a node, the server puts a number behind its name; it goes when the session does."""
+
+    path: str
+    data: bytes
+    is_numbered: bool = True
+
+
+class CreateParent(NamedTuple):
+    """Make a node for others to stand below. The server takes a container away once it is empty."""
+
+    path: str
+    is_container: bool
+
+
+class Delete(NamedTuple):
+    """Take a node away."""
+
+    path: str
+
+
+class Children(NamedTuple):
+    """The names below a node; a watch tells once when they change, or the node goes."""
+
+    path: str
+    watch: bool = False
+
+
+class Get(NamedTuple):
+    """A node's data; a watch tells once when they change, or the node goes."""
+
+    path: str
+    watch: bool = False
+
+
+class Set(NamedTuple):
+    """Write a node's data."""
+
+    path: str
+    data: bytes
+
+
+Request = Create | CreateParent | Delete | Children | Get | Set
+
+
+class Created(NamedTuple):
+    """Answer to Create."""
+
+    path: str
+    czxid: int
+
+
+class Node(NamedTuple):
+    """Answer to Get."""
+
+    data: bytes
+    czxid: int
+    ctime: float  # Unix time, by the server
+    mtime: float
+    owner: int  # the session that it goes with, or 0
+
+
+class Refusal(Enum):
+    """Why the servers did not do it: nothing was changed."""
+
+    NO_NODE = "no such node"
+    EXISTS = "it is there already"
+    NO_RIGHT = "this user lacks the right"
+    UNKNOWN_REQUEST = "the server does not know this request"
+    OTHER = "refused"
+
+
+Answer = Created | Node | Refusal | list[str] | None  # None: done, and nothing to tell
+
+
+class Session(Protocol):
+    """One session with the ensemble, over one connection after the other."""
+
+    number: int
+    timeout: float  # seconds, as negotiated
+    is_over: bool  # the servers have said so, or we have ended it: its nodes are gone, or going
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def connection(self) -> int:
+        """Counts its connections; 0 while there is none."""
+
+    @property
+    def connected(self) -> float:
+        """When the request was sent that the leader answered by starting the session's timer anew."""
+
+
+class ZookeeperPort(Protocol):
+    """One ensemble, connected at first use.
+
+    Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a request was sent and got no
+    answer, and ConfigurationError when the servers do not let us in.
+    """
+
+    @property
+    def session(self) -> Session | None:
+        """The one that is open, if there is one."""
+
+    async def open(self, *, deadline: float) -> Session:
+        """The session that is open, connected; a new one if there is none."""
+
+    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        """Send them all at once and return their answers: the servers carry out a session's requests in order."""
+
+    def tell(self, session: Session, request: Request) -> None:
+        """Send it, behind all that was asked, and do not wait for its answer."""
+
+    def hang_up(self, session: Session) -> None:
+        """Nobody answers on this connection: have it find another server."""
+
+    def end(self, session: Session) -> None:
+        """End it soon, without waiting: its nodes go with it."""
+
+    def listen(self, fired: Callable[[str], None], changed: Callable[[], None]) -> None:
+        """Where it is told that a watch on a path has fired, and that a session or its connection came or went."""
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run it in the background, until it ends or the port is closed."""
+
+    async def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """In a forked child: drop inherited connections without a word on them."""

@@ -1,0 +1,660 @@
+"""The lock protocol on ZooKeeper: each ticket an ephemeral node with a number, and who is first is in.
+
+    enter     create a node below the lock's node and list the children, in one round trip. In, if the rule says so of
+              those with smaller numbers; else watch the nearest one in the way, and look again when it has gone.
+    leave     delete the node.
+    renew     look whether the node is still there. What keeps it there is the session, and what proves that is the
+              pulse: pairs of writes in the background, committed by a quorum, for all tickets together (standing.py).
+
+A node counts for a ticket only if its name carries the ticket's nonce *and* the session that is open now: one of an
+older session of ours may vanish at any moment. A listing can be late, but never so that it misses anybody ahead: it
+shows our own node, so it shows all that were created before. All that can be missing from it is that somebody has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.zookeeper import nodes
+from holdfast.backends.zookeeper.nodes import SESSIONS, Contender, behind, in_order
+from holdfast.backends.zookeeper.port import Children, Create, Created, CreateParent, Delete, Get, Node, Refusal, Set
+from holdfast.backends.zookeeper.standing import Standing
+from holdfast.core.clock import lease_deadline
+from holdfast.core.events import logger
+from holdfast.core.tickets import (
+    LOOK_AGAIN,
+    Gone,
+    Granted,
+    Live,
+    LockInfo,
+    Ticket,
+    TicketInfo,
+    Waiting,
+    first_obstacle,
+    who,
+)
+from holdfast.core.wakeups import Wakeups
+from holdfast.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    LimitConflict,
+    NameConflict,
+    OutcomeUnknown,
+)
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+if TYPE_CHECKING:
+    from holdfast.backends.zookeeper.address import Place
+    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
+    from holdfast.core.ports import Runtime
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.CONSENSUS,
+    fence=FenceOrder.UNCONDITIONAL,
+    order=Order.FIFO,
+    wake=Wake.PUSH,
+    scope=Scope.NETWORK,
+)
+
+IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
+DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
+SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
+# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+_LOOKS_OFTEN = 2
+_LOOK_AGAIN_BEHIND = 10.0  # seconds, for the others: a watch is lost only with its connection, and then all look again
+_PARENTS_MAX = 5  # times that a lock's node is made anew while others take it away
+_KNOWN_MAX = 10_000
+_DONE = (None, Refusal.EXISTS, Refusal.NO_NODE)
+
+
+_Watch = tuple[type[Children | Get], str]
+
+
+class _Holding:
+    """A ticket's node, as far as we know."""
+
+    __slots__ = ("believed", "czxid", "granted", "number", "path", "session", "ticket", "waited")
+
+    def __init__(self, ticket: Ticket, session: Session, path: str, czxid: int) -> None:
+        self.ticket = ticket
+        self.session = session
+        self.path = path
+        self.czxid = czxid
+        found = nodes.contender(path.rpartition("/")[2])
+        self.number = 0 if found is None else found.number
+        self.granted = False
+        self.waited = False
+        self.believed = 0.0  # the last deadline that was given out for it: nobody believes in it any longer
+
+
+class ZookeeperBackend:
+    """Locks in one ensemble, in order."""
+
+    guarantees = GUARANTEES
+    troubles: tuple[str, ...] = ()  # it works, or it does not
+    lifelines: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
+
+    def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
+        self.url = place.url
+        self._layout = place.layout
+        self._root = place.root
+        self._raw_names = place.raw_names
+        self._port = port
+        self._runtime = runtime
+        self._wakeups = Wakeups(runtime)
+        self._mutex = runtime.mutex()
+        self._holdings: dict[str, _Holding] = {}  # by nonce
+        self._unheard: set[str] = set()  # tickets of which a create had no answer: there may be a node of theirs
+        self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
+        self._standing: dict[int, Standing] = {}  # of the session that is open, by its number
+        self._used = 0.0
+        self._bell = runtime.event()  # for the pulse
+        self._has_containers = True
+        self._known: set[str] = set()  # nodes that locks stand below, and locks' nodes, that were there
+        self._closed = False
+        port.listen(self._fired, self._changed)
+
+    # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        try:
+            return await self._enter(ticket, queue=queue, deadline=deadline)
+        except BackendUnavailable as error:
+            # It was said of one request of several: with a node there, or perhaps there, something has changed.
+            if ticket.nonce in self._holdings or ticket.nonce in self._unheard:
+                raise OutcomeUnknown(backend=self.url, problem=error.problem) from error
+            raise
+        except ConfigurationError:
+            # Nobody will ask for it to be taken away: the sweep does that.
+            holding = self._holdings.get(ticket.nonce)
+            if holding is not None:
+                holding.believed, holding.granted = 0.0, True
+            raise
+
+    async def _enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        session = await self._open(deadline)
+        lock = self._path(ticket.name)
+        nonce = ticket.nonce
+        while True:
+            sent = self._runtime.now()
+            holding = self._holdings.get(nonce)
+            if holding is not None and holding.session is not session:
+                self._forget(nonce)  # it went with its session, and so did the place
+                holding = None
+            if holding is not None:
+                children = await self._children(session, lock, deadline)
+            elif nonce in self._unheard or not queue:
+                look = self._children_now if nonce in self._unheard else self._children
+                found = in_order(await look(session, lock, deadline))
+                holding = await self._find(ticket, session, lock, found, deadline)
+                if holding is None:
+                    obstacle = self._obstacle(ticket, [one for one in found if one.nonce != nonce])
+                    if obstacle is not None and not queue:
+                        return Waiting(LOOK_AGAIN, await self._holder(session, f"{lock}/{found[0].node}", deadline))
+                    holding, children = await self._create(ticket, session, lock, deadline, waits=queue)
+                else:
+                    children = [one.node for one in found]
+            else:
+                holding, children = await self._create(ticket, session, lock, deadline, waits=queue)
+            outcome = await self._decide(holding, lock, children, sent, queue=queue, deadline=deadline)
+            if outcome is not None:
+                return outcome
+
+    async def _create(
+        self, ticket: Ticket, session: Session, lock: str, deadline: float, *, waits: bool
+    ) -> tuple[_Holding, list[str]]:
+        beginning = nodes.beginning(
+            self._layout, session.number, ticket.nonce, ticket.limit, exclusive=ticket.exclusive, waits=waits
+        )
+        create = Create(f"{lock}/{beginning}", self._data(ticket, session))
+        for _ in range(_PARENTS_MAX):
+            # With what is missing above it in the same breath: tasks that begin together stay in their order.
+            parents = () if lock in self._known else self._parents(lock)
+            try:
+                answers = await self._port.ask(session, (*parents, create, Children(lock)), deadline=deadline)
+            except BaseException as error:
+                # No answer, or cancelled or interrupted before it. Unless it was refused, it may still come.
+                if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                    self._unheard.add(ticket.nonce)
+                raise
+            created, children = answers[-2:]
+            if isinstance(created, Created):
+                holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
+                self._unheard.discard(ticket.nonce)
+                self._note(lock)
+                return holding, self._listed(children)
+            if created is not Refusal.NO_NODE:
+                raise self._refused(created, lock)
+            self._missed(lock, answers[:-2])
+        raise BackendUnavailable(backend=self.url, problem=f"{lock} was taken away as often as it was made")
+
+    async def _find(
+        self, ticket: Ticket, session: Session, lock: str, found: Sequence[Contender], deadline: float
+    ) -> _Holding | None:
+        """The node that a create without an answer has left. One of an older session is deleted, never used."""
+        kept: _Holding | None = None
+        for one in found:
+            if one.nonce != ticket.nonce:
+                continue
+            path = f"{lock}/{one.node}"
+            if self._counts(one, session) and kept is None:
+                (node,) = await self._port.ask(session, (Get(path),), deadline=deadline)
+                if isinstance(node, Node):
+                    kept = self._holdings[ticket.nonce] = _Holding(ticket, session, path, node.czxid)
+            else:
+                await self._port.ask(session, (Delete(path),), deadline=deadline)
+        self._unheard.discard(ticket.nonce)
+        return kept
+
+    def _counts(self, one: Contender, session: Session) -> bool:
+        """The node goes with the session that is open now: who made it is in its name, and it is ephemeral."""
+        return one.session == session.number
+
+    async def _decide(
+        self, holding: _Holding, lock: str, children: Sequence[str], sent: float, *, queue: bool, deadline: float
+    ) -> Granted | Waiting | None:
+        """In, or in the queue with a watch set; None: look again at once."""
+        ticket, session = holding.ticket, holding.session
+        if len(children) == 1 and holding.path.endswith(children[0]):
+            return self._grant(holding, sent, is_followed=False)  # nobody else is there
+        ordered = in_order(children)
+        if not any(one.nonce == ticket.nonce for one in ordered):
+            self._forget(ticket.nonce)
+            self._unheard.add(ticket.nonce)  # somebody has deleted it; to be sure of that, it is looked for
+            return None
+        ahead = self._ahead(holding, ordered)
+        try:
+            obstacle = self._obstacle(ticket, ahead)
+        except LimitConflict:
+            await self._withdraw(holding, deadline)
+            raise
+        if obstacle is None:
+            return self._grant(holding, sent, is_followed=ordered[-1].nonce != ticket.nonce)
+        if not queue:
+            await self._withdraw(holding, deadline)
+            return Waiting(LOOK_AGAIN, await self._holder(session, f"{lock}/{ahead[0].node}", deadline))
+        holding.waited = True
+        self._wakeups.expect(ticket.nonce)
+        holder = Get(f"{lock}/{ahead[0].node}")
+        watch = self._watch(lock, ticket, ahead, obstacle)
+        kind = (type(watch), watch.path)
+        with self._mutex:
+            is_set = kind in self._watched
+            waiting = self._watched.setdefault(kind, [])
+            if ticket.nonce not in waiting:
+                waiting.append(ticket.nonce)
+        if is_set:
+            (shown,) = await self._port.ask(session, (holder,), deadline=deadline)
+        else:
+            try:
+                answer, shown = await self._port.ask(session, (watch, holder), deadline=deadline)
+            except BaseException:
+                self._wake(kind)  # it may be set or not: who has relied on it looks again
+                raise
+            if answer is Refusal.NO_NODE:
+                self._wake(kind)
+                return None
+        before = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
+        return Waiting(LOOK_AGAIN if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, _name_of(shown))
+
+    def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
+        return [one for one in ordered if behind(one.number, holding.number) < 0]
+
+    def _obstacle(self, ticket: Ticket, ahead: Sequence[Contender]) -> Contender | None:
+        """By the rule. Raises LimitConflict if those ahead share the lock on other terms."""
+        if not ticket.exclusive:
+            for one in ahead:
+                if not one.exclusive and one.limit != ticket.limit:
+                    raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=one.limit)
+        return first_obstacle(ticket.limit, ahead)
+
+    def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[Contender], obstacle: Contender) -> Children | Get:
+        """The one thing after which it is worth to look again."""
+        if obstacle.exclusive:
+            # The nearest exclusive one. A node without children has a children watch that fires when it goes, and not
+            # when its data change.
+            nearest = next(one for one in reversed(ahead) if one.exclusive)
+            return Children(f"{lock}/{nearest.node}", watch=True)
+        if ticket.exclusive:
+            return Children(f"{lock}/{ahead[-1].node}", watch=True)
+        if len(ahead) == ticket.limit:
+            return Children(lock, watch=True)  # the next in line: any permit that is given back will do
+        # Behind others in line: the one before will write to its node when it gets in, and is the next no more.
+        return Get(f"{lock}/{ahead[-1].node}", watch=True)
+
+    def _grant(self, holding: _Holding, sent: float, *, is_followed: bool) -> Granted:
+        ticket, session = holding.ticket, holding.session
+        deadline = holding.believed = max(holding.believed, self._deadline(holding, sent))
+        if not holding.granted:
+            holding.granted = True  # after `believed`: the sweep looks at both
+            if holding.waited or (is_followed and not ticket.exclusive):
+                # Tells since when it has the lock, and the next in line for a permit that it is the next.
+                self._port.tell(session, Set(holding.path, self._data(ticket, session)))
+            if holding.waited:
+                self._wakeups.forget(ticket.nonce)
+        return Granted(holding.czxid, deadline, store=session)
+
+    def _deadline(self, holding: _Holding, sent: float) -> float:
+        """The session's, or the ttl's if that is earlier."""
+        standing = self._standing.get(holding.session.number)
+        until = 0.0 if standing is None else standing.until
+        return min(lease_deadline(sent, holding.ticket.ttl, 0.0), until)
+
+    async def _withdraw(self, holding: _Holding, deadline: float) -> None:
+        await self._port.ask(holding.session, (Delete(holding.path),), deadline=deadline)
+        self._forget(holding.ticket.nonce)
+
+    # ── wait, leave, renew ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._wakeups.wait(ticket.nonce, until)
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        for ticket in tickets:
+            if ticket.nonce in self._unheard:
+                await self._settle(ticket, deadline)
+        there = [self._holdings.get(ticket.nonce) for ticket in tickets]
+        paths = [holding.path for holding in there if holding is not None and not holding.session.is_over]
+        left: dict[str, Answer] = {}
+        if paths:
+            session = await self._open(deadline)
+            answers = await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
+            left = dict(zip(paths, answers, strict=True))
+        outcomes: list[bool | BackendError] = []
+        for ticket, holding in zip(tickets, there, strict=True):
+            answer = left.get(holding.path, Refusal.NO_NODE) if holding is not None else Refusal.NO_NODE
+            if answer is None or answer is Refusal.NO_NODE:
+                self._forget(ticket.nonce)
+                outcomes.append(holding is not None and holding.granted and answer is None)
+            else:
+                outcomes.append(BackendUnavailable(backend=self.url, problem=f"not deleted: {answer}"))
+        return outcomes
+
+    async def _settle(self, ticket: Ticket, deadline: float) -> None:
+        """Take away what a create without an answer may have left."""
+        session = await self._open(deadline)
+        lock = self._path(ticket.name)
+        found = in_order(await self._children_now(session, lock, deadline))
+        paths = [f"{lock}/{one.node}" for one in found if one.nonce == ticket.nonce]
+        if paths:
+            await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
+        self._unheard.discard(ticket.nonce)
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+        sent = self._runtime.now()
+        there = [self._holdings.get(ticket.nonce) for ticket in tickets]
+        living = [holding for holding in there if holding is not None and not holding.session.is_over]
+        seen: dict[str, Answer] = {}
+        if living:
+            session = await self._open(deadline)
+            # Not the data, which may be long: an empty list says as well that it is there.
+            answers = await self._port.ask(session, [Children(one.path) for one in living], deadline=deadline)
+            seen = {one.path: answer for one, answer in zip(living, answers, strict=True)}
+        outcomes: list[Live | Gone | BackendError] = []
+        for holding in there:
+            if holding is None:
+                outcomes.append(Gone())
+            elif holding.session.is_over:
+                outcomes.append(Gone(SESSION_OVER))
+            elif isinstance(seen.get(holding.path), list):
+                holding.believed = max(holding.believed, self._deadline(holding, sent))
+                outcomes.append(Live(holding.believed))
+            else:
+                outcomes.append(Gone())
+        return outcomes
+
+    def intact(self, store: Hashable) -> bool:
+        return not getattr(store, "is_over", False)
+
+    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        session = await self._open(deadline)
+        return (await self._describe(session, name, self._path(name), deadline))[0]
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        session = await self._open(deadline)
+        found = []
+        for name, path in await self._names(session, deadline):
+            if name.startswith(prefix):
+                info, _ = await self._describe(session, name, path, deadline)
+                if info.holders or info.waiters:
+                    found.append(info)
+        return sorted(found, key=lambda info: info.name)
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        session = await self._open(deadline)
+        info, paths = await self._describe(session, name, self._path(name), deadline)
+        broken = [path for path, holder in zip(paths, info.holders, strict=False) if holder.fence == fence > 0]
+        if not broken:
+            return False
+        (answer,) = await self._port.ask(session, (Delete(broken[0]),), deadline=deadline)
+        if answer is not None and answer is not Refusal.NO_NODE:
+            raise self._refused(answer, broken[0])
+        return answer is None
+
+    async def _describe(self, session: Session, name: str, lock: str, deadline: float) -> tuple[LockInfo, list[str]]:
+        """Who is there, and the paths of the nodes, in order."""
+        ordered = in_order(await self._children(session, lock, deadline))
+        if not ordered:
+            return LockInfo(name, (), ()), []
+        requests = [Get(f"{lock}/{one.node}") for one in ordered]
+        answers = await self._port.ask(session, requests, deadline=deadline)
+        there = [(one, node) for one, node in zip(ordered, answers, strict=True) if isinstance(node, Node)]
+        holders: list[TicketInfo] = []
+        waiters: list[TicketInfo] = []
+        for place, (one, node) in enumerate(there):
+            is_in = first_obstacle(one.limit, (other for other, _ in there[:place])) is None and not waiters
+            if is_in or one.waits:
+                (holders if is_in else waiters).append(_described(one, node, is_in=is_in))
+        return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{one.node}" for one, _ in there]
+
+    async def _names(self, session: Session, deadline: float) -> list[tuple[str, str]]:
+        """All locks whose nodes are there, with their paths."""
+        found: list[tuple[str, str]] = []
+        below = [""]
+        while below:
+            parents = [self._root + part for part in below]
+            listed = await self._port.ask(session, [Children(parent or "/") for parent in parents], deadline=deadline)
+            next_below: list[str] = []
+            for part, names in zip(below, listed, strict=True):
+                for node in names if isinstance(names, list) else ():
+                    path = f"{part}/{node}"
+                    if path in (f"/{SESSIONS}", "/zookeeper") or (part and nodes.contender(node) is not None):
+                        continue
+                    if self._raw_names:
+                        found.append((path[1:], self._root + path))
+                        next_below.append(path)
+                    elif (name := nodes.plain(node)) is not None:
+                        found.append((name, self._root + path))
+            below = next_below
+        return found
+
+    # ── the session, and its pulse ───────────────────────────────────────────────────────────────────────────────
+
+    async def _open(self, deadline: float) -> Session:
+        self._used = self._runtime.now()
+        session = await self._port.open(deadline=deadline)
+        standing = self._standing.get(session.number)
+        if standing is None:
+            standing = self._begin(session)
+        standing.connected(session.connection, session.connected)
+        return session
+
+    def _begin(self, session: Session) -> Standing:
+        """A new session: the older one is over."""
+        with self._mutex:
+            standing = self._standing.get(session.number)
+            if standing is not None:
+                return standing
+            standing = Standing(session.timeout)
+            self._standing = {session.number: standing}
+        self._port.start(lambda: self._pulse(session, standing))
+        return standing
+
+    async def _pulse(self, session: Session, standing: Standing) -> None:
+        """Keep the session and know that it is kept, while anybody needs it."""
+        own = f"{self._root}/{SESSIONS}/{session.number:016x}"
+        is_there = False
+        while not session.is_over and not self._closed:
+            await self._sweep(session, standing)
+            now = self._runtime.now()
+            if not self._holdings and not self._unheard and now - self._used > IDLE_MAX:
+                self._port.end(session)
+                return
+            connection = session.connection
+            try:
+                if connection:
+                    is_there = is_there or await self._make_own(session, own, now + standing.pause)
+                if connection and is_there:
+                    await self._pair(session, standing, own)
+            except BackendError as error:
+                logger().info("the pulse of the session with %s got no answer: %s", self.url, error)
+                if session.connection == connection:
+                    self._port.hang_up(session)  # another server may answer; this one has had its time
+            except HoldfastError as error:
+                logger().warning("the session with %s cannot be kept: %s", self.url, error)
+            await self._bell.wait(self._next_pulse(standing))
+            self._bell.clear()  # what rang until now is looked at after this
+
+    def _next_pulse(self, standing: Standing) -> float:
+        now = self._runtime.now()
+        overdue = [one.believed for one in list(self._holdings.values()) if one.granted and one.believed > now]
+        return min([now + standing.pause, *overdue])
+
+    async def _make_own(self, session: Session, own: str, deadline: float) -> bool:
+        above, _, _ = own.rpartition("/")
+        create = Create(own, b"", is_numbered=False)
+        *answers, created = await self._port.ask(session, (*self._parents(above), create), deadline=deadline)
+        if created is Refusal.NO_NODE:
+            self._missed(above, answers)
+            return False  # the next pulse tries again
+        if isinstance(created, Refusal) and created is not Refusal.EXISTS:
+            raise self._refused(created, own)
+        return True
+
+    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
+        """Two writes, one after the other: what that proves, standing.py says."""
+        connection = session.connection
+        standing.connected(connection, session.connected)
+        times = []
+        for _ in range(2):
+            times.append(self._runtime.now())
+            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=times[-1] + standing.pause)
+            if answer is not None:
+                raise self._refused(answer, own)
+        if connection and session.connection == connection:
+            standing.pair(connection, times[0], times[1], self._runtime.now())
+
+    async def _sweep(self, session: Session, standing: Standing) -> None:
+        """Take away leases that were dropped: nobody has renewed them, and nobody believes in them any longer."""
+        now = self._runtime.now()
+        with self._mutex:
+            over = [one for one in self._holdings.values() if one.granted and one.believed < now]
+        for holding in over:
+            try:
+                if not holding.session.is_over:
+                    await self._port.ask(session, (Delete(holding.path),), deadline=now + standing.pause)
+                self._forget(holding.ticket.nonce)
+            except BackendError:
+                return  # the next pulse tries again
+
+    def _fired(self, path: str) -> None:
+        self._wake((Children, path))
+        self._wake((Get, path))
+
+    def _wake(self, kind: _Watch) -> None:
+        with self._mutex:
+            waiting = self._watched.pop(kind, ())
+        for nonce in waiting:
+            self._wakeups.wake(nonce)
+
+    def _changed(self) -> None:
+        """A session or a connection came or went, and watches with it: everybody looks again."""
+        with self._mutex:
+            self._watched.clear()
+        self._wakeups.wake_all()
+        self._bell.set()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._bell.set()
+        self._wakeups.wake_all()
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._closed = True
+        self._port.abandon()
+
+    # ── paths ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _path(self, name: str) -> str:
+        """Of the lock's node."""
+        if not self._raw_names:
+            return f"{self._root}/{nodes.escaped(name)}"
+        path = f"/{name}"
+        problem = nodes.why_invalid(path) or (f"{SESSIONS} is taken" if name.partition("/")[0] == SESSIONS else "")
+        if problem:
+            raise ConfigurationError(f"name {name!r} cannot be a node of ZooKeeper as it is (raw_names): {problem}")
+        return self._root + path
+
+    async def _children(self, session: Session, lock: str, deadline: float) -> list[str]:
+        (children,) = await self._port.ask(session, (Children(lock),), deadline=deadline)
+        return self._listed(children)
+
+    async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
+        """The listing behind every create of ours, wherever it is.
+
+        A server that we have just moved to may lag behind what another one did for us. So there is a write before the
+        listing: then it has applied all that was done before that; and what is still on its way from the server that
+        the session has moved away from, the leader refuses.
+        """
+        write = CreateParent(lock, is_container=self._has_containers)  # of what is there already, mostly
+        _, children = await self._port.ask(session, (write, Children(lock)), deadline=deadline)
+        return self._listed(children)
+
+    def _listed(self, answer: Answer) -> list[str]:
+        if isinstance(answer, list):
+            return answer
+        if answer is Refusal.NO_NODE:
+            return []
+        raise self._refused(answer, "the lock's node")
+
+    def _parents(self, lock: str) -> tuple[CreateParent, ...]:
+        """Makes the lock's node, and all that it stands below unless that is known to be there."""
+        above, _, _ = lock.rpartition("/")
+        missing = [CreateParent(lock, is_container=self._has_containers)]
+        while above and above not in self._known:
+            missing.append(CreateParent(above, is_container=False))
+            above, _, _ = above.rpartition("/")
+        return tuple(reversed(missing))
+
+    def _note(self, lock: str) -> None:
+        if lock not in self._known:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known.update((lock, lock.rpartition("/")[0]))
+
+    def _missed(self, lock: str, answers: Sequence[Answer]) -> None:
+        """A node below it could not be made: begin from the top, or find that we cannot."""
+        if not answers:
+            self._known.clear()
+        elif answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
+            self._has_containers = False
+        elif (refused := next((one for one in answers if one not in _DONE), None)) is not None:
+            raise self._refused(refused, lock)
+
+    def _refused(self, answer: Answer, what: str) -> HoldfastError:
+        if answer is Refusal.NO_RIGHT:
+            return ConfigurationError(
+                f"{self.url}: this user may not use {what}: log in with zookeeper://user:password@host, or have its "
+                "ACL changed"
+            )
+        if answer is Refusal.OTHER:
+            return NameConflict(lock=what, reason="there is an ephemeral node in its place")
+        return BackendUnavailable(backend=self.url, problem=f"{what}: {answer}")
+
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _data(self, ticket: Ticket, session: Session) -> bytes:
+        data = f"{ticket.info}\n{session.timeout:g}\n{ticket.agent}".encode("utf-8", "replace")
+        if len(data) > DATA_MAX:
+            raise ConfigurationError(f"meta is too long for a node of ZooKeeper: at most {DATA_MAX} bytes")
+        return data
+
+    async def _holder(self, session: Session, path: str, deadline: float) -> str:
+        (node,) = await self._port.ask(session, (Get(path),), deadline=deadline)
+        return _name_of(node)
+
+    def _forget(self, nonce: str) -> None:
+        self._holdings.pop(nonce, None)
+        self._wakeups.forget(nonce)
+
+
+def _name_of(node: Answer) -> str:
+    """Who holds it, for messages."""
+    if not isinstance(node, Node):
+        return "somebody who has just left"
+    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
+    return who(info) if rest else "another program"
+
+
+def _described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:
+    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
+    timeout, _, agent = rest.partition("\n")
+    try:
+        remaining = float(timeout)
+    except ValueError:
+        remaining = float("inf")
+    return TicketInfo.of(
+        info="" if one.is_foreign else info,
+        fence=None if not is_in else 0 if one.is_foreign else node.czxid,
+        agent="" if one.is_foreign else agent,
+        since=node.mtime if is_in else node.ctime,
+        remaining=float("inf") if one.is_foreign else remaining,
+        exclusive=one.exclusive,
+        limit=one.limit,
+    )

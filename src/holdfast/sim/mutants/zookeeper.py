@@ -1,0 +1,168 @@
+"""The zookeeper protocol with one bug each: what libraries that people use today got wrong, and what we nearly did.
+
+STAGED are those that need several things at once which chance hardly brings together, or break no promise but are a
+herd: test_zookeeper_worlds.py has their scenes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.zookeeper.nodes import Contender
+from holdfast.backends.zookeeper.port import Children, Get, Set
+from holdfast.backends.zookeeper.protocol import ZookeeperBackend, _Holding
+from holdfast.errors import BackendError
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
+
+if TYPE_CHECKING:
+    from holdfast.backends.zookeeper.port import Session
+    from holdfast.backends.zookeeper.standing import Standing
+    from holdfast.core.tickets import Granted, Ticket, Waiting
+
+
+def _with(backend: Callable[..., Any]) -> type[ZookeeperServer]:
+    return type("Mutated", (ZookeeperServer,), {"backend": backend})
+
+
+class PingAsRenewal(ZookeeperBackend):
+    """As every library does that leaves it to its driver: the own server has answered, so the session lives."""
+
+    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
+        sent = self._runtime.now()
+        await self._port.ask(session, (Get(own),), deadline=sent + standing.pause)
+        standing._since = max(standing._since, sent)
+
+
+class OneWriteIsProof(ZookeeperBackend):
+    """Writes three times in a timeout, and counts from the last write that was committed, less a tick."""
+
+    tick = 0.25
+
+    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
+        sent = self._runtime.now()
+        standing.pause = standing.timeout / 3
+        await self._port.ask(session, (Set(own, b""),), deadline=sent + standing.pause)
+        standing._since = max(standing._since, sent - self.tick)
+
+
+class OldNodeReused(ZookeeperBackend):
+    """As Curator's protection did: a node with our nonce is ours, whichever session it goes with."""
+
+    def _counts(self, one: Contender, session: Session) -> bool:
+        return True
+
+
+class CleanUpSwallowed(ZookeeperBackend):
+    """As kazoo's Lock does: best effort, and no word about it."""
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        try:
+            return await super().leave(tickets, deadline=deadline)
+        except BackendError:
+            return [True] * len(tickets)
+
+
+class NamesInOrder(ZookeeperBackend):
+    """Sorts the children as they are called."""
+
+    def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
+        own = holding.path.rpartition("/")[2]
+        return sorted(one for one in ordered if one.node < own)
+
+
+class NumbersAsText(ZookeeperBackend):
+    """Sorts them by their numbers, but as text."""
+
+    def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
+        return [one for one in ordered if f"{one.number:010d}" < f"{holding.number:010d}"]
+
+
+class NothingChanged(ZookeeperBackend):
+    """Says that nothing was changed, because nothing was by the request that failed."""
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        return await self._enter(ticket, queue=queue, deadline=deadline)
+
+
+class LooksWhereItLags(ZookeeperBackend):
+    """Looks for what a lost create has left on whatever server it finds, which may not have heard of it yet."""
+
+    async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
+        return await self._children(session, lock, deadline)
+
+
+class AllWatchTheFirst(ZookeeperBackend):
+    """Correct, and a herd: test_zookeeper_worlds.py counts."""
+
+    def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[Contender], obstacle: Contender) -> Children | Get:
+        return Children(f"{lock}/{ahead[0].node}", watch=True)
+
+
+ZOOKEEPER = [
+    Mutant(
+        name="ping-as-renewal",
+        mistake="the session is believed to live because the client's own server has answered",
+        backend="zookeeper",
+        server=_with(PingAsRenewal),
+        kinds=frozenset({"stall"}),
+    ),
+    Mutant(
+        name="clean-up-swallowed",
+        mistake="a ticket whose delete got no answer is said to be gone",
+        backend="zookeeper",
+        server=_with(CleanUpSwallowed),
+        kinds=frozenset({"lose_request", "lose_reply"}),
+    ),
+    Mutant(
+        name="names-in-order",
+        mistake="children are ordered by their whole names",
+        backend="zookeeper",
+        server=_with(NamesInOrder),
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="numbers-as-text",
+        mistake="the numbers of nodes are compared as text, which goes wrong where they go round",
+        backend="zookeeper",
+        server=_with(NumbersAsText),
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="looks-where-it-lags",
+        mistake="what a lost create has left is looked for on a server that may lag behind",
+        backend="zookeeper",
+        server=_with(LooksWhereItLags),
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="nothing-changed-after-create",
+        mistake="an enter that made its node, and then could not be answered, says that nothing was changed",
+        backend="zookeeper",
+        server=_with(NothingChanged),
+        kinds=frozenset({"slow", "refuse", "drop"}),
+    ),
+]
+
+# Not among MUTANTS, which chance and small worlds have to find.
+STAGED = [
+    Mutant(
+        name="one-write-is-proof",
+        mistake="the deadline is counted from the last write that was committed, less a tick",
+        backend="zookeeper",
+        server=_with(OneWriteIsProof),
+    ),
+    Mutant(
+        name="old-session-s-node",
+        mistake="a node that a lost create has left is used although it goes with an older session",
+        backend="zookeeper",
+        server=_with(OldNodeReused),
+    ),
+    Mutant(
+        name="all-watch-the-first",
+        mistake="who waits watches the holder: all of them look at each hand-over",
+        backend="zookeeper",
+        server=_with(AllWatchTheFirst),
+    ),
+]

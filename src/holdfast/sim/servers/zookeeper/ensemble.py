@@ -1,0 +1,346 @@
+"""Three members that agree, and the leader's timers.
+
+A write goes from the client's own member to the leader, which does it if a majority can hear of it; the others apply it
+a little later, and answer reads from what they have. A session ends by the leader's timer alone. That is started anew
+when the session connects, at every request of a client of the leader's own, and otherwise only when the client's member
+answers the leader's ping, twice in a tick, and tells which sessions it has heard from since the last one.
+
+A member that is cut off goes on answering reads from what it knows. Its clients' writes get no answer; in half of the
+cuts they still reach the leader. A leader that is cut off is replaced at once, and the new one starts all timers anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.backends.zookeeper.address import Place
+from holdfast.backends.zookeeper.nodes import in_order
+from holdfast.backends.zookeeper.port import Answer, Children, CreateParent, Delete, Get, Request
+from holdfast.backends.zookeeper.protocol import GUARANTEES, ZookeeperBackend
+from holdfast.checking import history as h
+from holdfast.core.tickets import first_obstacle
+from holdfast.errors import OutcomeUnknown
+from holdfast.sim.recorder import Entry
+from holdfast.sim.servers.base import Server
+from holdfast.sim.servers.zookeeper.port import HANGS, SimPort, Way
+from holdfast.sim.servers.zookeeper.tree import Change, Tree, Watch
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Backend
+    from holdfast.sim.faults import Faults
+    from holdfast.sim.network import Link
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.world import World
+
+T = TypeVar("T")
+
+ROOT = "/sim"
+SIZE = 3
+TIMEOUT, TIMEOUT_MIN = 6.0, 1.0  # seconds
+APPLIED_MAX = 0.02  # seconds until the others have applied what was committed
+NOTICED_MAX = 1.0  # until a client sees that its connection has ended
+
+
+class Expired(Exception):
+    """The leader does not know this session any more. Never leaves this package."""
+
+
+class _Session:
+    """As the leader knows it."""
+
+    def __init__(self, now: float, connection: int) -> None:
+        self.touched = now
+        self.connection = connection
+
+
+class Member(Server):
+    """One server: what it has applied, who is connected to it, what they watch. It can be cut off, and restarted."""
+
+    def __init__(self, whole: ZookeeperServer, number: int) -> None:
+        super().__init__(whole.world, whole.recorder)
+        self.whole = whole
+        self.number = number
+        self.tree = Tree(whole.first_number)
+        self.applied = 0
+        self.starts = 1
+        self.reaches_leader = True  # while it is cut off: its words get through, and no answer does
+        self.heard: set[int] = set()  # sessions, since the last ping
+        self.watches: dict[Watch, dict[SimPort, int]] = {}  # who is told, on which connection
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        raise NotImplementedError  # the whole does that
+
+    def execute(self, step: Callable[[], T]) -> T:
+        raise NotImplementedError  # likewise
+
+    def tickets(self) -> dict[str, Entry]:
+        return self.whole.tickets()
+
+    def live(self) -> dict[str, Entry]:
+        return self.whole.live()
+
+    def break_lock(self, name: str, fence: int) -> None:
+        self.whole.break_lock(name, fence)
+
+    def catch_up(self, until: int) -> None:
+        """Apply what was committed, and tell who watches."""
+        while self.applied < until:
+            for watch in self.tree.apply(self.whole.log[self.applied]):
+                for port, connection in self.watches.pop(watch, {}).items():
+                    port.link.ring(port.fire, connection, watch[1])
+            self.applied += 1
+
+    def restart(self) -> None:
+        self.whole.restarted(self)
+
+    def hang_up(self) -> None:
+        """All connections to it have ended."""
+        self.starts += 1
+        self.watches.clear()
+        self.heard.clear()
+        for port in self.whole.ports:
+            port.will_notice(self)
+
+    def stalls(self) -> h.Event:
+        return self.whole.cut_off(self)
+
+    def stalls_no_more(self) -> h.Event:
+        return self.whole.rejoins(self)
+
+
+class ZookeeperServer(Server):
+    """The ensemble."""
+
+    guarantees = GUARANTEES
+    lapses_after = frozenset({"crash"})  # nobody sees that but the session's timer
+    keeps_order = True  # one connection
+    # A quorum forgets nothing and counts no wall clock; a connection delivers what it delivers once, watches included.
+    cannot = frozenset({"duplicate", "lose_ring", "lose_data", "old_data", "step_clock", "leap_clock"})
+    backend: Callable[..., Any] = ZookeeperBackend
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        # In some worlds the numbers go round, as they do after years.
+        self.first_number = 2**31 - 1 - world.choices.below(20) if world.choices.chance(0.3) else 0
+        self._members = [Member(self, number) for number in range(SIZE)]
+        self.leader = self._members[0]
+        self.log: list[Change] = []
+        self.sessions: dict[int, _Session] = {}
+        self.ports: list[SimPort] = []
+        self.timeout = TIMEOUT
+        self.tick = 0.5
+        self._last_session = 0
+        self._commit(CreateParent(ROOT, is_container=False), 0)
+        self._ping()
+
+    def prepare(self, faults: Faults, ttl: float) -> None:
+        self.timeout = max(TIMEOUT_MIN, ttl)
+        self.tick = self.timeout / (2 + self.world.choices.below(7))
+
+    @property
+    def nodes(self) -> Sequence[Member]:
+        return self._members
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = SimPort(self, link, runtime)
+        self.ports.append(port)
+        place = Place(
+            url="sim://zookeeper",
+            hosts="",
+            root=ROOT,
+            layout="curator",
+            raw_names=False,
+            session_timeout=self.timeout,
+            login=None,
+            acl=(),
+            tls=None,
+        )
+        backend: Backend = type(self).backend(place, port, runtime)
+        return backend
+
+    def execute(self, step: Callable[[], T]) -> T:
+        try:
+            return step()
+        finally:
+            self.recorder.look(self.tickets())
+
+    # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
+
+    def connect(self, member: Member, number: int, connection: int) -> tuple[int, int] | object:
+        """The session's number, and how often the member has started; a new session for 0."""
+        if not self._answers(member):
+            return HANGS
+        if not number:
+            self._last_session += 1
+            number = self._last_session
+            self.sessions[number] = _Session(self.world.now, connection)
+        session = self.sessions.get(number)
+        if session is None:
+            raise Expired
+        session.touched, session.connection = self.world.now, connection
+        return number, member.starts
+
+    def handle(self, way: Way, requests: Sequence[Request]) -> list[Answer] | object:
+        """What was sent on one connection."""
+        port, member, number, connection = way.port, way.member, way.session, way.connection
+        if member.starts != way.starts or port.dropped == connection:
+            raise OutcomeUnknown(backend="sim", problem="connection reset")
+        member.heard.add(number)
+        if member is self.leader and number in self.sessions:
+            self.sessions[number].touched = self.world.now
+        answers: list[Answer] = []
+        for request in requests:
+            if isinstance(request, Children | Get):
+                answer = member.tree.read(request)
+                if request.watch and isinstance(answer, list | tuple):
+                    member.watches.setdefault((type(request), request.path), {})[port] = connection
+                answers.append(answer)
+                continue
+            is_answered = self._answers(member)
+            if not is_answered and not (member.reaches_leader and self._has_majority()):
+                return HANGS
+            answers.append(self._write(request, number, connection))
+            if not is_answered:
+                return HANGS
+            member.catch_up(len(self.log))
+        return answers
+
+    def close(self, number: int) -> None:
+        if self.sessions.pop(number, None) is not None:
+            self._end(number)
+
+    def _write(self, request: Request, number: int, connection: int) -> Answer:
+        session = self.sessions.get(number)
+        if session is None:
+            raise Expired
+        if session.connection != connection:
+            raise OutcomeUnknown(backend="sim", problem="the session has moved")
+        tree = self._latest()
+        refusal = tree.refusal(request)
+        if refusal is not None:
+            return refusal
+        change = tree.plan(request, number, len(self.log) + 1, self.wall())
+        self._apply(change)
+        return tree.done(request, change)
+
+    def _commit(self, request: Request, session: int) -> None:
+        tree = self._latest()
+        if tree.refusal(request) is None:
+            self._apply(tree.plan(request, session, len(self.log) + 1, self.wall()))
+
+    def _apply(self, change: Change) -> None:
+        self.log.append(change)
+        world, until = self.world, len(self.log)
+        self.leader.catch_up(until)
+        for member in self._members:
+            if member is not self.leader and not member.is_stalled:
+                world.at(world.now + world.choices.between(0.0, APPLIED_MAX), self._spread, member, until)
+
+    def _spread(self, member: Member, until: int) -> None:
+        if not member.is_stalled:
+            member.catch_up(until)
+
+    def _latest(self) -> Tree:
+        self.leader.catch_up(len(self.log))
+        return self.leader.tree
+
+    def _has_majority(self) -> bool:
+        return sum(member.is_stalled for member in self._members) <= SIZE // 2
+
+    def _answers(self, member: Member) -> bool:
+        """A write through this member is done and answered."""
+        return self._has_majority() and not member.is_stalled
+
+    # ── the leader's timers ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _ping(self) -> None:
+        """Twice in a tick: the members tell whom they have heard from, and sessions end."""
+        now = self.world.now
+        if self._has_majority():
+            for member in self._members:
+                if not member.is_stalled:
+                    member.catch_up(len(self.log))
+                    for number in member.heard:
+                        if number in self.sessions:
+                            self.sessions[number].touched = now
+                    member.heard.clear()
+            for number, session in list(self.sessions.items()):
+                if math.floor((session.touched + self.timeout) / self.tick + 1) * self.tick <= now:
+                    del self.sessions[number]
+                    self._end(number)
+        self.world.at(now + self.tick / 2, self._ping)
+
+    def _end(self, number: int) -> None:
+        for path in self._latest().owned_by(number):
+            self._commit(Delete(path), number)
+        self.recorder.look(self.tickets())
+
+    def _elect(self) -> None:
+        """A new leader, if a majority is there to have one: timers begin anew, and all connections end."""
+        if self._has_majority():
+            self.leader = next(member for member in self._members if not member.is_stalled)
+            for member in self._members:
+                if not member.is_stalled:
+                    member.catch_up(len(self.log))
+                    member.hang_up()
+            for session in self.sessions.values():
+                session.touched = self.world.now
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def restarted(self, member: Member) -> None:
+        if member is self.leader:
+            self._elect()
+        else:
+            member.hang_up()
+
+    def cut_off(self, member: Member) -> h.Event:
+        """Nobody is cut off from all: also a minority answers what is only read."""
+        member.reaches_leader = member is not self.leader and self.world.choices.chance(0.5)
+        if member is self.leader:
+            self._elect()
+        return h.FaultBegan(self.world.now, "stall", f"member {member.number}")
+
+    def rejoins(self, member: Member) -> h.Event:
+        """It has been given up by the others meanwhile, and begins anew."""
+        had_majority = self._has_majority()
+        member.is_stalled = False
+        if had_majority:
+            member.catch_up(len(self.log))
+            member.hang_up()
+        else:
+            self._elect()
+        return h.FaultEnded(self.world.now, "stall", f"member {member.number}")
+
+    def drop(self, process: Process) -> bool:
+        return sum(port.drop() for port in self.ports if port.link.process is process) > 0
+
+    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tickets(self) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        tree = self.leader.tree
+        for lock in sorted(tree.nodes[ROOT].children) if ROOT in tree.nodes else ():
+            ordered = in_order(tree.nodes[f"{ROOT}/{lock}"].children)
+            for place, one in enumerate(ordered):
+                if not one.nonce:
+                    continue
+                is_in = first_obstacle(one.limit, ordered[:place]) is None
+                if not is_in and not one.waits:
+                    continue  # it came between a look and a create, and is about to go
+                czxid = tree.nodes[f"{ROOT}/{lock}/{one.node}"].czxid
+                key = one.nonce if one.nonce not in found else f"{one.nonce}+{czxid}"
+                found[key] = Entry(lock, czxid, czxid if is_in else None, one.limit, one.exclusive)
+        return found
+
+    def live(self) -> dict[str, Entry]:
+        return self.tickets()
+
+    def break_lock(self, name: str, fence: int) -> None:
+        for path, node in list(self._latest().nodes.items()):
+            if path.startswith(f"{ROOT}/{name}/") and node.czxid == fence:
+                self.execute(lambda path=path: self._commit(Delete(path), 0))  # type: ignore[misc]  # of nothing

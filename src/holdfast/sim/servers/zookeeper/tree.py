@@ -1,0 +1,124 @@
+"""What one member knows: nodes, by the transactions that it has applied so far, and who watches what there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.backends.zookeeper.port import (
+    Answer,
+    Children,
+    Create,
+    Created,
+    CreateParent,
+    Get,
+    Node,
+    Refusal,
+    Request,
+    Set,
+)
+
+Watch = tuple[type[Children | Get], str]
+
+
+class Change(NamedTuple):
+    """One transaction. `data` is None where a node is taken away."""
+
+    zxid: int
+    path: str
+    data: bytes | None
+    time: float
+    is_new: bool = False
+    owner: int = 0
+
+
+class Znode:
+    """One node of the tree."""
+
+    __slots__ = ("children", "ctime", "czxid", "data", "mtime", "numbers", "owner")
+
+    def __init__(self, data: bytes, czxid: int, time: float, owner: int) -> None:
+        self.data = data
+        self.czxid = czxid
+        self.ctime = self.mtime = time
+        self.owner = owner
+        self.children: set[str] = set()
+        self.numbers = 0  # children that it ever had: the number of the next one
+
+
+class Tree:
+    """Nodes, by their paths."""
+
+    def __init__(self, first_number: int = 0) -> None:
+        self._first_number = first_number  # of the children of a new node; the real one begins with 0
+        self.nodes: dict[str, Znode] = {"": Znode(b"", 0, 0.0, 0)}
+        self.zxid = 0
+
+    def refusal(self, request: Request) -> Refusal | None:
+        """Why a write could not be done here and now."""
+        path = request.path
+        if isinstance(request, Create | CreateParent):
+            if parent_of(path) not in self.nodes:
+                return Refusal.NO_NODE
+            is_numbered = isinstance(request, Create) and request.is_numbered
+            return Refusal.EXISTS if path in self.nodes and not is_numbered else None
+        return None if path in self.nodes else Refusal.NO_NODE
+
+    def plan(self, request: Request, session: int, zxid: int, now: float) -> Change:
+        """The transaction that a write becomes."""
+        match request:
+            case Create(path, data, is_numbered):
+                if is_numbered:
+                    path += numbered(self.nodes[parent_of(path)].numbers)
+                return Change(zxid, path, data, now, is_new=True, owner=session)
+            case CreateParent(path, _):
+                return Change(zxid, path, b"", now, is_new=True)
+            case Set(path, data):
+                return Change(zxid, path, data, now)
+            case _:
+                return Change(zxid, request.path, None, now)
+
+    def apply(self, change: Change) -> list[Watch]:
+        """Do it; which watches it fires."""
+        self.zxid = change.zxid
+        path, above = change.path, parent_of(change.path)
+        if change.data is None:
+            del self.nodes[path]
+            self.nodes[above].children.discard(name_of(path))
+            return [(Get, path), (Children, path), (Children, above)]
+        if change.is_new:
+            made = self.nodes[path] = Znode(change.data, change.zxid, change.time, change.owner)
+            made.numbers = self._first_number
+            self.nodes[above].children.add(name_of(path))
+            self.nodes[above].numbers += 1
+            return [(Get, path), (Children, above)]
+        node = self.nodes[path]
+        node.data, node.mtime = change.data, change.time
+        return [(Get, path)]
+
+    def read(self, request: Children | Get) -> Answer:
+        node = self.nodes.get("" if request.path == "/" else request.path)
+        if node is None:
+            return Refusal.NO_NODE
+        if isinstance(request, Children):
+            return sorted(node.children)
+        return Node(node.data, node.czxid, node.ctime, node.mtime, node.owner)
+
+    def done(self, request: Request, change: Change) -> Answer:
+        """The answer to a write."""
+        return Created(change.path, change.zxid) if isinstance(request, Create) else None
+
+    def owned_by(self, session: int) -> list[str]:
+        return [path for path, node in self.nodes.items() if node.owner == session]
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def numbered(number: int) -> str:
+    """Ten digits of 32 bits: after 2147483647 comes -2147483648."""
+    return f"{(number + 2**31) % 2**32 - 2**31:010d}"

@@ -1,0 +1,97 @@
+"""Names, rights, TLS: a lock is exactly the one that was named, and for whom it is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from holdfast import BackendUnavailable, ConfigurationError
+from tests.support.redis.certificates import Certificates
+from tests.support.redis.servers import free_ports
+from tests.support.zookeeper.servers import Server, kazoo, running
+
+Open = Callable[[str], holdfast.Client]
+
+
+def test_a_name_with_slashes_is_one_node(url: str, server: Server, client_of: Open) -> None:
+    client, other = client_of(url), client_of(url)
+    with client.lock("a/b"), other.lock("a", timeout=0), other.lock("b", timeout=0), kazoo(server.address) as observer:
+        assert set(observer.get_children("/" + url.rpartition("/")[2])) >= {"a%2Fb", "a", "b"}
+
+
+def test_raw_names_are_paths_and_still_locks_of_their_own(url: str, server: Server, client_of: Open) -> None:
+    client, other = client_of(f"{url}?raw_names=yes"), client_of(f"{url}?raw_names=yes")
+    root = "/" + url.rpartition("/")[2]
+    with client.lock("a/b"), other.lock("a", timeout=0), kazoo(server.address) as observer:
+        assert observer.exists(f"{root}/a/b") is not None
+        assert client.lock("a/b/c").acquire(timeout=0) is not None
+        assert [info.name for info in other.locks()] == ["a", "a/b", "a/b/c"]
+        assert other.lock("a/b").acquire(timeout=0) is None
+
+    for name in ("/a", "a/", "a//b", "a/../b", "zookeeper" if root == "/" else ".", "\0", "%sessions/x"):
+        with pytest.raises(ConfigurationError, match="raw_names"):
+            client.lock(name).acquire(timeout=0)
+
+
+def test_what_the_creator_made_is_not_for_others(url: str, client_of: Open) -> None:
+    ours = url.replace("://", "://app:secret@") + "?acl=creator"
+    mine, also_mine, theirs = client_of(ours), client_of(ours), client_of(ours.replace("app:secret", "eve:guess"))
+    lease = mine.lock("a").acquire(timeout=0)
+    assert lease is not None
+    assert also_mine.lock("a").acquire(timeout=0) is None
+
+    with pytest.raises(ConfigurationError, match="may not use") as caught:
+        theirs.lock("a").acquire(timeout=0)
+
+    assert "guess" not in str(caught.value)
+    lease.release()
+    assert also_mine.lock("a").acquire(timeout=0) is not None
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of a server that wants TLS, and a certificate of its clients."""
+    folder = tmp_path_factory.mktemp("secure")
+    (port,) = free_ports(1)
+    together = folder / "server.pem"
+    together.write_text(certificates.server.read_text() + certificates.server_key.read_text())
+    settings = {
+        "secureClientPort": port,
+        "secureClientPortAddress": "127.0.0.1",
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": together,
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": certificates.ca,
+        "ssl.trustStore.type": "PEM",
+    }
+    with running(Server(folder / "server", settings=settings, jars=("netty-all", "netty-codec"))):
+        yield f"127.0.0.1:{port}"
+
+
+def test_over_tls_both_sides_are_known(secure: str, certificates: Certificates, client_of: Open) -> None:
+    us = f"certfile={certificates.client}&keyfile={certificates.client_key}"
+
+    with client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}&{us}").lock("a", timeout=10):
+        pass
+    with pytest.raises(BackendUnavailable):
+        client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.other_ca}&{us}").lock("a").acquire()
+    with pytest.raises(BackendUnavailable):
+        client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}").lock("a").acquire()
+    with pytest.raises(ConfigurationError, match="ca_certs"):
+        client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs=/nowhere").lock("a").acquire()
+
+
+def test_a_password_is_nowhere_to_be_seen(url: str, client_of: Open, caplog: pytest.LogCaptureFixture) -> None:
+    client = client_of(url.replace("://", "://app:hush-hush@"))
+    with caplog.at_level(0), client.lock("a"):
+        pass
+
+    said = caplog.text + repr(client) + client.url + repr(client._engine.backend.__dict__)
+    assert "hush-hush" not in said

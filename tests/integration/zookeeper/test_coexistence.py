@@ -1,0 +1,130 @@
+"""Beside Curator and kazoo on the same lock: never two at a time, and everybody gets turns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.support.processes import PATIENCE, eventually, now
+from tests.support.redis.binaries import missing
+from tests.support.zookeeper.servers import JARS, Server, class_path, java, kazoo
+
+Open = Callable[[str], holdfast.Client]
+SECONDS = float(os.environ.get("HOLDFAST_CONTENTION_SECONDS", "3"))
+CURATOR = ("curator-recipes", "curator-framework", "curator-client", "zookeeper-jute", "guava", "slf4j-api")
+
+
+class Field:
+    """Where the contenders of a test meet: a file that only one of them may make at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inside = folder / "inside"
+        self.turns: dict[str, int] = {}
+        self.overlaps: list[str] = []
+        self._threads: list[threading.Thread] = []
+        self._end = 0.0
+
+    def contend(self, name: str, lock: Callable[[], AbstractContextManager[object]]) -> None:
+        self._end = self._end or now() + SECONDS
+        thread = threading.Thread(target=self._take_turns, args=(name, lock))
+        self._threads.append(thread)
+        thread.start()
+
+    def await_end(self) -> None:
+        for thread in self._threads:
+            thread.join(SECONDS + PATIENCE)
+        assert self.overlaps == []
+
+    def _take_turns(self, name: str, lock: Callable[[], AbstractContextManager[object]]) -> None:
+        while now() < self._end:
+            with lock():
+                try:
+                    os.close(os.open(self.inside, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    self.overlaps.append(name)
+                    return
+                self.turns[name] = self.turns.get(name, 0) + 1
+                time.sleep(0.001)
+                self.inside.unlink()
+
+
+@pytest.fixture
+def field(tmp_path: Path) -> Field:
+    return Field(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["kazoo", "curator"])
+def test_holdfast_and_kazoo_take_turns(field: Field, url: str, server: Server, client_of: Open, layout: str) -> None:
+    patterns = ["-lock-"] if layout == "curator" else []
+    path = f"/{url.rpartition('/')[2]}/a"
+    clients = [client_of(f"{url}?layout={layout}") for _ in range(2)]
+    with kazoo(server.address) as first, kazoo(server.address) as second:
+        for number, client in enumerate(clients):
+            field.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
+        for number, peer in enumerate((first, second)):
+            lock = peer.Lock(path, extra_lock_patterns=patterns)
+            field.contend(f"kazoo {number}", lambda lock=lock: lock)  # type: ignore[misc]
+        field.await_end()
+
+    assert len(field.turns) == 4
+    assert min(field.turns.values()) * 3 > max(field.turns.values()), f"first come, first served: {field.turns}"
+
+
+def test_holdfast_and_curator_take_turns(
+    field: Field, url: str, server: Server, client_of: Open, tmp_path: Path
+) -> None:
+    path = f"/{url.rpartition('/')[2]}/a"
+    if shutil.which("javac") is None or not (JARS / "curator-recipes.jar").exists():
+        missing("no Curator, or no compiler for Java, on this machine: `make servers` installs them")
+    source = Path(__file__).parent / "Contender.java"
+    command = [java(), "-Xmx64m", "-cp", class_path(*CURATOR), str(source)]
+    with subprocess.Popen(
+        [*command, server.address, path, str(field.inside), str(SECONDS)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as curator:
+        try:
+            assert curator.stdout is not None
+            assert curator.stdout.readline() == "ready\n"
+            for number in range(2):
+                client = client_of(url)
+                field.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
+            field.await_end()
+            said = curator.stdout.read().strip()
+        finally:
+            curator.kill()
+
+    assert said.isdigit(), said
+    field.turns["curator"] = int(said)
+    assert len(field.turns) == 3
+    assert min(field.turns.values()) * 3 > max(field.turns.values()), f"first come, first served: {field.turns}"
+
+
+def test_who_waits_for_a_foreign_holder_is_woken_by_its_release(url: str, server: Server, client_of: Open) -> None:
+    client = client_of(url)
+    with kazoo(server.address) as peer:
+        lock = peer.Lock(f"/{url.rpartition('/')[2]}/a")
+        lock.acquire()
+        (holder,) = client.inspect("a").holders
+        assert (holder.fence, str(holder)) == (0, "another program")
+        got: list[tuple[float, holdfast.Lease | None]] = []
+        taking = threading.Thread(target=lambda: got.append((now(), client.lock("a").acquire(timeout=PATIENCE))))
+        taking.start()
+        eventually(lambda: len(client.inspect("a").waiters) == 1)
+
+        lock.release()
+
+        taking.join(PATIENCE)
+        lease = got[0][1]
+        assert lease is not None
+        lease.release()

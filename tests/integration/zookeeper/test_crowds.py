@@ -1,0 +1,74 @@
+"""Many who wait: a hand-over costs the servers as much for 200 as for 2, and nobody is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import holdfast
+from tests.support.zookeeper.servers import Server
+
+
+async def _requests_per_handover(server: Server, url: str, waiters: int) -> float:
+    """Of which each has had its turn at the end."""
+    waiting = 0
+
+    def count(event: holdfast.Event) -> None:
+        nonlocal waiting
+        waiting += event.kind == "waiting"
+
+    async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as crowd:
+        crowd.subscribe(count)
+        lease = await holder.lock("a").acquire()
+        assert lease is not None
+
+        async def turn() -> None:
+            async with crowd.lock("a"):
+                pass
+
+        turns = [asyncio.create_task(turn()) for _ in range(waiters)]
+        while waiting < waiters:
+            await asyncio.sleep(0.01)
+        before = server.counted("zk_packets_received")
+        await lease.release()
+        await asyncio.gather(*turns)
+        return (server.counted("zk_packets_received") - before) / waiters
+
+
+async def test_a_hand_over_costs_the_same_for_two_and_for_two_hundred(server: Server, url: str) -> None:
+    few = min([await _requests_per_handover(server, f"{url}/{number}", 2) for number in range(3)])
+    many = await _requests_per_handover(server, f"{url}/many", 200)
+
+    # Each: a delete, the listing of the one that it wakes, and a word that it is in now. What comes with the session
+    # (pings, the pulse) counts for more where there are two.
+    assert many < 5
+    assert many <= few + 1
+
+
+@pytest.mark.parametrize("way", ["lock", "read", "semaphore"])
+async def test_nobody_is_forgotten_in_a_crowd_of_several_clients(url: str, way: str) -> None:
+    clients = [holdfast.AsyncClient(url) for _ in range(4)]
+    inside = most = 0
+
+    async def turns(client: holdfast.AsyncClient) -> None:
+        nonlocal inside, most
+        locks = {
+            "lock": client.lock("a"),
+            "read": client.rwlock("a").write(),
+            "semaphore": client.semaphore("a", limit=3),
+        }
+        for number in range(8):
+            reads = way == "read" and number % 2
+            async with client.rwlock("a").read() if reads else locks[way]:
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0.001)
+                inside -= 1
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(turns(client) for client in clients for _ in range(8)))
+    for client in clients:
+        await client.close()
+
+    assert most == {"lock": 1, "read": most, "semaphore": 3}[way]

@@ -1,0 +1,170 @@
+"""Cut off: a holder knows that it has lost the lock before anybody else gets it, wherever the cut is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from kazoo.client import KazooClient
+
+import holdfast
+from holdfast.backends.zookeeper.standing import Standing
+from tests.support.processes import PATIENCE, eventually, now
+from tests.support.redis.proxy import Proxy
+from tests.support.zookeeper.ensembles import Ensemble
+from tests.support.zookeeper.servers import TICK, Server, kazoo
+
+Open = Callable[[str], holdfast.Client]
+TIMEOUT = 3.0  # seconds: of the sessions
+LOCKS = 20
+
+
+class Scene:
+    """A holder of many locks, and somebody who waits for each of them; when each was lost, and when it was granted."""
+
+    def __init__(self, holder: holdfast.Client, waiter: holdfast.Client) -> None:
+        self.lost: dict[str, float] = {}
+        self.granted: dict[str, float] = {}
+        self._waiter = waiter
+        self.names = [f"lock {number}" for number in range(LOCKS)]
+        self.leases = [holder.lock(name, on_lost=self._note_loss).acquire(timeout=0) for name in self.names]
+        assert all(self.leases)
+        self._threads = [threading.Thread(target=self._take, args=(name,)) for name in self.names]
+        for thread in self._threads:
+            thread.start()
+        eventually(lambda: all(len(waiter.inspect(name).waiters) == 1 for name in self.names))
+
+    def await_grants(self) -> None:
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        assert self.granted.keys() == set(self.names)
+        eventually(lambda: self.lost.keys() == set(self.names))
+
+    def _note_loss(self, lease: holdfast.Lease) -> None:
+        self.lost[lease.name] = now()
+
+    def _take(self, name: str) -> None:
+        lease = self._waiter.lock(name).acquire(timeout=PATIENCE)
+        self.granted[name] = now()
+        assert lease is not None
+        lease.release()
+
+
+def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(ensemble: Ensemble, client_of: Open) -> None:
+    with Proxy(ensemble.followers[0].port) as proxy:
+        holder = client_of(f"zookeeper://127.0.0.1:{proxy.port}/locks?session_timeout={TIMEOUT}")
+        scene = Scene(holder, client_of(ensemble.url(session_timeout=TIMEOUT)))
+
+        proxy.lose_requests()
+        proxy.lose_replies()
+
+        scene.await_grants()
+        assert [name for name in scene.names if scene.lost[name] >= scene.granted[name]] == []
+
+
+def test_the_client_of_a_follower_that_is_cut_off_knows_before_anybody_else_gets_in(
+    ensemble: Ensemble, client_of: Open
+) -> None:
+    leader, (follower, other) = ensemble.leader, ensemble.followers
+    holder = client_of(ensemble.url(follower, session_timeout=TIMEOUT))
+    scene = Scene(holder, client_of(ensemble.url(leader, other, session_timeout=TIMEOUT)))
+
+    ensemble.part(follower, leader)
+
+    scene.await_grants()
+    assert follower.mode() == "follower", "it still serves, and answers pings and reads"
+    assert [name for name in scene.names if scene.lost[name] >= scene.granted[name]] == []
+
+
+def test_one_write_does_not_prove_that_the_leader_has_heard_of_the_session(ensemble: Ensemble) -> None:
+    """Why standing.py is as it is: counted from the last write, sessions end too early, by more than a tick."""
+    leader, follower = ensemble.leader, ensemble.followers[0]
+    timeout = 4.0
+    with _sessions(follower, 30, timeout) as clients, kazoo(leader.address) as observer:
+        gone: dict[str, float] = {}
+        for number, client in enumerate(clients):
+            client.create(f"/session-{number}", ephemeral=True)
+            note = lambda event: gone.setdefault(event.path, now())  # noqa: E731
+            observer.get_children(
+                f"/session-{number}", watch=note
+            )  # which fires when it goes, not when it is written to
+        quiet = now() + timeout / 3 - 0.5  # kazoo pings after a third, less up to 0.4 s
+        while now() < quiet:
+            threading.Event().wait(0.01)
+        sent = now()
+        for write in [client.set_async(f"/session-{number}", b"") for number, client in enumerate(clients)]:
+            write.get(timeout=PATIENCE)  # committed, all of them
+
+        ensemble.part(follower, leader)
+
+        eventually(lambda: len(gone) == len(clients))
+        by_the_last_write = sent + timeout - TICK / 1000
+        ensemble.heal()  # so that the clients can say goodbye
+        assert min(gone.values()) < by_the_last_write
+
+
+def test_what_is_proven_of_a_session_holds_however_its_follower_is_cut_off(ensemble: Ensemble) -> None:
+    leader, follower = ensemble.leader, ensemble.followers[0]
+    timeout = 3.0
+    with _sessions(follower, 10, timeout) as clients, kazoo(leader.address) as observer:
+        gone: dict[int, float] = {}
+        standings = [_Pulse(client, f"/proven-{number}", timeout) for number, client in enumerate(clients)]
+        for number, pulse in enumerate(standings):
+            note = lambda _, number=number: gone.setdefault(number, now())  # noqa: E731
+            observer.get_children(pulse.path, watch=note)  # which fires when it goes, not when it is written to
+            pulse.start(after=number * timeout / 50)  # so that the cut comes at another moment for each
+        eventually(lambda: all(pulse.pairs > 4 for pulse in standings))
+
+        ensemble.part(follower, leader)
+
+        eventually(lambda: len(gone) == len(clients))
+        for pulse in standings:
+            pulse.end()
+        ensemble.heal()
+        believed = [pulse.standing.until for pulse in standings]
+        assert [number for number in gone if believed[number] >= gone[number]] == []
+
+
+class _Pulse:
+    """Pairs of writes by a client of kazoo's, as the backend does them."""
+
+    def __init__(self, client: KazooClient, path: str, timeout: float) -> None:
+        self.path = path
+        self.pairs = 0
+        self.standing = Standing(timeout)
+        self._client = client
+        self._ended = threading.Event()
+        client.create(path, ephemeral=True)
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self, after: float) -> None:
+        self.standing.connected(1, 0.0)
+        self._after = after
+        self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        self._ended.wait(self._after)
+        while not self._ended.is_set():
+            times = []
+            for _ in range(2):
+                times.append(now())
+                write = self._client.set_async(self.path, b"")
+                while not write.wait(0.05):
+                    if self._ended.is_set():
+                        return
+                if not write.successful():
+                    return
+            self.standing.pair(1, times[0], times[1], now())
+            self.pairs += 1
+            self._ended.wait(self.standing.pause)
+
+
+@contextlib.contextmanager
+def _sessions(server: Server, count: int, timeout: float) -> Iterator[list[KazooClient]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(kazoo(server.address, timeout=timeout)) for _ in range(count)]

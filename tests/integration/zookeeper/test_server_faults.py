@@ -1,0 +1,175 @@
+"""Servers that die, hang, restart or lose their majority: leases go on if they can, and nobody wrong gets in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from holdfast import BackendError
+from tests.support.processes import PATIENCE, eventually
+from tests.support.zookeeper.ensembles import Ensemble
+from tests.support.zookeeper.servers import Server, running
+
+Open = Callable[[str], holdfast.Client]
+CROWD = 50
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One that a test may kill."""
+    with running(Server(tmp_path_factory.mktemp("zookeeper") / "server")) as started:
+        yield started
+
+
+def test_a_lease_and_its_waiter_outlive_the_leader(ensemble: Ensemble, client_of: Open) -> None:
+    url = ensemble.url(session_timeout=12)
+    holder, waiter = client_of(url), client_of(url)
+    lease = holder.lock("a").acquire(timeout=0)
+    assert lease is not None
+    with _waiting(waiter, "a") as got:
+        ensemble.leader.kill()
+        ensemble.await_leader()
+
+        lease.renew()
+        assert not got, "it is still held"
+        lease.release()
+
+    assert got[0].fence > lease.fence
+
+
+def test_a_lease_outlives_a_leader_that_hangs(ensemble: Ensemble, client_of: Open) -> None:
+    leader = ensemble.leader
+    lease = client_of(ensemble.url(session_timeout=20)).lock("a").acquire(timeout=0)
+    assert lease is not None
+
+    leader.stop()  # the others notice after 25 ticks, which are 5 s
+    others = [server for server in ensemble.servers if server is not leader]
+    eventually(lambda: "leader" in [server.mode() for server in others])
+
+    eventually(lambda: _renews(lease))
+    leader.resume()
+    lease.release()
+
+
+def test_a_minority_is_not_missed(ensemble: Ensemble, client_of: Open) -> None:
+    client = client_of(ensemble.url(session_timeout=12))
+    lease = client.lock("a").acquire(timeout=0)
+    assert lease is not None
+
+    ensemble.followers[0].kill()
+
+    eventually(lambda: _renews(lease))
+    other = client.lock("b").acquire(timeout=10)
+    assert other is not None
+    other.release()
+    lease.release()
+
+
+def test_without_a_majority_nobody_gets_in_and_a_lease_ends_at_its_deadline(
+    ensemble: Ensemble, client_of: Open
+) -> None:
+    url = ensemble.url(session_timeout=3)
+    holder, other = client_of(url), client_of(url)
+    lease = holder.lock("a").acquire(timeout=0)
+    assert lease is not None
+    assert other.lock("a").acquire(timeout=0) is None
+
+    for follower in ensemble.followers:
+        follower.kill()
+
+    with pytest.raises(BackendError):
+        other.lock("b").acquire(timeout=0)
+    assert lease.wait_lost(PATIENCE)
+    with pytest.raises(BackendError):
+        other.lock("a").acquire(timeout=1)
+    ensemble.heal()
+    eventually(lambda: _takes(other, "a"))
+    with pytest.raises(holdfast.LockLost):
+        lease.release()
+
+
+def test_a_server_that_is_killed_while_fifty_wait_serves_them_all_when_it_is_back(
+    own_server: Server, client_of: Open
+) -> None:
+    url = f"{own_server.url}/crowd?session_timeout=20"
+    holder, crowd = client_of(url), client_of(url)
+    lease = holder.lock("a").acquire(timeout=0)
+    assert lease is not None
+    served: list[int] = []
+    waiting: list[str] = []
+    crowd.subscribe(lambda event: waiting.append(event.kind) if event.kind == "waiting" else None)
+    inside = threading.Lock()
+
+    def take() -> None:
+        with crowd.lock("a", timeout=PATIENCE) as taken:
+            assert inside.acquire(blocking=False), "two at a time"
+            served.append(taken.fence)
+            inside.release()
+
+    threads = [threading.Thread(target=take) for _ in range(CROWD)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(waiting) == CROWD)  # who has no answer yet when the server dies is told that it is down
+
+    own_server.kill()
+    own_server.start()
+
+    lease.renew()
+    assert len(holder.inspect("a").waiters) == CROWD, "all of them kept their places"
+    lease.release()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert served == sorted(served)
+    assert len(served) == CROWD
+
+
+def test_nobody_is_there_to_answer(client_of: Open) -> None:
+    client = client_of("zookeeper://127.0.0.1:1,127.0.0.1:2/locks")
+
+    with pytest.raises(holdfast.BackendUnavailable, match=r"127\.0\.0\.1:[12]"):
+        client.lock("a").acquire()
+
+
+class _waiting:  # noqa: N801  (reads as a function)
+    """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
+
+    def __init__(self, client: holdfast.Client, name: str) -> None:
+        self._client, self._name = client, name
+        self._got: list[holdfast.Lease] = []
+        self._thread = threading.Thread(target=self._take)
+
+    def _take(self) -> None:
+        lease = self._client.lock(self._name).acquire(timeout=PATIENCE)
+        assert lease is not None
+        self._got.append(lease)
+
+    def __enter__(self) -> list[holdfast.Lease]:
+        self._thread.start()
+        eventually(lambda: len(self._client.inspect(self._name).waiters) == 1)
+        return self._got
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(PATIENCE)
+        assert self._got
+        self._got[0].release()
+
+
+def _renews(lease: holdfast.Lease) -> bool:
+    try:
+        lease.renew()
+    except BackendError:
+        return False
+    return True
+
+
+def _takes(client: holdfast.Client, name: str) -> bool:
+    try:
+        lease = client.lock(name).acquire(timeout=1)
+    except BackendError:
+        return False
+    if lease is not None:
+        lease.release()
+    return lease is not None

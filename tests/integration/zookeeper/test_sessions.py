@@ -1,0 +1,188 @@
+"""Lost replies, ended sessions, forks: what a ticket left on the servers is found, used once, or taken away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+import holdfast
+from holdfast import LockLost, OutcomeUnknown
+from tests.support.processes import PATIENCE, Crew, eventually
+from tests.support.redis.proxy import Proxy
+from tests.support.zookeeper.servers import Server, kazoo
+
+Open = Callable[[str], holdfast.Client]
+WORKER = Path(__file__).parents[1] / "sqlite" / "worker.py"
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy(server.port) as started:
+        yield started
+
+
+@pytest.fixture
+def proxied(proxy: Proxy, url: str, server: Server) -> str:
+    """The same store, through the proxy."""
+    return url.replace(f":{server.port}/", f":{proxy.port}/") + "?session_timeout=6"
+
+
+@contextlib.contextmanager
+def observing(server: Server) -> Iterator[KazooClient]:
+    with kazoo(server.address) as client:
+        yield client
+
+
+def root_of(url: str) -> str:
+    return "/" + url.partition("://")[2].partition("/")[2].partition("?")[0]
+
+
+@pytest.mark.parametrize("then", ["cut", "hang"])
+def test_a_create_whose_reply_is_lost_is_found_and_used(
+    proxy: Proxy, proxied: str, server: Server, client_of: Open, then: str
+) -> None:
+    client = client_of(proxied)
+    with client.lock("other"):
+        pass
+    client._engine.io_timeout = 1.0
+
+    proxy.lose_next_reply("-lock-", then="cut" if then == "cut" else "hang")
+    lease = client.lock("a").acquire(timeout=20)
+
+    assert lease is not None
+    with observing(server) as observer:
+        assert len(observer.get_children(f"{root_of(proxied)}/a")) == 1
+        lease.release()
+        eventually(lambda: observer.get_children(f"{root_of(proxied)}/a") == [])
+
+
+def test_a_delete_whose_reply_is_lost_is_repeated(proxy: Proxy, proxied: str, client_of: Open) -> None:
+    client, other = client_of(proxied), client_of(proxied)
+    lease = client.lock("a").acquire()
+    assert lease is not None
+    node = client._engine.backend._holdings[lease._ticket.nonce].path  # type: ignore[attr-defined]
+
+    proxy.lose_next_request(node)
+    with pytest.raises(OutcomeUnknown):
+        lease.release()
+
+    assert other.lock("a").acquire(timeout=20) is not None, "the keeper has repeated it"
+
+
+def test_a_wait_that_ends_while_nobody_answers_leaves_no_contender(
+    proxy: Proxy, proxied: str, url: str, client_of: Open
+) -> None:
+    holder, waiter = client_of(url), client_of(proxied)
+    lease = holder.lock("a").acquire()
+    assert lease is not None
+    waiter._engine.io_timeout = 0.5
+
+    threading.Timer(0.5, proxy.refuse).start()
+    with contextlib.suppress(holdfast.BackendError):
+        assert waiter.lock("a").acquire(timeout=2) is None
+    proxy.heal()
+
+    eventually(lambda: holder.inspect("a").waiters == ())
+    lease.release()
+
+
+def test_a_session_that_is_ended_by_somebody_else_is_a_loss(url: str, server: Server, client_of: Open) -> None:
+    client, other = client_of(f"{url}?session_timeout=6"), client_of(url)
+    lease = client.lock("a").acquire()
+    assert lease is not None
+    with kazoo(server.address, timeout=6.0):
+        _end_session(client, server)
+
+    successor = other.lock("a").acquire(timeout=20)
+
+    assert successor is not None
+    assert lease.wait_lost(PATIENCE)
+    with pytest.raises(LockLost, match="session"):
+        lease.check()
+    assert client.lock("a").acquire(timeout=0) is None
+    again = client.lock("b").acquire(timeout=20)
+    assert again is not None, "on a new session"
+    again.release()
+    successor.release()
+
+
+def test_who_waits_when_its_session_ends_waits_on(url: str, server: Server, client_of: Open) -> None:
+    holder, waiter = client_of(url), client_of(f"{url}?session_timeout=6")
+    lease = holder.lock("a").acquire()
+    assert lease is not None
+    got: list[holdfast.Lease | None] = []
+    thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=PATIENCE)))
+    thread.start()
+    eventually(lambda: len(holder.inspect("a").waiters) == 1)
+
+    _end_session(waiter, server)
+    eventually(lambda: len(holder.inspect("a").waiters) == 1)
+    lease.release()
+
+    thread.join(PATIENCE)
+    assert got[0] is not None
+    got[0].release()
+
+
+async def test_a_task_that_is_cancelled_leaves_nothing(url: str, server: Server) -> None:
+    async with holdfast.AsyncClient(url) as client:
+        lease = await client.lock("a").acquire()
+        assert lease is not None
+        for seconds in (0.0, 0.001, 0.003, 0.01):
+            task = asyncio.create_task(client.lock("a").acquire())
+            await asyncio.sleep(seconds)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(PATIENCE):
+            while (await client.inspect("a")).waiters:
+                await asyncio.sleep(0.01)
+        await lease.release()
+
+
+def test_a_client_that_is_not_used_any_more_ends_its_session(
+    url: str, server: Server, client_of: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.zookeeper.protocol.IDLE_MAX", 0.2)
+    client = client_of(f"{url}?session_timeout=1")
+    with client.lock("a"):
+        port = client._engine.backend._port  # type: ignore[attr-defined]
+        assert port.session is not None
+
+    eventually(lambda: port.session is None)
+
+    with client.lock("a"):
+        pass
+
+
+def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> None:
+    with Crew(str(WORKER)) as crew:
+        parent = crew.start(url, forks=True)
+        parent.ask("acquire", lock="one", ttl=3)
+
+        child = parent.fork()
+
+        assert child.ask("acquire", lock="one", timeout=0)["acquired"] is None
+        mine = child.ask("acquire", lock="two", ttl=30)
+        with holdfast.Client(url) as observer:
+            assert [holder.fence for holder in observer.inspect("two").holders] == [mine["fence"]]
+        child.ask("release", lock="two")
+        child.ask("close")
+        parent.ask("renew", lock="one")
+        parent.ask("release", lock="one")
+        parent.leave()
+
+
+def _end_session(client: holdfast.Client, server: Server) -> None:
+    """As an operator would who has its number and password: by closing it from elsewhere."""
+    inner = client._engine.backend._port.session._client  # type: ignore[attr-defined]
+    thief = KazooClient(server.address, client_id=inner.client_id, timeout=6.0)
+    thief.start(timeout=PATIENCE)
+    thief.stop()
+    thief.close()

@@ -1,0 +1,134 @@
+"""A model that answers otherwise than ZooKeeper does: the same requests, in the same order, to both."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.backends.zookeeper.address import place_of
+from holdfast.backends.zookeeper.blocking import BlockingEnsemble
+from holdfast.backends.zookeeper.port import (
+    Answer,
+    Children,
+    Create,
+    Created,
+    CreateParent,
+    Delete,
+    Get,
+    Node,
+    Request,
+    Set,
+)
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.sim.servers.zookeeper.tree import Tree, Watch, numbered
+from holdfast.url import parse
+from tests.support.processes import eventually
+from tests.support.zookeeper import shared
+
+STEPS = 400
+
+
+class Real:
+    """A session with a real server, and the watches that have fired."""
+
+    def __init__(self) -> None:
+        self.port = BlockingEnsemble(place_of(parse(shared.server().url)), ThreadRuntime())
+        self.fired: list[str] = []
+        self.port.listen(self.fired.append, lambda: None)
+        self.session = run_sync(self.port.open(deadline=system.now() + 10))
+
+    def ask(self, *requests: Request) -> list[Answer]:
+        return run_sync(self.port.ask(self.session, requests, deadline=system.now() + 10))
+
+
+class Model:
+    """A tree that one member has, and who watches what."""
+
+    def __init__(self, session: int) -> None:
+        self.tree = Tree()
+        self.session = session
+        self.watches: set[Watch] = set()
+        self.fired: list[str] = []
+
+    def ask(self, request: Request) -> Answer:
+        if isinstance(request, Children | Get):
+            answer = self.tree.read(request)
+            if request.watch and isinstance(answer, list | tuple):
+                self.watches.add((type(request), request.path))
+            return answer
+        refusal = self.tree.refusal(request)
+        if refusal is not None:
+            return refusal
+        change = self.tree.plan(request, self.session, self.tree.zxid + 1, 0.0)
+        for watch in self.tree.apply(change):
+            if watch in self.watches:
+                self.watches.discard(watch)
+                self.fired.append(watch[1])
+        return self.tree.done(request, change)
+
+
+@pytest.fixture
+def real() -> Iterator[Real]:
+    made = Real()
+    yield made
+    run_sync(made.port.close())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_requests_have_the_same_answers_and_fire_the_same_watches(real: Real, seed: int) -> None:
+    draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+    root = f"/model-{uuid.uuid4().hex}"
+    model = Model(real.session.number)
+    known = [root, f"{root}/a", f"{root}/b", f"{root}/a/c"]
+    for step in range(STEPS):
+        request = _drawn(draw, known)
+        expected = model.ask(request)
+        (answered,) = real.ask(request)
+
+        assert _comparable(answered) == _comparable(expected), f"step {step}: {request}"
+        if isinstance(answered, Created):
+            known.append(answered.path)
+        eventually(lambda: sorted(set(real.fired)) == sorted(set(model.fired)), within=10)
+
+    assert model.fired
+
+
+def _drawn(draw: random.Random, known: list[str]) -> Request:
+    path = draw.choice(known)
+    requests: list[Any] = [
+        CreateParent(path, is_container=draw.random() < 0.5),
+        Create(f"{draw.choice(known[:4])}/n-lock-", b"x"),
+        Create(f"{draw.choice(known[:4])}/n-lock-", b"x"),
+        Set(path, str(draw.random()).encode()),
+        Children(path, watch=draw.random() < 0.5),
+        Get(path, watch=draw.random() < 0.5),
+    ]
+    if path not in known[:4]:  # the others may have children, which the protocol never deletes
+        requests += [Delete(path)] * 2
+    picked: Request = draw.choice(requests)
+    below_a_ticket = isinstance(picked, CreateParent) and "-lock-" in picked.path
+    return Get(path) if below_a_ticket else picked
+
+
+def _comparable(answer: Answer) -> object:
+    """Without the numbers of transactions and the times, which are the server's own."""
+    if isinstance(answer, Created):
+        return answer.path
+    if isinstance(answer, Node):
+        return answer.data, answer.owner
+    return sorted(answer) if isinstance(answer, list) else answer
+
+
+def test_numbers_are_written_as_zookeeper_writes_them() -> None:
+    assert [numbered(changes) for changes in (0, 17, 2**31 - 1, 2**31, 2**32 - 1)] == [
+        "0000000000",
+        "0000000017",
+        "2147483647",
+        "-2147483648",
+        "-000000001",
+    ]

@@ -1,0 +1,168 @@
+"""What chance hardly ever brings together in a simulated ensemble: here it is brought together, and has to be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.backends.zookeeper.port import Children
+from holdfast.sim.choices import Choices
+from holdfast.sim.client import SimLease
+from holdfast.sim.mutants.zookeeper import STAGED, ZOOKEEPER
+from holdfast.sim.run import Plan, quiet
+from holdfast.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
+from holdfast.sim.small import LOCK, Party, SmallWorld
+
+TTL = 60.0
+
+
+class Scene:
+    """A world in which nothing is left to chance."""
+
+    def __init__(self, mutant: str | None, *, timeout: float, tick: float) -> None:
+        plan = Plan(backend="zookeeper")
+        known = {one.name: one for one in (*ZOOKEEPER, *STAGED)}
+        self.small = SmallWorld(plan if mutant is None else known[mutant].apply(plan), Choices(tape=()))
+        assert isinstance(self.small.server, ZookeeperServer)
+        self.server = self.small.server
+        self.server.timeout, self.server.tick = timeout, tick
+        self.world = self.small.world
+        self.leases: dict[str, SimLease] = {}
+        self.granted: dict[str, float] = {}
+
+    def client(self, name: str, member: Member) -> Party:
+        """One whose own server is that member."""
+        self.prefer(member)
+        return self.small.add(name)
+
+    def prefer(self, member: Member) -> None:
+        """Who connects from now on takes the first: this one."""
+        self.server._members.sort(key=lambda one: one is not member)
+
+    def take(self, party: Party, *, hold: float = 0.0, renew: bool = True) -> None:
+        async def run() -> None:
+            lock = party.client.lock(LOCK, options={"ttl": TTL, "renew": renew})
+            lease = await party.client.acquire(lock, None)
+            assert lease is not None
+            self.leases[party.process.name] = lease
+            self.granted[party.process.name] = self.world.now
+            if hold:
+                await party.client.runtime.sleep(hold)
+                await party.client.release(lease)
+
+        party.start(run())
+
+    def run(self, seconds: float) -> None:
+        with quiet():
+            self.world.run(self.world.now + seconds)
+
+    def run_until(self, what: str) -> None:
+        """Until this client has got the lock."""
+        with quiet():
+            while what not in self.granted and self.world.now < 100.0:
+                self.world.run(self.world.now + 0.001)
+        assert what in self.granted
+
+
+@pytest.fixture
+def scenes() -> Iterator[list[Scene]]:
+    made: list[Scene] = []
+    yield made
+    for scene in made:
+        scene.small.end()
+
+
+@pytest.mark.parametrize("mutant", [None, "one-write-is-proof", "ping-as-renewal"])
+def test_a_follower_is_cut_off_after_a_write_and_before_its_next_word_to_the_leader(
+    scenes: list[Scene], mutant: str | None
+) -> None:
+    scene = Scene(mutant, timeout=6.0, tick=0.25)
+    scenes.append(scene)
+    follower, other = scene.server.nodes[1], scene.server.nodes[2]
+    holder, waiter = scene.client("holder", follower), scene.client("waiter", other)
+    scene.prefer(follower)
+    scene.take(holder, renew=False)  # so that nothing is heard of it but its pulse
+    scene.run_until("holder")
+    scene.prefer(other)
+    scene.take(waiter)
+    scene.run(0.5)
+    scene.prefer(follower)  # the holder knows no other server
+
+    # A write of the pulse, committed and answered, for which the lease is renewed; and no ping of the leader's since.
+    with quiet():
+        while not follower.heard or scene.world.now < 3.0:
+            scene.world.run(scene.world.now + 0.0005)
+    lease = scene.leases["holder"]
+    holder.start(holder.client.renew(lease), "renewal")
+    scene.run(0.003)
+    assert follower.heard, "and the leader has not been told"
+    follower.is_stalled, follower.reaches_leader = True, False
+
+    scene.run_until("waiter")
+    assert lease.held == (mutant is not None), "two of them, for a while"
+
+
+@pytest.mark.parametrize("mutant", [None, "old-session-s-node"])
+def test_a_node_that_went_with_its_session_is_seen_by_a_member_that_lags_behind(
+    scenes: list[Scene], mutant: str | None
+) -> None:
+    scene = Scene(mutant, timeout=2.0, tick=0.5)
+    scenes.append(scene)
+    slow = scene.server.nodes[1]
+    late = scene.client("late", slow)
+    late.client.engine.io_timeout = 5.0
+    # Its session is there, and then the reply to its create is lost with all that follows.
+    scene.take(late, hold=0.001)
+    scene.run_until("late")
+    scene.run(1.0)
+    scene.granted.clear()
+    late.link.cut_back = True
+    scene.take(late)
+    scene.run(0.1)
+    late.link.cut_there = True
+    assert len(scene.server.tickets()) == 1
+    catch_up, slow.catch_up = slow.catch_up, lambda until: None  # type: ignore[method-assign] # noqa: ARG005
+    scene.run(4.4)
+    assert scene.server.tickets() == {}, "the session has ended, and its node with it"
+
+    late.link.cut_there = late.link.cut_back = False
+    slow_again = scene.world.now + 3.0
+    with quiet():
+        while "late" not in scene.granted and scene.world.now < slow_again:
+            scene.world.run(scene.world.now + 0.001)
+    is_in = [entry.fence for entry in scene.server.tickets().values()]
+
+    if mutant is None:
+        assert "late" not in scene.granted or is_in == [scene.leases["late"].fence]
+        slow.catch_up = catch_up  # type: ignore[method-assign]
+        scene.run_until("late")
+        assert [entry.fence for entry in scene.server.tickets().values()] == [scene.leases["late"].fence]
+    else:
+        assert "late" in scene.granted
+        assert is_in == [], "it believes in a node that is not there"
+
+
+@pytest.mark.parametrize("mutant", [None, "all-watch-the-first"])
+def test_each_hand_over_is_looked_at_by_one_and_not_by_all(scenes: list[Scene], mutant: str | None) -> None:
+    looks: dict[int, float] = {}
+    for crowd in (3, 12):
+        scene = Scene(mutant, timeout=60.0, tick=1.0)
+        scenes.append(scene)
+        parties = [scene.client(f"client {number}", scene.server.nodes[0]) for number in range(crowd)]
+        for party in parties:
+            scene.take(party, hold=1.0)
+            scene.run(0.02)
+        count = 0
+        handle = scene.server.handle
+
+        def counting(way: object, requests: object, handle: object = handle) -> object:
+            nonlocal count
+            count += sum(type(one) is Children and not one.watch for one in requests)  # type: ignore[attr-defined]
+            return handle(way, requests)  # type: ignore[operator]
+
+        scene.server.handle = counting  # type: ignore[method-assign]
+        scene.run_until(f"client {crowd - 1}")
+        looks[crowd] = count / crowd
+
+    assert (looks[12] < 2 * looks[3] + 1) == (mutant is None), looks

@@ -1,0 +1,75 @@
+"""zookeeper:// URLs: what they say is understood, and what they get wrong is named with the fix."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import ConfigurationError
+from holdfast.backends.zookeeper.address import Access, Place, place_of
+from holdfast.url import parse
+
+
+def place(url: str) -> Place:
+    return place_of(parse(url))
+
+
+def test_a_plain_url_has_good_defaults() -> None:
+    found = place("zookeeper://one")
+
+    assert (found.hosts, found.root, found.layout, found.raw_names) == ("one:2181", "/holdfast", "curator", False)
+    assert (found.session_timeout, found.login, found.tls) == (30.0, None, None)
+    assert found.acl == (Access(31, "world", "anyone"),)
+
+
+def test_a_url_can_say_much() -> None:
+    found = place(
+        "zookeeper://app:p%40ss@one,two:2182,[::1]:2183/a/b?layout=kazoo&raw_names=yes&session_timeout=6"
+        "&acl=read&tls=yes&ca_certs=/ca.pem&certfile=/c.pem&keyfile=/k.pem&verify=no"
+    )
+
+    assert found.hosts == "one:2181,two:2182,[::1]:2183"
+    assert (found.root, found.layout, found.raw_names, found.session_timeout) == ("/a/b", "kazoo", True, 6.0)
+    assert found.login == "app:p@ss"
+    assert found.acl == (Access(31, "auth", ""), Access(1, "world", "anyone"))
+    assert found.tls is not None
+    assert (found.tls.ca_certs, found.tls.verify) == ("/ca.pem", False)
+    assert "p@ss" not in repr(found)
+    assert "p%40ss" not in repr(found)
+
+
+def test_the_root_itself_can_be_meant() -> None:
+    assert place("zookeeper://one/").root == ""
+
+
+def test_an_acl_may_be_written_out() -> None:
+    assert place("zookeeper://one?acl=world:anyone:rc,ip:10.0.0.1:cdrwa").acl == (
+        Access(5, "world", "anyone"),
+        Access(31, "ip", "10.0.0.1"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("zookeeper://", "host without a name"),
+        ("zookeeper://one,,two", "host without a name"),
+        ("zookeeper://one:0", "port '0'"),
+        ("zookeeper://one:x", "port 'x'"),
+        ("zookeeper://one/a/", "path '/a/'"),
+        ("zookeeper://one/zookeeper", "ZooKeeper's own"),
+        ("zookeeper://one/a/../b", "a part of it"),
+        ("zookeeper://app@one", "user and password"),
+        ("zookeeper://one?layout=etcd", "layout must be one of curator, kazoo"),
+        ("zookeeper://one?raw_names=maybe", "raw_names must be yes or no"),
+        ("zookeeper://one?session_timeout=soon", "session_timeout must be"),
+        ("zookeeper://one?session_timeout=0", "session_timeout must be"),
+        ("zookeeper://one?session_timeout=nan", "session_timeout must be"),
+        ("zookeeper://one?acl=mine", "acl must be open, creator, read"),
+        ("zookeeper://one?acl=creator", "is for who is logged in"),
+        ("zookeeper://one?ca_certs=/ca.pem", "add tls=yes"),
+        ("zookeeper://one?tls=yes&keyfile=/k.pem", "without certfile"),
+    ],
+)
+def test_what_is_wrong_is_named(url: str, names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names):
+        place(url)

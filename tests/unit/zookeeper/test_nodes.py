@@ -1,0 +1,97 @@
+"""Names of nodes: exact and reversible, ordered by number as ZooKeeper counts, ours told from those of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.backends.zookeeper import nodes
+from holdfast.backends.zookeeper.nodes import beginning, behind, contender, escaped, in_order, plain, why_invalid
+
+NONCE = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("order:42", "order:42"),
+        ("a/b", "a%2Fb"),
+        ("100%", "100%25"),
+        (".", "%2E"),
+        ("..", "%2E."),
+        ("zookeeper", "%7Aookeeper"),
+        ("zookeepers", "zookeepers"),
+        ("a\0b", "a%00b"),
+        ("\x9f", "%C2%9F"),
+        ("ä ", "ä "),
+        ("😀", "%F0%9F%98%80"),
+        ("\ue000", "%EE%80%80"),
+        ("%sessions", "%25sessions"),
+    ],
+)
+def test_a_name_is_written_so_that_zookeeper_takes_it_and_read_as_it_was(name: str, node: str) -> None:
+    assert escaped(name) == node
+    assert plain(node) == name
+    assert why_invalid(f"/root/{node}") == ""
+
+
+@pytest.mark.parametrize("node", [nodes.SESSIONS, "a%2fb", "%41", "%", "%ff", "zookeeper"])
+def test_what_we_would_not_write_is_not_one_of_our_locks(node: str) -> None:
+    assert plain(node) is None
+
+
+@pytest.mark.parametrize("path", ["a", "/", "/a/", "/a//b", "/./a", "/a/..", "/zookeeper/a", "/a\0", "/\x85", "/😀"])
+def test_a_path_that_zookeeper_refuses_is_refused_before_it_is_sent(path: str) -> None:
+    assert why_invalid(path)
+
+
+@pytest.mark.parametrize("layout", nodes.LAYOUTS)
+@pytest.mark.parametrize(("limit", "exclusive"), [(1, True), (None, False), (5, False)])
+def test_a_node_of_ours_tells_all_that_the_rule_needs(layout: str, limit: int | None, exclusive: bool) -> None:  # noqa: FBT001
+    node = beginning(layout, 0xF100005D2F8A0001, NONCE, limit, exclusive=exclusive) + "0000000017"
+
+    found = contender(node)
+
+    assert found == (node, 17, NONCE, 0xF100005D2F8A0001, limit, exclusive, True)
+    assert not found.is_foreign
+
+
+@pytest.mark.parametrize(
+    ("node", "number"),
+    [
+        ("_c_d1a2c7f0-1c1e-4a48-8b73-0f1f3c3a52d4-lock-0000000003", 3),
+        ("lock-0000000003", 3),
+        ("0123456789abcdef0123456789abcdef__lock__0000000003", 3),
+        ("0123456789abcdef0123456789abcdef__rlock__0000000003", 3),
+        ("_c_d1a2c7f0-1c1e-4a48-8b73-0f1f3c3a52d4-__READ__0000000003", 3),
+        ("n_0000000003", 3),
+        ("lock--2147483648", -(2**31)),
+        ("x__lock__-2147483648", -(2**31)),
+        ("lock--000000001", -1),
+    ],
+)
+def test_a_numbered_node_of_others_counts_as_exclusive(node: str, number: int) -> None:
+    found = contender(node)
+
+    assert found is not None
+    assert (found.number, found.exclusive, found.is_foreign) == (number, True, True)
+
+
+@pytest.mark.parametrize("node", ["config", "b", "a-17", "a%2Fb"])
+def test_a_node_without_a_number_is_no_contender(node: str) -> None:
+    assert contender(node) is None
+
+
+def test_order_is_by_number_and_not_by_text_or_by_name() -> None:
+    listed = ["z__lock__0000000009", "_c_a-lock-0000000010", "other", "_c_z-lock-0000000008"]
+
+    assert [one.number for one in in_order(listed)] == [8, 9, 10]
+
+
+@pytest.mark.parametrize("turned", range(4))
+def test_order_goes_round_where_the_numbers_do(turned: int) -> None:
+    listed = ["lock-2147483646", "lock-2147483647", "lock--2147483648", "lock--2147483647"]
+
+    ordered = in_order(listed[turned:] + listed[:turned])
+
+    assert [one.node for one in ordered] == listed
+    assert behind(-(2**31), 2**31 - 1) == 1
