@@ -67,6 +67,14 @@ SCHEMES["postgresql"] = Scheme(
     ),
 )
 
+_MYSQL = Scheme(
+    "holdfast.backends.mysql",
+    driver="pymysql",
+    extra="mysql",
+    options=("method", "connect_timeout", "socket", "user", "password", "tls", *_TLS),
+)
+SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword

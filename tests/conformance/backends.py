@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from tests.support.mysql import shared as mysql
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 
@@ -43,6 +44,11 @@ BACKENDS = [
         "postgresql",
         lambda _: postgresql.fresh_url(),
         Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK),
+    ),
+    Case(
+        "mysql",
+        lambda _: mysql.fresh_url(),
+        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.POLL, Scope.NETWORK),
     ),
 ]
 

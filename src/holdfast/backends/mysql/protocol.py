@@ -1,0 +1,310 @@
+"""`method=unique`, the default: a unique key on the lock's name excludes, a table of tickets keeps the order.
+
+A lock that is free and that nobody waits for is taken by one statement, and given back by one. All else is done by the
+procedures in schema.sql, step for step as on PostgreSQL; this file says when to call which.
+
+Nobody tells a waiter that it is its turn, so it looks, with a query that locks nothing and writes nothing. The next in
+line looks often, the one behind it less often, and so on with the square of the distance: however many wait, together
+they look little more often than the first two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Hashable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from holdfast.backends.mysql.port import Row, Statement
+from holdfast.backends.mysql.schema import NOW, REAP_EVERY
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import (
+    LOOK_AGAIN_BEHIND,
+    Gone,
+    Granted,
+    Live,
+    LockInfo,
+    Ticket,
+    TicketInfo,
+    Waiting,
+    who,
+)
+from holdfast.core.wakeups import Wakeups
+from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+if TYPE_CHECKING:
+    from holdfast.backends.mysql.port import MysqlPort
+    from holdfast.core.ports import Runtime
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.DURABLE_AUTHORITY,
+    fence=FenceOrder.CLOCK_BOUNDED,
+    order=Order.FIFO,
+    wake=Wake.POLL,
+    scope=Scope.NETWORK,
+)
+
+GRANULARITY = 0.0  # the server counts microseconds
+AGENT_MAX = 255  # characters
+LOOK_MIN, LOOK_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less often
+_CALM = 8  # so many times the pause, without a change, until it grows
+
+# One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
+# whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's own answer.
+_IS_FREE = f"(nonce IS NULL OR expires <= {NOW}) AND NOT tickets AND departed_until <= {NOW}"
+_TAKE = Statement(
+    "take",
+    "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, since, agent, info) "
+    f"VALUES ({{0}}, {{1}}, 'unique', {NOW}, {{2}}, LAST_INSERT_ID({NOW}), {NOW} + {{3}}, {NOW}, {{4}}, {{5}}) "
+    "ON DUPLICATE KEY UPDATE "
+    f"nonce = IF({_IS_FREE}, {{2}}, nonce), "
+    f"drawn = IF(nonce = {{2}}, GREATEST(drawn + 1, {NOW}), drawn), "
+    "fence = IF(nonce = {2}, LAST_INSERT_ID(drawn), fence), "
+    f"expires = IF(nonce = {{2}}, {NOW} + {{3}}, expires), "
+    f"since = IF(nonce = {{2}}, {NOW}, since), "
+    "method = IF(nonce = {2}, 'unique', method), "
+    "agent = IF(nonce = {2}, {4}, agent), "
+    "info = IF(nonce = {2}, {5}, info)",
+    in_order=True,
+)
+_INSERTED = 1  # row changed by _TAKE; 2 stand for one that was there, by the manual
+_GIVE_BACK = Statement(
+    "give_back",
+    "UPDATE holdfast_locks SET nonce = NULL "
+    f"WHERE id = {{0}} AND nonce = {{1}} AND NOT tickets AND expires > {NOW}",
+)
+_ENTER = Statement("enter", "CALL holdfast_enter({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})", in_order=True)
+_LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")
+_BREAK = Statement("break", "CALL holdfast_break({0}, {1})")
+_REAP = Statement("reap", "CALL holdfast_reap({0})")
+# Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. Those whose end is now
+# exactly what it was set to are alive: an old end, left from before the clock was set back, say, does not count.
+_RENEW = Statement(
+    "renew",
+    f"SET @holdfast_end = {NOW} + {{2}}; "
+    "UPDATE holdfast_locks SET expires = @holdfast_end "
+    f"WHERE id IN ({{0}}) AND nonce IN ({{1}}) AND expires > {NOW}; "
+    "UPDATE holdfast_tickets SET expires = @holdfast_end "
+    f"WHERE id IN ({{0}}) AND nonce IN ({{1}}) AND fence IS NOT NULL AND expires > {NOW}; "
+    "SELECT nonce FROM holdfast_locks WHERE id IN ({0}) AND nonce IN ({1}) AND expires = @holdfast_end UNION ALL "
+    "SELECT nonce FROM holdfast_tickets WHERE id IN ({0}) AND nonce IN ({1}) AND fence IS NOT NULL "
+    "AND expires = @holdfast_end",
+)
+# Whether another is in the lock's own row; how many tickets are ahead, how many of those exclude others, how many wait;
+# and whether the ticket itself is there.
+_LOOK = Statement(
+    "look",
+    f"SELECT MAX(l.nonce <> {{1}} AND l.expires > {NOW}), COUNT(t.number), MAX(t.exclusive), "
+    "SUM(t.number IS NOT NULL AND t.fence IS NULL), COUNT(m.number) "
+    "FROM holdfast_locks l LEFT JOIN holdfast_tickets m ON m.id = l.id AND m.nonce = {1} "
+    f"LEFT JOIN holdfast_tickets t ON t.id = m.id AND t.number < m.number AND t.expires > {NOW} WHERE l.id = {{0}}",
+)
+_SEEN = (
+    f"SELECT l.name, l.fence, TRUE, 1, l.expires - {NOW}, l.since, l.agent, l.info, 0 AS place "
+    f"FROM holdfast_locks l WHERE l.nonce IS NOT NULL AND l.expires > {NOW} AND {{condition}} UNION ALL "
+    f"SELECT l.name, l.fence, l.exclusive, l.`limit`, l.expires - {NOW}, l.since, l.agent, l.info, l.number "
+    f"FROM holdfast_tickets l WHERE l.expires > {NOW} AND {{condition}} ORDER BY place"
+)
+_INSPECT = Statement("inspect", _SEEN.replace("{condition}", "l.id = {0}"))
+_LOCKS = Statement("locks", _SEEN.replace("{condition}", "LEFT(CAST(l.name AS BINARY), LENGTH({0})) = {0}"))
+
+
+class UniqueBackend:
+    """Locks in one database, in order."""
+
+    guarantees = GUARANTEES
+    troubles: tuple[str, ...] = ()  # it works, or it does not
+    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+
+    def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._wakeups = Wakeups(runtime)
+        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._places: dict[str, int] = {}  # tickets that wait, and how many wait ahead of each
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        try:
+            if ticket.exclusive and ticket.nonce not in self._places:
+                granted = await self._take(ticket, deadline)
+                if granted is not None:
+                    return granted
+            return await self._enter(ticket, deadline, queue=queue)
+        except BaseException as error:
+            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.add(ticket.nonce)
+            raise
+
+    async def _take(self, ticket: Ticket, deadline: float) -> Granted | None:
+        key = lock_id(ticket.name)
+        values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info)
+        sent = self._runtime.now()
+        answer = await self._port.ask(_TAKE, values, deadline=deadline)
+        if not answer.changed:
+            return None
+        if answer.changed == _INSERTED and answer.number % REAP_EVERY == 0:
+            with contextlib.suppress(BackendError):  # somebody else will, some other time
+                await self._port.ask(_REAP, (key,), deadline=deadline)
+        return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
+
+    async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
+        values = (
+            lock_id(ticket.name),
+            ticket.name,
+            ticket.nonce,
+            us(ticket.ttl),
+            ticket.exclusive,
+            ticket.limit,
+            queue,
+            ticket.agent[:AGENT_MAX],
+            ticket.info,
+        )
+        sent = self._runtime.now()
+        answer = await self._port.ask(_ENTER, values, deadline=deadline)
+        ((outcome, fence, ahead, _, limit, other),) = answer.rows
+        match outcome:
+            case "in":
+                self._stop(ticket.nonce)
+                return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+            case "wait":
+                if queue:
+                    self._places[ticket.nonce] = int(ahead or 0)
+                return Waiting(LOOK_AGAIN_BEHIND, who(other) if other else None)
+            case "limit":
+                theirs = None if limit is None else int(limit)
+                raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=who(other or ""))
+            case "method":
+                raise method_conflict(ticket.name, other or "")
+            case _:
+                raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        """Look until it is worth to enter."""
+        nonce, now = ticket.nonce, self._runtime.now
+        self._wakeups.expect(nonce)
+        changed_at = now()
+        while (place := self._places.get(nonce)) is not None:
+            pause = max(LOOK_MIN, min(LOOK_MAX, (now() - changed_at) / _CALM)) * (place + 1) ** 2
+            woken_at = min(until, now() + pause)
+            await self._wakeups.wait(nonce, woken_at)
+            if now() >= until or nonce not in self._places:
+                return
+            try:
+                (row,) = (await self._port.ask(_LOOK, (lock_id(ticket.name), nonce), deadline=until)).rows
+            except BackendError:
+                return  # to enter is to ask again, and to say so if that fails too
+            is_held, ahead, excluding, waiting, is_there = (int(value or 0) for value in row)
+            if not is_there or not (is_held or excluding or (ticket.limit is not None and ahead >= ticket.limit)):
+                return
+            if waiting != place:
+                self._places[nonce], changed_at = waiting, now()
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        answers: list[bool | BackendError] = []
+        for ticket in tickets:
+            try:
+                answers.append(await self._leave(ticket, deadline))
+            except BackendError as error:
+                if len(tickets) == 1:
+                    raise
+                answers.append(error)
+        return answers
+
+    async def _leave(self, ticket: Ticket, deadline: float) -> bool:
+        key, nonce = lock_id(ticket.name), ticket.nonce
+        is_unheard = nonce in self._unheard
+        was_in = False
+        if ticket.exclusive and not is_unheard and nonce not in self._places:
+            was_in = bool((await self._port.ask(_GIVE_BACK, (key, nonce), deadline=deadline)).changed)
+        if not was_in:
+            answer = await self._port.ask(_LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
+            was_in = answer.rows[0][0] == "1"
+        self._stop(nonce)
+        self._unheard.discard(nonce)
+        return was_in
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+        found: dict[str, float] = {}
+        for ttl in sorted({ticket.ttl for ticket in tickets}):
+            batch = [ticket for ticket in tickets if ticket.ttl == ttl]
+            keys = tuple(lock_id(ticket.name) for ticket in batch)
+            nonces = tuple(ticket.nonce for ticket in batch)
+            sent = self._runtime.now()
+            answer = await self._port.ask(_RENEW, (keys, nonces, us(ttl)), deadline=deadline)
+            found |= {nonce or "": sent for (nonce,) in answer.rows}
+        return [
+            Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else Gone()
+            for ticket in tickets
+        ]
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        found = described((await self._port.ask(_INSPECT, (lock_id(name),), deadline=deadline)).rows)
+        return found[0] if found else LockInfo(name, (), ())
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        answer = await self._port.ask(_LOCKS, (prefix.encode(),), deadline=deadline)
+        return sorted(described(answer.rows), key=_name)
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        if not 0 < fence < 2**63:
+            return False  # no fence of ours
+        answer = await self._port.ask(_BREAK, (lock_id(name), fence), deadline=deadline)
+        return answer.rows[0][0] == "1"
+
+    async def close(self) -> None:
+        self._wakeups.wake_all()
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    def _stop(self, nonce: str) -> None:
+        if self._places.pop(nonce, None) is not None:
+            self._wakeups.forget(nonce)
+
+
+def lock_id(name: str) -> bytes:
+    """What the tables know a name by."""
+    return sha256(name.encode()).digest()
+
+
+def method_conflict(lock: str, method: str) -> NameConflict:
+    """The error for a lock that is in use with another method than ours."""
+    return NameConflict(
+        lock=lock,
+        reason=f"it is in use with method={method}, and two methods need not exclude each other: "
+        "give all programs the same method, or use another name",
+    )
+
+
+def described(rows: Sequence[Row]) -> list[LockInfo]:
+    """Locks, from rows of who holds them and who waits, in order."""
+    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
+    for name, fence, exclusive, limit, remaining, since, agent, info, _ in rows:
+        one = TicketInfo.of(
+            info=info or "",
+            fence=None if fence is None else int(fence),
+            agent=agent or "",
+            since=int(since or 0) / 1e6,
+            remaining=int(remaining or 0) / 1e6,
+            exclusive=exclusive == "1",
+            limit=None if limit is None else int(limit),
+        )
+        found.setdefault(name or "", ([], []))[fence is None].append(one)
+    return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]
+
+
+def us(seconds: float) -> int:
+    """Microseconds, as the server counts."""
+    return math.ceil(seconds * 1e6)
+
+
+def _name(info: LockInfo) -> str:
+    return info.name
