@@ -59,4 +59,11 @@ CASES = [
     Case("redlock", lambda _: redis.fresh_redlock_url(), _REDLOCK, shares=False),
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
     Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
+    Case(
+        "mysql-version",
+        lambda _: mysql.fresh_url(method="version"),
+        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.NONE, Wake.POLL, Scope.NETWORK),
+        shares=False,
+        shows_waiters=False,
+    ),
 ]

@@ -66,9 +66,7 @@ class LoopEyes:
         loop = self._runtime.loop
         seen: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_later(max(0.0, until - self._runtime.now()), _tell, seen, False)  # noqa: FBT003
-        add, remove = (
-            (loop.add_reader, loop.remove_reader) if events == READ else (loop.add_writer, loop.remove_writer)
-        )
+        add, remove = (loop.add_reader, loop.remove_reader) if events == READ else (loop.add_writer, loop.remove_writer)
         add(descriptor, _tell, seen, True)  # noqa: FBT003
         try:
             return await seen

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
-# Lock wait timeout, deadlock (and Galera's conflicts), the row has changed: nobody is wrong, and nothing happened.
-_ONCE_MORE = (1205, 1213, 1020)
+# Lock wait timeout, deadlock (Galera's conflicts too), the row has changed, NOWAIT: nobody is wrong; nothing happened.
+_ONCE_MORE = (1205, 1213, 1020, 3572)
 # No such table, no such procedure, or with other parameters: not created yet, or not any more, or of another version.
 _NO_TABLES = (1146, 1305, 1318, 1054)
 # Interrupted, out of time, killed, shut down, failed while committing: who knows how far it got.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
-from holdfast.backends.mysql.schema import VERSION, statements
+from holdfast.backends.mysql.schema import NOW, VERSION, statements
 from holdfast.backends.mysql.wire import Eyes, Wire, literal
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
@@ -24,9 +24,9 @@ LOCK_WAIT_MAX = 4  # seconds, whole ones: less than we wait, so that the server 
 ONCE_MORE_PAUSE = 0.02  # seconds, at most, before a request that met another one is given again
 _ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
 
-# Our own session, so nobody minds: whatever the server's defaults are, ours are these. READ COMMITTED, since it locks no
-# gaps between rows, where different locks would meet; but not where the binary log is kept as statements, which does not
-# go with it: there the steps are as correct, only more of them meet.
+# Our own session, so nobody minds: whatever the server's defaults are, ours are these. READ COMMITTED, since it locks
+# no gaps between rows, where different locks would meet; but not where the binary log is kept as statements, which does
+# not go with it: there the steps are as correct, only more of them meet.
 _SETTINGS = f"""SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
     completion_type = 0, innodb_lock_wait_timeout = {LOCK_WAIT_MAX}, lock_wait_timeout = {LOCK_WAIT_MAX},
     sql_safe_updates = 0, character_set_client = utf8mb4, character_set_results = utf8mb4,
@@ -45,13 +45,14 @@ class Lines:
         self._idle: list[Wire] = []
         # All of them, weakly: one that an interrupt has dropped does not count any more.
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._shared: weakref.WeakSet[Wire] = weakref.WeakSet()  # those of them that are anybody's
         self._waiting = 0
         self._freed = runtime.event()
         self._has_tables = False
         self._closed = False
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
-        sql = statement.sql.format(*map(literal, values))
+        sql = statement.sql.format(*map(literal, values), now=NOW)
         has_created = False
         while True:
             wire = self._take() or await self._wait_or_open(deadline)
@@ -132,19 +133,19 @@ class Lines:
             if not wire.is_dead():
                 return wire
             wire.close()
-            self._wires.discard(wire)
+            self._shared.discard(wire)
 
     def _give(self, wire: Wire) -> None:
         if self._closed or not wire.is_open:
             wire.close()
-            self._wires.discard(wire)
+            self._shared.discard(wire)
         else:
             self._idle.append(wire)
         if self._waiting:
             self._freed.set()
 
     async def _wait_or_open(self, deadline: float) -> Wire:
-        while len(self._wires) >= CONNECTIONS_MAX:
+        while len(self._shared) >= CONNECTIONS_MAX:
             now = self._now()
             if now >= deadline:
                 problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
@@ -159,7 +160,9 @@ class Lines:
                 self._waiting -= 1
             if (wire := self._take()) is not None:
                 return wire
-        return await self.open(deadline)
+        wire = await self.open(deadline)
+        self._shared.add(wire)
+        return wire
 
     async def _meet_tables(self, wire: Wire, deadline: float) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""
@@ -188,7 +191,7 @@ class Lines:
         # One creates, the others wait for it and find it done.
         seconds = max(0.0, deadline - self._now() - 0.5)
         name = literal(f"holdfast:{self._place.database}"[:64])
-        answer = await wire.ask(f"SELECT GET_LOCK({name}, {seconds:.3f})", deadline)  # noqa: S608
+        answer = await wire.ask(f"SELECT GET_LOCK({name}, {seconds:.3f})", deadline)
         if answer.rows[0][0] != "1":
             raise answers.not_connected(self._place.url, "somebody else was creating our tables all the time")
         try:

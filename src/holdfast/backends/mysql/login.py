@@ -1,7 +1,7 @@
 """Being let in: PyMySQL knows the handshakes and the ways to prove a password; after that the socket is ours.
 
-The one place that touches PyMySQL. Its own `Connection` is not used any further: its timeouts are for each read, not for
-a request, and there would have to be another driver for asyncio, with other habits.
+The one place that touches PyMySQL. Its own `Connection` is not used any further: its timeouts are for each read, not
+for a request, and there would have to be another driver for asyncio, with other habits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def log_in(place: Place, seconds: float) -> socket.socket:
 
 
 def _connection(place: Place, seconds: float) -> Any:
-    arguments: dict[str, Any] = {"unix_socket": place.socket} if place.socket else {"host": place.host, "port": place.port}
+    arguments: dict[str, Any] = (
+        {"unix_socket": place.socket} if place.socket else {"host": place.host, "port": place.port}
+    )
     if place.tls is not None:
         arguments["ssl"] = place.tls
     elif not place.prefers_tls:
@@ -61,9 +63,9 @@ def _connection(place: Place, seconds: float) -> Any:
 
 def _socket_of(connection: Any) -> socket.socket:
     # Closing the reader leaves the socket open, which must be in no hands but ours: PyMySQL closes what it has.
-    reader, connection._rfile = connection._rfile, None
+    reader, connection._rfile = connection._rfile, None  # noqa: SLF001 (there is no public way to the socket)
     sock: socket.socket
-    sock, connection._sock = connection._sock, None
+    sock, connection._sock = connection._sock, None  # noqa: SLF001
     reader.close()
     sock.setblocking(False)  # noqa: FBT003 (its name says it)
     return sock

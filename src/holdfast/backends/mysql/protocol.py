@@ -16,8 +16,21 @@ from collections.abc import Hashable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.port import Row, Statement
-from holdfast.backends.mysql.schema import NOW, REAP_EVERY
+from holdfast.backends.mysql.port import Row
+from holdfast.backends.mysql.schema import REAP_EVERY
+from holdfast.backends.mysql.statements import (
+    BREAK,
+    ENTER,
+    GIVE_BACK,
+    INSERTED,
+    INSPECT,
+    LEAVE,
+    LOCKS,
+    LOOK,
+    REAP,
+    RENEW,
+    TAKE,
+)
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
     LOOK_AGAIN_BEHIND,
@@ -48,67 +61,8 @@ GUARANTEES = Guarantees(
 
 GRANULARITY = 0.0  # the server counts microseconds
 AGENT_MAX = 255  # characters
-LOOK_MIN, LOOK_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less often
+LOOK_MIN, LOOK_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less
 _CALM = 8  # so many times the pause, without a change, until it grows
-
-# One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
-# whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's own answer.
-_IS_FREE = f"(nonce IS NULL OR expires <= {NOW}) AND NOT tickets AND departed_until <= {NOW}"
-_TAKE = Statement(
-    "take",
-    "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, since, agent, info) "
-    f"VALUES ({{0}}, {{1}}, 'unique', {NOW}, {{2}}, LAST_INSERT_ID({NOW}), {NOW} + {{3}}, {NOW}, {{4}}, {{5}}) "
-    "ON DUPLICATE KEY UPDATE "
-    f"nonce = IF({_IS_FREE}, {{2}}, nonce), "
-    f"drawn = IF(nonce = {{2}}, GREATEST(drawn + 1, {NOW}), drawn), "
-    "fence = IF(nonce = {2}, LAST_INSERT_ID(drawn), fence), "
-    f"expires = IF(nonce = {{2}}, {NOW} + {{3}}, expires), "
-    f"since = IF(nonce = {{2}}, {NOW}, since), "
-    "method = IF(nonce = {2}, 'unique', method), "
-    "agent = IF(nonce = {2}, {4}, agent), "
-    "info = IF(nonce = {2}, {5}, info)",
-    in_order=True,
-)
-_INSERTED = 1  # row changed by _TAKE; 2 stand for one that was there, by the manual
-_GIVE_BACK = Statement(
-    "give_back",
-    "UPDATE holdfast_locks SET nonce = NULL "
-    f"WHERE id = {{0}} AND nonce = {{1}} AND NOT tickets AND expires > {NOW}",
-)
-_ENTER = Statement("enter", "CALL holdfast_enter({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})", in_order=True)
-_LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")
-_BREAK = Statement("break", "CALL holdfast_break({0}, {1})")
-_REAP = Statement("reap", "CALL holdfast_reap({0})")
-# Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. Those whose end is now
-# exactly what it was set to are alive: an old end, left from before the clock was set back, say, does not count.
-_RENEW = Statement(
-    "renew",
-    f"SET @holdfast_end = {NOW} + {{2}}; "
-    "UPDATE holdfast_locks SET expires = @holdfast_end "
-    f"WHERE id IN ({{0}}) AND nonce IN ({{1}}) AND expires > {NOW}; "
-    "UPDATE holdfast_tickets SET expires = @holdfast_end "
-    f"WHERE id IN ({{0}}) AND nonce IN ({{1}}) AND fence IS NOT NULL AND expires > {NOW}; "
-    "SELECT nonce FROM holdfast_locks WHERE id IN ({0}) AND nonce IN ({1}) AND expires = @holdfast_end UNION ALL "
-    "SELECT nonce FROM holdfast_tickets WHERE id IN ({0}) AND nonce IN ({1}) AND fence IS NOT NULL "
-    "AND expires = @holdfast_end",
-)
-# Whether another is in the lock's own row; how many tickets are ahead, how many of those exclude others, how many wait;
-# and whether the ticket itself is there.
-_LOOK = Statement(
-    "look",
-    f"SELECT MAX(l.nonce <> {{1}} AND l.expires > {NOW}), COUNT(t.number), MAX(t.exclusive), "
-    "SUM(t.number IS NOT NULL AND t.fence IS NULL), COUNT(m.number) "
-    "FROM holdfast_locks l LEFT JOIN holdfast_tickets m ON m.id = l.id AND m.nonce = {1} "
-    f"LEFT JOIN holdfast_tickets t ON t.id = m.id AND t.number < m.number AND t.expires > {NOW} WHERE l.id = {{0}}",
-)
-_SEEN = (
-    f"SELECT l.name, l.fence, TRUE, 1, l.expires - {NOW}, l.since, l.agent, l.info, 0 AS place "
-    f"FROM holdfast_locks l WHERE l.nonce IS NOT NULL AND l.expires > {NOW} AND {{condition}} UNION ALL "
-    f"SELECT l.name, l.fence, l.exclusive, l.`limit`, l.expires - {NOW}, l.since, l.agent, l.info, l.number "
-    f"FROM holdfast_tickets l WHERE l.expires > {NOW} AND {{condition}} ORDER BY place"
-)
-_INSPECT = Statement("inspect", _SEEN.replace("{condition}", "l.id = {0}"))
-_LOCKS = Statement("locks", _SEEN.replace("{condition}", "LEFT(CAST(l.name AS BINARY), LENGTH({0})) = {0}"))
 
 
 class UniqueBackend:
@@ -141,20 +95,21 @@ class UniqueBackend:
 
     async def _take(self, ticket: Ticket, deadline: float) -> Granted | None:
         key = lock_id(ticket.name)
-        values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info)
+        values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info, "unique")
         sent = self._runtime.now()
-        answer = await self._port.ask(_TAKE, values, deadline=deadline)
+        answer = await self._port.ask(TAKE, values, deadline=deadline)
         if not answer.changed:
             return None
-        if answer.changed == _INSERTED and answer.number % REAP_EVERY == 0:
+        if answer.changed == INSERTED and answer.number % REAP_EVERY == 0:
             with contextlib.suppress(BackendError):  # somebody else will, some other time
-                await self._port.ask(_REAP, (key,), deadline=deadline)
+                await self._port.ask(REAP, (key,), deadline=deadline)
         return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
 
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
         values = (
             lock_id(ticket.name),
             ticket.name,
+            "unique",
             ticket.nonce,
             us(ticket.ttl),
             ticket.exclusive,
@@ -164,7 +119,7 @@ class UniqueBackend:
             ticket.info,
         )
         sent = self._runtime.now()
-        answer = await self._port.ask(_ENTER, values, deadline=deadline)
+        answer = await self._port.ask(ENTER, values, deadline=deadline)
         ((outcome, fence, ahead, _, limit, other),) = answer.rows
         match outcome:
             case "in":
@@ -194,7 +149,7 @@ class UniqueBackend:
             if now() >= until or nonce not in self._places:
                 return
             try:
-                (row,) = (await self._port.ask(_LOOK, (lock_id(ticket.name), nonce), deadline=until)).rows
+                (row,) = (await self._port.ask(LOOK, (lock_id(ticket.name), nonce), deadline=until)).rows
             except BackendError:
                 return  # to enter is to ask again, and to say so if that fails too
             is_held, ahead, excluding, waiting, is_there = (int(value or 0) for value in row)
@@ -219,43 +174,32 @@ class UniqueBackend:
         is_unheard = nonce in self._unheard
         was_in = False
         if ticket.exclusive and not is_unheard and nonce not in self._places:
-            was_in = bool((await self._port.ask(_GIVE_BACK, (key, nonce), deadline=deadline)).changed)
+            was_in = bool((await self._port.ask(GIVE_BACK, (key, nonce), deadline=deadline)).changed)
         if not was_in:
-            answer = await self._port.ask(_LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
+            answer = await self._port.ask(LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
             was_in = answer.rows[0][0] == "1"
         self._stop(nonce)
         self._unheard.discard(nonce)
         return was_in
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
-        found: dict[str, float] = {}
-        for ttl in sorted({ticket.ttl for ticket in tickets}):
-            batch = [ticket for ticket in tickets if ticket.ttl == ttl]
-            keys = tuple(lock_id(ticket.name) for ticket in batch)
-            nonces = tuple(ticket.nonce for ticket in batch)
-            sent = self._runtime.now()
-            answer = await self._port.ask(_RENEW, (keys, nonces, us(ttl)), deadline=deadline)
-            found |= {nonce or "": sent for (nonce,) in answer.rows}
-        return [
-            Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else Gone()
-            for ticket in tickets
-        ]
+        return await renewed(self._port, self._runtime, tickets, deadline)
 
     def intact(self, store: Hashable) -> bool:
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = described((await self._port.ask(_INSPECT, (lock_id(name),), deadline=deadline)).rows)
+        found = described((await self._port.ask(INSPECT, (lock_id(name),), deadline=deadline)).rows)
         return found[0] if found else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        answer = await self._port.ask(_LOCKS, (prefix.encode(),), deadline=deadline)
+        answer = await self._port.ask(LOCKS, (prefix.encode(),), deadline=deadline)
         return sorted(described(answer.rows), key=_name)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         if not 0 < fence < 2**63:
             return False  # no fence of ours
-        answer = await self._port.ask(_BREAK, (lock_id(name), fence), deadline=deadline)
+        answer = await self._port.ask(BREAK, (lock_id(name), fence), deadline=deadline)
         return answer.rows[0][0] == "1"
 
     async def close(self) -> None:
@@ -273,6 +217,22 @@ class UniqueBackend:
 def lock_id(name: str) -> bytes:
     """What the tables know a name by."""
     return sha256(name.encode()).digest()
+
+
+async def renewed(port: MysqlPort, runtime: Runtime, tickets: Sequence[Ticket], deadline: float) -> list[Live | Gone]:
+    """Let each lease run for its ttl again: one request for all that have the same."""
+    found: dict[str, float] = {}
+    for ttl in sorted({ticket.ttl for ticket in tickets}):
+        batch = [ticket for ticket in tickets if ticket.ttl == ttl]
+        keys = tuple(lock_id(ticket.name) for ticket in batch)
+        nonces = tuple(ticket.nonce for ticket in batch)
+        sent = runtime.now()
+        answer = await port.ask(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
+        found |= {nonce or "": sent for (nonce,) in answer.rows}
+    return [
+        Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else Gone()
+        for ticket in tickets
+    ]
 
 
 def method_conflict(lock: str, method: str) -> NameConflict:

@@ -56,8 +56,12 @@ CREATE TABLE IF NOT EXISTS holdfast_tickets (
     PRIMARY KEY (id, number)
 ) ENGINE = InnoDB;
 
--- The rows that method=row locks while somebody is in; nothing is ever written to them.
-CREATE TABLE IF NOT EXISTS holdfast_gates (id BINARY(32) NOT NULL PRIMARY KEY) ENGINE = InnoDB;
+-- The rows that method=row locks while somebody is in. Whoever has locked one writes its nonce there, but never commits
+-- that: it is for those who look at what is not committed, to see who it is.
+CREATE TABLE IF NOT EXISTS holdfast_gates (
+    id BINARY(32) NOT NULL PRIMARY KEY,
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL
+) ENGINE = InnoDB;
 
 DELIMITER //
 
@@ -103,6 +107,7 @@ DROP PROCEDURE IF EXISTS holdfast_enter//
 -- use with another one, which stands in `other`; "gone" if this very ticket has left before.
 CREATE PROCEDURE holdfast_enter(
     p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    p_method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin,
     p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_ttl BIGINT, p_exclusive BOOLEAN, p_limit INT,
     p_queue BOOLEAN, p_agent VARCHAR(255) CHARACTER SET utf8mb4, p_info MEDIUMTEXT CHARACTER SET utf8mb4
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
@@ -123,7 +128,7 @@ BEGIN
     START TRANSACTION;
     -- Locks the row, and draws the next number, greater than all before. The clock is its floor, so that fences go on
     -- growing where the row was removed, or an old copy of it came back.
-    INSERT INTO holdfast_locks (id, name, method, drawn) VALUES (p_id, p_name, 'unique', v_now)
+    INSERT INTO holdfast_locks (id, name, method, drawn) VALUES (p_id, p_name, p_method, v_now)
     ON DUPLICATE KEY UPDATE drawn = GREATEST(drawn + 1, v_now);
     SET v_now = {now};  -- that may have had to wait
     SELECT l.drawn, l.method, l.nonce, l.expires, l.info, l.tickets,
@@ -138,18 +143,20 @@ BEGIN
             UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
             SET v_nonce = NULL, v_has_purged = TRUE;
         END IF;
-        IF v_method <> 'unique' THEN
-            IF v_nonce IS NOT NULL THEN
-                SET v_outcome = 'method', v_other = v_method;
-                LEAVE step;
-            END IF;
-            UPDATE holdfast_locks SET method = 'unique' WHERE id = p_id;
-        END IF;
         IF v_had_tickets THEN
             DELETE FROM holdfast_tickets WHERE id = p_id AND expires <= v_now AND nonce <> p_nonce;
             SET v_has_purged = v_has_purged OR ROW_COUNT() > 0;
             SELECT MAX(t.number) INTO v_mine FROM holdfast_tickets t
             WHERE t.id = p_id AND t.nonce = p_nonce FOR UPDATE;
+        END IF;
+        IF v_method <> p_method THEN
+            IF v_nonce IS NOT NULL
+                OR (v_had_tickets AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE))
+            THEN
+                SET v_outcome = 'method', v_other = v_method;
+                LEAVE step;
+            END IF;
+            UPDATE holdfast_locks SET method = p_method WHERE id = p_id;
         END IF;
         IF v_departed AND v_mine IS NULL AND NOT v_nonce <=> p_nonce THEN
             SET v_outcome = 'gone';

@@ -3,8 +3,8 @@
 A connection is used again only after a complete exchange. Whatever happens in between, be it an interrupt or a
 cancellation, closes it: nobody ever reads another's answer.
 
-What is said here: COM_QUERY and its answers in text, as the manual's "Text Protocol" has them. A packet is three bytes of
-length, one that counts, and the payload; a payload begins with what it is:
+What is said here: COM_QUERY and its answers in text, as the manual's "Text Protocol" has them. A packet is three bytes
+of length, one that counts, and the payload; a payload begins with what it is:
 
     00 OK    FF an error    FE (and short) the end of columns or rows    else the number of columns, or a row
 """
@@ -16,12 +16,11 @@ import os
 import select
 import socket
 import ssl
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.port import Answer, Row
-from holdfast.errors import BackendError, ConfigurationError, OutcomeUnknown
+from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.address import Place
@@ -93,7 +92,9 @@ class Wire:
         if sock is None:
             raise answers.not_connected(self._url, "the connection is closed")
         if len(payload) >= _PACKET_MAX:
-            raise ConfigurationError(f"{self._url}: a request of {len(payload)} bytes is too large: give a smaller meta")
+            raise ConfigurationError(
+                f"{self._url}: a request of {len(payload)} bytes is too large: give a smaller meta"
+            )
         if deadline <= self._now():
             raise answers.not_connected(self._url, "there was no time left to ask")
         try:
@@ -104,8 +105,9 @@ class Wire:
             while more:
                 answer, more = await self._result(sock, answer, deadline)
         except BaseException as failure:
-            # An error that the server has said ends the exchange, but not always the transaction.
-            if not isinstance(failure, answers.NoTables):
+            # An error that the server has said ends the exchange, but not always the transaction; after these two there
+            # is none, for each statement and each procedure is one, and is rolled back.
+            if not isinstance(failure, answers.NoTables | answers.OnceMore):
                 self.close()
             if isinstance(failure, OSError):
                 raise answers.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
