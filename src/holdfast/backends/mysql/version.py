@@ -27,6 +27,7 @@ GUARANTEES = Guarantees(
 )
 
 POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
+TRIES_MAX = 8  # to change a lock that is free, while others change it: to be slower is not to find it taken
 
 _CREATE = Statement(
     "create", "INSERT IGNORE INTO holdfast_locks (id, name, method, drawn) VALUES ({0}, {1}, 'version', {now})"
@@ -57,24 +58,22 @@ class VersionBackend(PlainBackend):
     guarantees = GUARANTEES
 
     async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
-        state = await self._state(ticket.name, deadline)
-        if state is None:
-            await self._port.ask(_CREATE, (lock_id(ticket.name), ticket.name), deadline=deadline)
+        for _ in range(TRIES_MAX):
             state = await self._state(ticket.name, deadline)
-        if state is None:  # reaped at once? Then the clock of the server has made a leap
-            return Waiting(self._pause(POLL))
-        if state.is_held and state.nonce != ticket.nonce:
-            return Waiting(self._pause(state.remaining), who(state.info))
-        return await self._swap(ticket, state, deadline)
+            if state is None:
+                await self._port.ask(_CREATE, (lock_id(ticket.name), ticket.name), deadline=deadline)
+            elif state.is_held and state.nonce != ticket.nonce:
+                return Waiting(self._pause(state.remaining), who(state.info))
+            elif (granted := await self._swap(ticket, state, deadline)) is not None:
+                return granted
+        return Waiting(self._pause(POLL))
 
-    async def _swap(self, ticket: Ticket, state: State, deadline: float) -> Granted | Waiting:
+    async def _swap(self, ticket: Ticket, state: State, deadline: float) -> Granted | None:
         agent = ticket.agent[:AGENT_MAX]
         values = (lock_id(ticket.name), ticket.nonce, state.version, us(ticket.ttl), agent, ticket.info)
         sent = self._runtime.now()
         answer = await self._port.ask(_SWAP, values, deadline=deadline)
-        if answer.changed:
-            return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
-        return Waiting(self._pause(POLL), None)  # somebody was faster
+        return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY)) if answer.changed else None
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
@@ -82,7 +81,7 @@ class VersionBackend(PlainBackend):
     async def _give_back(self, ticket: Ticket, deadline: float) -> bool:
         values = (lock_id(ticket.name), ticket.nonce)
         answer = await self._port.ask(_SWAP_BACK, values, deadline=deadline)
-        if ticket.nonce in self._unheard or not answer.changed:
+        if ticket.nonce in self._unheard:
             await self._port.ask(_OUTDATE, values, deadline=deadline)
         self._unheard.discard(ticket.nonce)
         return bool(answer.changed)
