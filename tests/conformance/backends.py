@@ -60,6 +60,13 @@ CASES = [
     Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
     Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
     Case(
+        "mysql-row",
+        lambda _: mysql.fresh_url(method="row"),
+        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.STORE, Wake.PUSH, Scope.NETWORK),
+        shares=False,
+        shows_waiters=False,
+    ),
+    Case(
         "mysql-version",
         lambda _: mysql.fresh_url(method="version"),
         Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.NONE, Wake.POLL, Scope.NETWORK),
