@@ -30,6 +30,8 @@ EXAMPLE_URLS = {
     "redis+cluster": "redis+cluster://one.example,two.example",
     "redlock": "redlock://one.example,two.example,three.example",
     "postgresql": "postgresql://app@db.example:5432/app",
+    "mysql": "mysql://app@db.example:3306/app",
+    "mariadb": "mariadb://app@db.example:3306/app",
 }
 
 

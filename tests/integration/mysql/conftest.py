@@ -24,7 +24,7 @@ def server() -> Server:
 @pytest.fixture(scope="module")
 def own_server(folder_for_all: Path) -> Iterator[Server]:
     """One that a test may stop, kill and set up; it forgets nothing when it is killed."""
-    with running(Server(folder_for_all / "server", options=["--innodb-flush-log-at-trx-commit=2"])) as started:
+    with running(Server(folder_for_all / "server")) as started:
         yield started
 
 

@@ -13,6 +13,7 @@ import holdfast
 from holdfast import BackendUnavailable, ConfigurationError, NameConflict
 from holdfast.backends.mysql.blocking import create_tables
 from holdfast.backends.mysql.schema import ddl
+from holdfast.guarantees import Exclusion
 from holdfast.url import parse
 from tests.support.mysql.servers import Server
 from tests.support.redis.certificates import Certificates
@@ -149,6 +150,17 @@ def test_a_server_that_takes_no_writes_is_named_as_such(own_server: Server, own_
     finally:
         own_server.run("SET GLOBAL read_only = 0")
     lease.release()
+
+
+@pytest.mark.parametrize("setting", [0, 2])
+def test_a_server_that_may_forget_promises_less(own_server: Server, client_of: Open, setting: int) -> None:
+    client = client_of(own_server.url)
+    own_server.run(f"SET GLOBAL innodb_flush_log_at_trx_commit = {setting}")
+    try:
+        with client.lock("forgetful"):
+            assert client.guarantees.exclusion is Exclusion.BEST_EFFORT
+    finally:
+        own_server.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
 def test_a_binary_log_of_statements_is_no_obstacle(own_server: Server, own_user: str, client_of: Open) -> None:

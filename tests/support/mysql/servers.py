@@ -28,7 +28,7 @@ DATABASE = "locks"
 _SMALL = (
     *("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", "--innodb-doublewrite=OFF"),
     *("--performance-schema=OFF", "--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M"),
-    *("--max-connections=300", "--innodb-flush-log-at-trx-commit=0"),
+    *("--max-connections=300", "--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"),
 )
 
 

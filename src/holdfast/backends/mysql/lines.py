@@ -32,7 +32,8 @@ _SETTINGS = f"""SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENG
     sql_safe_updates = 0, character_set_client = utf8mb4, character_set_results = utf8mb4,
     character_set_connection = utf8mb4;
 SET SESSION TRANSACTION READ WRITE;
-SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')"""
+SHOW VARIABLES WHERE Variable_name IN
+    ('log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit')"""
 _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -50,6 +51,7 @@ class Lines:
         self._freed = runtime.event()
         self._has_tables = False
         self._closed = False
+        self.is_forgetful = False  # as far as is known
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         sql = statement.sql.format(*map(literal, values), now=NOW)
@@ -95,7 +97,9 @@ class Lines:
             if place.connect is not None:
                 await wire.welcome_several(deadline)
             answer = await wire.ask(_SETTINGS, deadline)
-            is_log_of_statements = {"ON", "STATEMENT"} <= {value for _, value in answer.rows}
+            said = {name: value for name, value in answer.rows}  # noqa: C416 (rows of two)
+            self.is_forgetful = said.get("innodb_flush_log_at_trx_commit") != "1"
+            is_log_of_statements = said.get("log_bin") == "ON" and said.get("binlog_format") == "STATEMENT"
             await wire.ask(_REPEATABLE_READ if is_log_of_statements else _READ_COMMITTED, deadline)
         except BaseException as error:
             wire.close()
@@ -190,7 +194,7 @@ class Lines:
     async def _create_tables(self, wire: Wire, deadline: float) -> None:
         # One creates, the others wait for it and find it done.
         seconds = max(0.0, deadline - self._now() - 0.5)
-        name = literal(f"holdfast:{self._place.database}"[:64])
+        name = "LEFT(CONCAT('holdfast:', DATABASE()), 64)"
         answer = await wire.ask(f"SELECT GET_LOCK({name}, {seconds:.3f})", deadline)
         if answer.rows[0][0] != "1":
             raise answers.not_connected(self._place.url, "somebody else was creating our tables all the time")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.mysql.protocol import described, lock_id, method_conflict, renewed
+from holdfast.backends.mysql.protocol import described, lock_id, method_conflict, promised, renewed
 from holdfast.backends.mysql.statements import BREAK, INSPECT, LOCKS, STATE
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown, Unsupported
@@ -37,7 +37,6 @@ class PlainBackend(ABC):
     """A lock that is one row."""
 
     method: ClassVar[str]
-    guarantees: ClassVar[Guarantees]
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
@@ -46,6 +45,10 @@ class PlainBackend(ABC):
         self._port = port
         self._runtime = runtime
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return promised(self.method, self._port)
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:

@@ -32,6 +32,10 @@ class MysqlPort(Protocol):
     answer, and ConfigurationError for a user that lacks a right.
     """
 
+    @property
+    def is_forgetful(self) -> bool:
+        """The server has said that a crash may take back what was committed."""
+
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         """Run it; each statement is committed by itself, and all are when this returns."""
 

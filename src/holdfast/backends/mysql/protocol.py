@@ -51,13 +51,19 @@ if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort
     from holdfast.core.ports import Runtime
 
-GUARANTEES = Guarantees(
+_UNIQUE = Guarantees(
     exclusion=Exclusion.DURABLE_AUTHORITY,
     fence=FenceOrder.CLOCK_BOUNDED,
     order=Order.FIFO,
     wake=Wake.POLL,
     scope=Scope.NETWORK,
 )
+# By method; the first is the default.
+GUARANTEES = {
+    "unique": _UNIQUE,
+    "row": _UNIQUE._replace(order=Order.STORE, wake=Wake.PUSH),
+    "version": _UNIQUE._replace(order=Order.NONE),
+}
 
 GRANULARITY = 0.0  # the server counts microseconds
 AGENT_MAX = 255  # characters
@@ -68,7 +74,6 @@ _CALM = 8  # so many times the pause, without a change, until it grows
 class UniqueBackend:
     """Locks in one database, in order."""
 
-    guarantees = GUARANTEES
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
@@ -79,6 +84,10 @@ class UniqueBackend:
         self._wakeups = Wakeups(runtime)
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
         self._places: dict[str, int] = {}  # tickets that wait, and how many wait ahead of each
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return promised("unique", self._port)
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
@@ -212,6 +221,12 @@ class UniqueBackend:
     def _stop(self, nonce: str) -> None:
         if self._places.pop(nonce, None) is not None:
             self._wakeups.forget(nonce)
+
+
+def promised(method: str, port: MysqlPort) -> Guarantees:
+    """By what is known of the server so far."""
+    base = GUARANTEES[method]
+    return base._replace(exclusion=Exclusion.BEST_EFFORT) if port.is_forgetful else base
 
 
 def lock_id(name: str) -> bytes:

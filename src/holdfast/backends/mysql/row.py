@@ -21,18 +21,9 @@ from holdfast.backends.mysql.statements import ENTER, GIVE_BACK, LEAVE, TAKE
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, Ticket, Waiting, who
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
-from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
-
-GUARANTEES = Guarantees(
-    exclusion=Exclusion.DURABLE_AUTHORITY,
-    fence=FenceOrder.CLOCK_BOUNDED,
-    order=Order.STORE,
-    wake=Wake.PUSH,
-    scope=Scope.NETWORK,
-)
 
 WAIT_MAX = 60.0  # seconds in the server's own queue, until its back is left for its end
 UNEXPLAINED_MAX = 5.0  # seconds for which somebody may have the gate without a lease in sight
@@ -57,7 +48,6 @@ class RowBackend(PlainBackend):
     """Who waits is let in by the server, in its order."""
 
     method = "row"
-    guarantees = GUARANTEES
 
     def __init__(self, url: str, port: MysqlPort, gates: GatePort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)

@@ -13,18 +13,9 @@ from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.protocol import AGENT_MAX, GRANULARITY, lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting, who
-from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.plain import State
-
-GUARANTEES = Guarantees(
-    exclusion=Exclusion.DURABLE_AUTHORITY,
-    fence=FenceOrder.CLOCK_BOUNDED,
-    order=Order.NONE,
-    wake=Wake.POLL,
-    scope=Scope.NETWORK,
-)
 
 POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
 TRIES_MAX = 8  # to change a lock that is free, while others change it: to be slower is not to find it taken
@@ -55,7 +46,6 @@ class VersionBackend(PlainBackend):
     """Who asks at the right moment is next."""
 
     method = "version"
-    guarantees = GUARANTEES
 
     async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         for _ in range(TRIES_MAX):
