@@ -54,14 +54,17 @@ class Lines:
         self.is_forgetful = False  # as far as is known
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
-        sql = statement.sql.format(*map(literal, values), now=NOW)
+        sql = None if statement.is_prepared else statement.sql.format(*map(literal, values), now=NOW)
         has_created = False
         while True:
             wire = self._take() or await self._wait_or_open(deadline)
             try:
                 if not self._has_tables:
                     await self._meet_tables(wire, deadline)
-                answer = await wire.ask(sql, deadline)
+                if sql is None:
+                    answer = await wire.execute(statement, values, deadline)
+                else:
+                    answer = await wire.ask(sql, deadline)
             except OnceMore as met:
                 self._give(wire)
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()

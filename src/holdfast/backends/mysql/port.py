@@ -14,6 +14,7 @@ class Statement(NamedTuple):
 
     name: str
     sql: str
+    is_prepared: bool = False  # one statement, and one without rows: parsed once on each connection
     in_order: bool = False  # who asks it of the lock in {0} earlier is answered earlier, if they are tasks of one loop
 
 

@@ -19,12 +19,14 @@ TAKE = Statement(
     "method = IF(nonce = {2}, {6}, method), "
     "agent = IF(nonce = {2}, {4}, agent), "
     "info = IF(nonce = {2}, {5}, info)",
+    is_prepared=True,
     in_order=True,
 )
 INSERTED = 1  # row changed by TAKE; 2 stand for one that was there, by the manual
 GIVE_BACK = Statement(
     "give_back",
     "UPDATE holdfast_locks SET nonce = NULL WHERE id = {0} AND nonce = {1} AND NOT tickets AND expires > {now}",
+    is_prepared=True,
 )
 ENTER = Statement("enter", "CALL holdfast_enter({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9})", in_order=True)
 LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")

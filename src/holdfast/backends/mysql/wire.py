@@ -3,8 +3,9 @@
 A connection is used again only after a complete exchange. Whatever happens in between, be it an interrupt or a
 cancellation, closes it: nobody ever reads another's answer.
 
-What is said here: COM_QUERY and its answers in text, as the manual's "Text Protocol" has them. A packet is three bytes
-of length, one that counts, and the payload; a payload begins with what it is:
+What is said here: COM_QUERY and its answers in text, and COM_STMT_EXECUTE for what has no rows, as the manual has them
+("Client/Server Protocol"). A packet is three bytes of length, one that counts, and the payload, which begins with what
+it is:
 
     00 OK    FF an error    FE (and short) the end of columns or rows    else the number of columns, or a row
 """
@@ -13,23 +14,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import ssl
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.port import Answer, Row
-from holdfast.errors import ConfigurationError
+from holdfast.backends.mysql.schema import NOW
+from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.address import Place
+    from holdfast.backends.mysql.port import Statement, Value
     from holdfast.core.ports import Runtime
 
 READ, WRITE = 1, 2
 _PACKET_MAX = 0xFFFFFF  # bytes; a longer payload would be split, and none of ours is
 _CHUNK = 65536
-_QUERY, _SET_OPTION = b"\x03", b"\x1b\x00\x00"  # the latter: several statements in one request are welcome
+_QUERY, _PREPARE, _EXECUTE = b"\x03", b"\x16", b"\x17"
+_SET_OPTION = b"\x1b\x00\x00"  # several statements in one request are welcome
+_BIGINT, _VARCHAR, _BLOB = b"\x08\x00", b"\xfd\x00", b"\xfc\x00"
+_PLACE = re.compile(r"\{(\d)\}")
 _OK, _END, _ERROR, _LOCAL_FILE, _NULL = 0x00, 0xFE, 0xFF, 0xFB, 0xFB
 _END_MAX = 9  # bytes: a longer payload that begins with FE is a row
 _MORE_RESULTS = 0x0008
@@ -48,13 +56,14 @@ class Eyes(Protocol):
 class Wire:
     """A socket, from the moment at which the server waits for a command."""
 
-    __slots__ = ("__weakref__", "_buffer", "_eyes", "_now", "_sock", "_start", "_url")
+    __slots__ = ("__weakref__", "_buffer", "_eyes", "_now", "_prepared", "_sock", "_start", "_url")
 
     def __init__(self, url: str, sock: socket.socket, eyes: Eyes, runtime: Runtime) -> None:
         self._sock: socket.socket | None = sock
         self._url, self._eyes, self._now = url, eyes, runtime.now
         self._buffer = b""
         self._start = 0  # of the next packet in it
+        self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # what executes a statement, and its values' order
 
     @property
     def is_open(self) -> bool:
@@ -63,6 +72,32 @@ class Wire:
     async def ask(self, sql: str, deadline: float) -> Answer:
         """What the last result comes to. Raises besides what the port does: OnceMore, NoTables."""
         return await self._exchange(_QUERY + sql.encode(), deadline)
+
+    async def execute(self, statement: Statement, values: Sequence[Value], deadline: float) -> Answer:
+        """As `ask`, for a statement that is prepared when it is first used here."""
+        if statement.name not in self._prepared:
+            try:
+                await self._prepare(statement, deadline)
+            except OutcomeUnknown as error:  # of preparing, that is: it has not been executed
+                raise answers.not_connected(self._url, error.problem) from error
+        head, order = self._prepared[statement.name]
+        return await self._exchange(head + _encoded([values[number] for number in order]), deadline)
+
+    async def _prepare(self, statement: Statement, deadline: float) -> None:
+        order = [int(number) for number in _PLACE.findall(statement.sql)]
+        sql = _PLACE.sub("?", statement.sql).format(now=NOW)
+        packet = b""
+
+        async def read(sock: socket.socket) -> None:
+            nonlocal packet
+            packet = await self._packet(sock, deadline)
+            if packet[0] == _ERROR:
+                raise self._refusal(packet)
+            for _ in range(len(order) + 1 if order else 0):  # what they are, and the end
+                await self._packet(sock, deadline)
+
+        await self._say(_PREPARE + sql.encode(), read, deadline)
+        self._prepared[statement.name] = (_EXECUTE + packet[1:5] + b"\0" + (1).to_bytes(4, "little"), order)
 
     async def welcome_several(self, deadline: float) -> None:
         await self._exchange(_SET_OPTION, deadline)
@@ -88,6 +123,20 @@ class Wire:
                 os.close(sock.detach())
 
     async def _exchange(self, payload: bytes, deadline: float) -> Answer:
+        answer = Answer()
+
+        async def read(sock: socket.socket) -> None:
+            nonlocal answer
+            more = True
+            while more:
+                answer, more = await self._result(sock, answer, deadline)
+
+        await self._say(payload, read, deadline)
+        return answer
+
+    async def _say(
+        self, payload: bytes, read: Callable[[socket.socket], Coroutine[Any, Any, None]], deadline: float
+    ) -> None:
         sock = self._sock
         if sock is None:
             raise answers.not_connected(self._url, "the connection is closed")
@@ -100,10 +149,7 @@ class Wire:
         try:
             await self._send(sock, len(payload).to_bytes(3, "little") + b"\0" + payload, deadline)
             self._buffer, self._start = b"", 0
-            answer = Answer()
-            more = True
-            while more:
-                answer, more = await self._result(sock, answer, deadline)
+            await read(sock)
         except BaseException as failure:
             # An error that the server has said ends the exchange, but not always the transaction; after these two there
             # is none, for each statement and each procedure is one, and is rolled back.
@@ -112,7 +158,6 @@ class Wire:
             if isinstance(failure, OSError):
                 raise answers.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
             raise
-        return answer
 
     async def _result(self, sock: socket.socket, last: Answer, deadline: float) -> tuple[Answer, bool]:
         packet = await self._packet(sock, deadline)
@@ -213,6 +258,34 @@ def literal(value: object) -> str:
     if text.isascii() and text.isalnum():
         return f"'{text}'"
     return f"_utf8mb4 x'{text.encode(errors='backslashreplace').hex()}'"
+
+
+def _encoded(values: Sequence[Value]) -> bytes:
+    """Values as COM_STMT_EXECUTE has them: which are NULL, what each is, what it says."""
+    nulls = 0
+    kinds: list[bytes] = []
+    said: list[bytes] = []
+    for place, value in enumerate(values):
+        if value is None:
+            nulls |= 1 << place
+            kinds.append(_VARCHAR)
+        elif isinstance(value, int):
+            kinds.append(_BIGINT)
+            said.append(value.to_bytes(8, "little", signed=True))
+        elif isinstance(value, bytes):
+            kinds.append(_BLOB)  # no text, so nobody converts it
+            said.append(_sized(value))
+        else:
+            kinds.append(_VARCHAR)
+            said.append(_sized(str(value).encode(errors="backslashreplace")))
+    return b"".join((nulls.to_bytes((len(values) + 7) // 8, "little"), b"\1", *kinds, *said))
+
+
+def _sized(value: bytes) -> bytes:
+    size = len(value)
+    if size < 0xFB:  # noqa: PLR2004 (as _number has it)
+        return size.to_bytes(1, "little") + value
+    return b"\xfd" + size.to_bytes(3, "little") + value
 
 
 def _number(packet: bytes, at: int) -> tuple[int, int]:
