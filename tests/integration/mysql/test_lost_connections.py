@@ -30,9 +30,11 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
         assert lease is not None
         got.append(lease)
 
+    events: list[str] = []
+    client.subscribe(lambda event: events.append(event.kind))
     thread = threading.Thread(target=take)
     thread.start()
-    eventually(lambda: len(client.inspect(name).waiters) == 1)
+    eventually(lambda: "waiting" in events)  # it has been answered: from here on it waits, whatever happens
     yield got
     thread.join(50)
     assert got

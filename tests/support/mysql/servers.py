@@ -116,6 +116,14 @@ class Server:
         self._process.wait(PATIENCE)
         self._process = None
 
+    def revive(self) -> None:
+        """Start it again if it has ended by itself."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+            self._process = None
+            self.start()
+
     def end(self) -> None:
         """Dead or alive: nothing of it is left."""
         if self._process is not None:
