@@ -164,17 +164,13 @@ def test_a_server_that_may_forget_promises_less(own_server: Server, client_of: O
 
 
 def test_a_binary_log_of_statements_is_no_obstacle(own_server: Server, own_user: str, client_of: Open) -> None:
-    own_server.kill()
-    own_server.options += ["--log-bin", "--binlog-format=STATEMENT"]
-    own_server.start()
+    own_server.restart("--log-bin", "--binlog-format=STATEMENT")
     try:
         client = client_of(own_server.url_of(user=own_user))
         with client.lock("logged"), client.semaphore("permits", limit=2):
             assert client_of(own_server.url).lock("logged").acquire(timeout=0.2) is None
     finally:
-        own_server.kill()
-        own_server.options = own_server.options[:-2]
-        own_server.start()
+        own_server.restart()
 
 
 def test_a_user_who_may_not_create_tables_is_told_what_to_do(
@@ -302,10 +298,7 @@ def test_tls_is_required_where_it_is_asked_for(own_server: Server, client_of: Op
         path.chmod(0o644)
     with pytest.raises(BackendUnavailable, match="SSL"):
         client_of(own_server.url_of(tls="yes", ca_certs=str(made.ca))).lock("tls").acquire(timeout=0)
-    own_server.kill()
-    options = [f"--ssl-ca={made.ca}", f"--ssl-cert={made.server}", f"--ssl-key={made.server_key}"]
-    own_server.options += options
-    own_server.start()
+    own_server.restart(f"--ssl-ca={made.ca}", f"--ssl-cert={made.server}", f"--ssl-key={made.server_key}")
     try:
         good = own_server.url_of(tls="yes", ca_certs=str(made.ca))
         with client_of(good).lock("tls", timeout=0):
@@ -315,6 +308,4 @@ def test_tls_is_required_where_it_is_asked_for(own_server: Server, client_of: Op
         with client_of(own_server.url_of(tls="yes", verify="none")).lock("tls", timeout=0):
             pass
     finally:
-        own_server.kill()
-        own_server.options = own_server.options[:-3]
-        own_server.start()
+        own_server.restart()

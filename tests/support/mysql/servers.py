@@ -81,13 +81,13 @@ class Server:
         command += ["--skip-test-db", f"--datadir={self.folder / 'data'}"]
         subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Returns when it answers."""
         assert self._process is None
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
         command = [_found("mariadbd"), "--no-defaults", f"--datadir={self.folder / 'data'}", f"--port={self.port}"]
         command += ["--bind-address=127.0.0.1", f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}"]
-        command += ["--skip-name-resolve", *_SMALL, *self.options]
+        command += ["--skip-name-resolve", *_SMALL, *self.options, *options]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [*_as_user(), *command],
@@ -115,6 +115,14 @@ class Server:
         self._process.kill()
         self._process.wait(PATIENCE)
         self._process = None
+
+    def restart(self, *options: str) -> None:
+        """Shut down in order, and started with these options besides its own."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+        self._process = None
+        self.start(*options)
 
     def revive(self) -> None:
         """Start it again if it has ended by itself."""

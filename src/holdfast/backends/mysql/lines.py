@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX = 16  # in use at the same time
 LOCK_WAIT_MAX = 4  # seconds, whole ones: less than we wait, so that the server says itself that it has given up
+CREATE_MAX = 10.0  # seconds for creating our tables, which happens once
 ONCE_MORE_PAUSE = 0.02  # seconds, at most, before a request that met another one is given again
 _ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
 
@@ -60,7 +61,9 @@ class Lines:
             wire = self._take() or await self._wait_or_open(deadline)
             try:
                 if not self._has_tables:
+                    began = self._now()
                     await self._meet_tables(wire, deadline)
+                    deadline += self._now() - began  # once in the life of a database: nobody's time is up for that
                 if sql is None:
                     answer = await wire.execute(statement, values, deadline)
                 else:
@@ -196,23 +199,24 @@ class Lines:
 
     async def _create_tables(self, wire: Wire, deadline: float) -> None:
         # One creates, the others wait for it and find it done.
-        seconds = max(0.0, deadline - self._now() - 0.5)
+        deadline = max(deadline, self._now() + CREATE_MAX)
         name = "LEFT(CONCAT('holdfast:', DATABASE()), 64)"
-        answer = await wire.ask(f"SELECT GET_LOCK({name}, {seconds:.3f})", deadline)
+        answer = await wire.ask(f"SELECT GET_LOCK({name}, {CREATE_MAX - 1:g})", deadline)
         if answer.rows[0][0] != "1":
             raise answers.not_connected(self._place.url, "somebody else was creating our tables all the time")
         try:
             if await self._version(wire, deadline) < VERSION:
                 for statement in statements():
                     await wire.ask(statement, deadline)
-        except HoldfastError as error:
-            refused = answers.not_created(error, self._place.url)
-            if refused is error:
+            await wire.ask(f"DO RELEASE_LOCK({name})", deadline)
+        except BaseException as error:
+            wire.close()
+            if (
+                not isinstance(error, HoldfastError)
+                or (refused := answers.not_created(error, self._place.url)) is error
+            ):
                 raise
             raise refused from error
-        finally:
-            if wire.is_open:
-                await wire.ask(f"DO RELEASE_LOCK({name})", deadline)
 
 
 def _problem(error: BaseException) -> str:
