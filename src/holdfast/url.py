@@ -72,6 +72,7 @@ _MYSQL = Scheme(
     driver="pymysql",
     extra="mysql",
     options=("method", "connect_timeout", "socket", "user", "password", "tls", *_TLS),
+    adopts=True,
 )
 SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
 
@@ -201,13 +202,17 @@ def in_words(given: Mapping[str, Option]) -> dict[str, str]:
 def _adopt(client: object, given: Mapping[str, Option]) -> Address:
     """The address of what a driver's own client object is connected to."""
     origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
+    if callable(client):
+        require_driver("mysql", "pymysql", "mysql")
+        origins.add("pymysql")  # a function that makes connections; by now nobody else takes one
     for scheme in SCHEMES.values():
         if scheme.adopts and scheme.driver in origins:
             module = importlib.import_module(f"{scheme.package}.adopted")
             address: Address = module.address_of(client, in_words(given))
             return address
     raise ConfigurationError(
-        f"url must look like scheme://…, not {client!r} (known: {_known()}; or a client object of redis-py's)"
+        f"url must look like scheme://…, not {client!r} (known: {_known()}; or a client object of redis-py's, or a "
+        "connection of PyMySQL's or a function that makes them)"
     )
 
 

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -309,3 +310,27 @@ def test_tls_is_required_where_it_is_asked_for(own_server: Server, client_of: Op
             pass
     finally:
         own_server.restart()
+
+
+def test_a_connection_of_the_driver_or_a_function_will_do_in_place_of_a_url(server: Server, database: str) -> None:
+    made: list[Any] = []
+
+    def connect() -> Any:
+        made.append(server.connect(database))
+        return made[-1]
+
+    own = server.connect(database)
+    with holdfast.Client(own) as client, holdfast.Client(connect, method="unique") as other:
+        with client.lock("a"):
+            assert other.lock("a").acquire(timeout=0) is None
+            assert len(made) == 1
+        with other.rwlock("b").read(), other.semaphore("c", limit=2):
+            pass
+    with own.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    own.close()
+    with (
+        holdfast.Client(cast("Any", made.copy)) as broken,
+        pytest.raises(ConfigurationError, match="connection of PyMySQL"),
+    ):
+        broken.lock("a").acquire(timeout=0)

@@ -25,11 +25,16 @@ from tests.support.redis.binaries import missing
 from tests.support.redis.servers import free_ports
 
 DATABASE = "locks"
+MYSQLD = os.environ.get("HOLDFAST_TEST_MYSQL")  # the path of a mysqld, which distributions do not have
 _SMALL = (
-    *("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", "--innodb-doublewrite=OFF"),
-    *("--performance-schema=OFF", "--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M"),
-    *("--max-connections=300", "--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"),
+    *("--performance-schema=OFF", "--key-buffer-size=1M", "--max-connections=300"),
+    *("--innodb-buffer-pool-size=16M", "--innodb-doublewrite=OFF", "--innodb-flush-log-at-trx-commit=1"),
 )
+_MARIADB_ONLY = (
+    *("--skip-name-resolve", "--aria-pagecache-buffer-size=1M", "--innodb-log-file-size=8M"),
+    "--innodb-flush-method=nosync",
+)
+_MYSQL_ONLY = ("--mysqlx=OFF", "--innodb-flush-method=nosync")
 
 
 @functools.cache
@@ -44,9 +49,15 @@ class Server:
     """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
 
     def __init__(
-        self, folder: Path, *, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        mysqld: str | None = None,
     ) -> None:
-        """`options` are of its command line, such as "--read-only"."""
+        """`options` are of its command line, such as "--read-only"; `mysqld` is MySQL's own server."""
+        self._mysqld = mysqld
         self.folder = folder
         self.port = free_ports(1)[0]
         self.options = list(options)
@@ -77,6 +88,10 @@ class Server:
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             _let_through(self.folder)
+        if self._mysqld is not None:
+            command = [self._mysqld, "--no-defaults", "--initialize-insecure", f"--datadir={self.folder / 'data'}"]
+            subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
+            return
         command = [_found("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
         command += ["--skip-test-db", f"--datadir={self.folder / 'data'}"]
         subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
@@ -85,9 +100,15 @@ class Server:
         """Returns when it answers."""
         assert self._process is None
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
-        command = [_found("mariadbd"), "--no-defaults", f"--datadir={self.folder / 'data'}", f"--port={self.port}"]
+        command = [
+            self._mysqld or _found("mariadbd"),
+            "--no-defaults",
+            f"--datadir={self.folder / 'data'}",
+            f"--port={self.port}",
+        ]
         command += ["--bind-address=127.0.0.1", f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}"]
-        command += ["--skip-name-resolve", *_SMALL, *self.options, *options]
+        command += [*_SMALL, *(_MYSQL_ONLY if self._mysqld else _MARIADB_ONLY)]
+        command += [*self.options, *options]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [*_as_user(), *command],

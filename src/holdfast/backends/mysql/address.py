@@ -32,7 +32,7 @@ class Place:
     port: int = _PORT
     socket: str = ""  # the path of a Unix socket; then host and port are not used
     user: str | None = None
-    password: str = field(default="", repr=False)
+    password: bytes = field(default=b"", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     prefers_tls: bool = False  # used where the server has it, without a look at its certificate
     connect_timeout: float = CONNECT_TIMEOUT
@@ -45,9 +45,11 @@ def place_of(address: Address) -> Place:
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
+    if isinstance(address.client, Place):
+        return address.client
     options = address.options
-    method = _choice(options, "method", METHODS)
-    connect_timeout = _seconds(options, "connect_timeout", CONNECT_TIMEOUT)
+    method = choice(options, "method", METHODS)
+    connect_timeout = seconds(options, "connect_timeout", CONNECT_TIMEOUT)
     userinfo, at, server = address.host.rpartition("@")
     if not at and "@" in address.path:
         raise ConfigurationError("url has an @ behind its first /: write / and @ in a password as %2F and %40")
@@ -59,7 +61,7 @@ def place_of(address: Address) -> Place:
     if socket and server not in {"", "localhost"}:
         raise ConfigurationError(f"url has a host and the option 'socket': write {address.scheme}:///database?socket=…")
     host, port = _server(server)
-    tls = _choice(options, "tls", ("preferred", "yes", "no"))
+    tls = choice(options, "tls", ("preferred", "yes", "no"))
     return Place(
         url=address.redacted,
         method=method,
@@ -68,7 +70,7 @@ def place_of(address: Address) -> Place:
         port=port,
         socket=socket,
         user=unquote(user) or options.get("user"),
-        password=unquote(password) or options.get("password", ""),
+        password=(unquote(password) or options.get("password", "")).encode(),
         tls=_tls(options, tls),
         prefers_tls=tls == "preferred" and not socket,
         connect_timeout=connect_timeout,
@@ -99,7 +101,7 @@ def _tls(options: Mapping[str, str], tls: str) -> ssl.SSLContext | None:
         if given:
             raise ConfigurationError(f"url has {given[0]}= but TLS is not required: add tls=yes")
         return None
-    is_verified = _choice(options, "verify", ("required", "none")) == "required"
+    is_verified = choice(options, "verify", ("required", "none")) == "required"
     if "keyfile" in options and "certfile" not in options:
         raise ConfigurationError("url has keyfile= without certfile=: a key needs its certificate")
     try:
@@ -114,18 +116,18 @@ def _tls(options: Mapping[str, str], tls: str) -> ssl.SSLContext | None:
     return context
 
 
-def _choice(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+def choice(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     value = options.get(name, known[0])
     if value not in known:
         raise ConfigurationError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     return value
 
 
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+def seconds(options: Mapping[str, str], name: str, default: float) -> float:
     try:
-        seconds = float(options.get(name, default))
+        number = float(options.get(name, default))
     except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds <= _SECONDS_MAX:
+        number = math.nan
+    if not 0.0 < number <= _SECONDS_MAX:
         raise ConfigurationError(f"{name} must be a number of seconds up to {_SECONDS_MAX:g}, not {options[name]!r}")
-    return seconds
+    return number

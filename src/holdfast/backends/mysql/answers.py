@@ -19,7 +19,7 @@ _NO_RIGHT = (1044, 1142, 1143, 1227, 1370, 1419)
 # --read-only, super_read_only, a read-only transaction.
 _READ_ONLY = (1290, 1792, 1836)
 _FULL = (3, 1021, 1114)
-_NO_DATABASE = 1049
+_NO_DATABASE = (1046, 1049)  # none chosen, an unknown one
 
 
 class OnceMore(Exception):
@@ -41,8 +41,10 @@ def refusal(code: int, message: str, url: str) -> Exception:
         return OutcomeUnknown(backend=url, problem=f"the statement was ended: {problem}")
     if code in _NO_RIGHT:
         return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
-    if code == _NO_DATABASE:
-        return ConfigurationError(f"{url}: there is no such database: create it, or name another: {problem}")
+    if code in _NO_DATABASE:
+        return ConfigurationError(
+            f"{url}: there is no such database, or none was chosen: create it, or name another: {problem}"
+        )
     if code in _READ_ONLY:
         problem = f"this server takes no writes: a replica, or read_only is on: {problem}"
     elif code in _FULL:

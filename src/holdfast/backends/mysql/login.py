@@ -48,7 +48,7 @@ def _connection(place: Place, seconds: float) -> Any:
     if place.user is not None:
         arguments["user"] = place.user
     return pymysql.connect(
-        password=place.password.encode(),
+        password=place.password,
         database=place.database,
         charset="utf8mb4",
         client_flag=CLIENT.MULTI_STATEMENTS,

@@ -173,6 +173,8 @@ class Wire:
             raise self._refusal(packet)
         if kind == _LOCAL_FILE:
             raise answers.no_answer(self._url, "the server asks for a file: that is no answer to what was asked")
+        if kind == _END:  # to COM_SET_OPTION
+            return Answer(), False
         columns, _ = _number(packet, 0)
         for _ in range(columns):
             await self._packet(sock, deadline)
