@@ -15,6 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import LockLost
+from holdfast.backends.mysql.blocking import create_tables
+from holdfast.url import parse
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
 
@@ -24,7 +26,9 @@ TTL = 4.0
 
 @pytest.fixture
 def url(server: Server, database: str) -> str:
-    return server.url_of(database, method="row")
+    found = server.url_of(database, method="row")
+    create_tables(parse(found))
+    return found
 
 
 def gate_of_holder(server: Server, database: str) -> int:
@@ -176,3 +180,23 @@ def test_a_broken_lock_is_free_at_once(url: str, client_of: Open) -> None:
         assert next_one.fence > lease.fence
     with pytest.raises(LockLost):
         lease.release()
+
+
+def test_many_who_renew_one_lease_do_not_disturb_each_other(url: str, client_of: Open) -> None:
+    lease = client_of(url).lock("a", ttl=30).acquire(timeout=0)
+    assert lease is not None
+    done: list[int] = []
+
+    def renew() -> None:
+        for number in range(20):
+            lease.renew()
+            done.append(number)
+
+    threads = [threading.Thread(target=renew) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len(done) == 80
+    lease.release()

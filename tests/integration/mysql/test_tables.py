@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
+from pymysql.constants import CLIENT
 
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError, NameConflict
@@ -222,11 +223,17 @@ def test_tables_that_somebody_dropped_are_made_again(server: Server, database: s
     client = client_of(url)
     with client.lock("a") as before:
         pass
+    server.rows("DROP TABLE holdfast_locks", database=database)
+    with client.lock("a", timeout=0) as then:
+        assert then.fence > before.fence
+    server.rows("DROP PROCEDURE holdfast_leave", database=database)
+    with client.rwlock("b").read():
+        pass
     server.rows(f"DROP DATABASE {database}", database="")
     server.rows(f"CREATE DATABASE {database}", database="")
 
     with client_of(url).lock("a", timeout=0) as after:
-        assert after.fence > before.fence
+        assert after.fence > then.fence
 
 
 def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, database: str, url: str, client_of: Open) -> None:
@@ -316,7 +323,7 @@ def test_a_connection_of_the_driver_or_a_function_will_do_in_place_of_a_url(serv
     made: list[Any] = []
 
     def connect() -> Any:
-        made.append(server.connect(database))
+        made.append(server.connect(database, client_flag=CLIENT.FOUND_ROWS))  # as some frameworks do
         return made[-1]
 
     own = server.connect(database)

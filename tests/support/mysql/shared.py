@@ -9,12 +9,16 @@ import tempfile
 import uuid
 from pathlib import Path
 
+from holdfast.backends.mysql.blocking import create_tables
+from holdfast.url import parse
 from tests.support.mysql.servers import Server, running
 
 
 def fresh_url(**options: str) -> str:
-    """With a database that nobody else uses."""
-    return server().url_of(fresh_database(), **options)
+    """With tables that nobody else uses, there already: to create them takes longer than some tests are ready to wait."""
+    url = server().url_of(fresh_database(), **options)
+    create_tables(parse(url))
+    return url
 
 
 def fresh_database() -> str:

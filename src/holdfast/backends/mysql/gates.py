@@ -84,8 +84,10 @@ class Gates:
         """It has its gate: the server says so."""
         with self._mutex:
             session = self._sessions.get(nonce)
-            if session is None or not session.is_in or session.is_busy:
+            if session is None or not session.is_in:
                 return False
+            if session.is_busy:
+                return True  # somebody else is asking just now, and will tell
             session.is_busy = True
         try:
             if session.wire.is_dead():

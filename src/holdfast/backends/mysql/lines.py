@@ -62,7 +62,7 @@ class Lines:
             try:
                 if not self._has_tables:
                     began = self._now()
-                    await self._meet_tables(wire, deadline)
+                    await self._meet_tables(wire, deadline, are_missing=has_created)
                     deadline += self._now() - began  # once in the life of a database: nobody's time is up for that
                 if sql is None:
                     answer = await wire.execute(statement, values, deadline)
@@ -117,7 +117,7 @@ class Lines:
     async def create_tables(self, deadline: float) -> None:
         wire = await self.open(deadline)
         try:
-            await self._create_tables(wire, deadline)
+            await self._create_tables(wire, deadline, are_missing=False)
         finally:
             wire.close()
 
@@ -174,12 +174,12 @@ class Lines:
         self._shared.add(wire)
         return wire
 
-    async def _meet_tables(self, wire: Wire, deadline: float) -> None:
+    async def _meet_tables(self, wire: Wire, deadline: float, *, are_missing: bool) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""
         try:
             found = await self._version(wire, deadline)
-            if found < VERSION:
-                await self._create_tables(wire, deadline)
+            if are_missing or found < VERSION:
+                await self._create_tables(wire, deadline, are_missing=are_missing)
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
         self._has_tables = True
@@ -197,7 +197,7 @@ class Lines:
             )
         return found
 
-    async def _create_tables(self, wire: Wire, deadline: float) -> None:
+    async def _create_tables(self, wire: Wire, deadline: float, *, are_missing: bool) -> None:
         # One creates, the others wait for it and find it done.
         deadline = max(deadline, self._now() + CREATE_MAX)
         name = "LEFT(CONCAT('holdfast:', DATABASE()), 64)"
@@ -205,7 +205,7 @@ class Lines:
         if answer.rows[0][0] != "1":
             raise answers.not_connected(self._place.url, "somebody else was creating our tables all the time")
         try:
-            if await self._version(wire, deadline) < VERSION:
+            if await self._version(wire, deadline) < VERSION or are_missing:
                 for statement in statements():
                     await wire.ask(statement, deadline)
             await wire.ask(f"DO RELEASE_LOCK({name})", deadline)

@@ -32,8 +32,8 @@ def log_in(place: Place, seconds: float) -> socket.socket:
         connection = place.connect() if place.connect is not None else _connection(place, max(seconds, _STEP_MIN))
     except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
         raise _translated(error, place.url) from error
-    if place.connect is not None and not isinstance(connection, pymysql.connections.Connection):
-        raise ConfigurationError(f"the connection factory must return a connection of PyMySQL's, not {connection!r}")
+    if place.connect is not None:
+        _check(connection)
     return _socket_of(connection)
 
 
@@ -59,6 +59,14 @@ def _connection(place: Place, seconds: float) -> Any:
         write_timeout=seconds,
         **arguments,
     )
+
+
+def _check(connection: object) -> None:
+    """What somebody else's function made can be spoken on."""
+    if not isinstance(connection, pymysql.connections.Connection):
+        raise ConfigurationError(f"the function must return a connection of PyMySQL's, not {connection!r}")
+    if connection.client_flag & (CLIENT.DEPRECATE_EOF | CLIENT.SESSION_TRACK | CLIENT.COMPRESS):
+        raise ConfigurationError("the function must not ask for DEPRECATE_EOF, SESSION_TRACK or COMPRESS")
 
 
 def _socket_of(connection: Any) -> socket.socket:

@@ -107,7 +107,7 @@ class UniqueBackend:
         values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info, "unique")
         sent = self._runtime.now()
         answer = await self._port.ask(TAKE, values, deadline=deadline)
-        if not answer.changed:
+        if not answer.number:  # the count of rows depends on how the connection was made
             return None
         if answer.changed == INSERTED and answer.number % REAP_EVERY == 0:
             with contextlib.suppress(BackendError):  # somebody else will, some other time

@@ -74,7 +74,7 @@ class RowBackend(PlainBackend):
         sent = self._runtime.now()
         values = (key, ticket.name, ticket.nonce, ttl, agent, ticket.info, self.method)
         answer = await self._port.ask(TAKE, values, deadline=deadline)
-        if answer.changed:
+        if answer.number:
             return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
         sent = self._runtime.now()
         step = (key, ticket.name, self.method, ticket.nonce, ttl, True, 1, False, agent, ticket.info)

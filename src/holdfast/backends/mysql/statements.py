@@ -5,7 +5,8 @@ from __future__ import annotations
 from holdfast.backends.mysql.port import Statement
 
 # One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
-# whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer.
+# whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer, and
+# 0 if the lock is another's.
 TAKE = Statement(
     "take",
     "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, since, agent, info) "
@@ -13,7 +14,7 @@ TAKE = Statement(
     "ON DUPLICATE KEY UPDATE "
     "nonce = IF((nonce IS NULL OR expires <= {now}) AND NOT tickets AND departed_until <= {now}, {2}, nonce), "
     "drawn = IF(nonce = {2}, GREATEST(drawn + 1, {now}), drawn), "
-    "fence = IF(nonce = {2}, LAST_INSERT_ID(drawn), fence), "
+    "fence = IF(nonce = {2}, LAST_INSERT_ID(drawn), fence + LAST_INSERT_ID(0)), "
     "expires = IF(nonce = {2}, {now} + {3}, expires), "
     "since = IF(nonce = {2}, {now}, since), "
     "method = IF(nonce = {2}, {6}, method), "
