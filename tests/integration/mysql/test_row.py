@@ -180,23 +180,3 @@ def test_a_broken_lock_is_free_at_once(url: str, client_of: Open) -> None:
         assert next_one.fence > lease.fence
     with pytest.raises(LockLost):
         lease.release()
-
-
-def test_many_who_renew_one_lease_do_not_disturb_each_other(url: str, client_of: Open) -> None:
-    lease = client_of(url).lock("a", ttl=30).acquire(timeout=0)
-    assert lease is not None
-    done: list[int] = []
-
-    def renew() -> None:
-        for number in range(20):
-            lease.renew()
-            done.append(number)
-
-    threads = [threading.Thread(target=renew) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-
-    assert len(done) == 80
-    lease.release()

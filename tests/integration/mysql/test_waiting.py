@@ -1,4 +1,4 @@
-"""Many who wait: in order, and without loading the server with every one of them."""
+"""Many who wait: in order, and without loading the server with every one of them. Many who renew."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 import holdfast
+from tests.support.mysql import shared
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
 
@@ -60,3 +63,24 @@ def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_
 
     assert of_many < 2 * of_four, (of_four, of_many)
     assert crowd.served == list(range(64))
+
+
+@pytest.mark.parametrize("method", ["unique", "row", "version"])
+def test_many_who_renew_one_lease_do_not_disturb_each_other(client_of: Open, method: str) -> None:
+    lease = client_of(shared.fresh_url(method=method)).lock("a", ttl=30).acquire(timeout=0)
+    assert lease is not None
+    done: list[int] = []
+
+    def renew() -> None:
+        for number in range(20):
+            lease.renew()
+            done.append(number)
+
+    threads = [threading.Thread(target=renew) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len(done) == 80
+    lease.release()

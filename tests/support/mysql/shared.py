@@ -15,7 +15,7 @@ from tests.support.mysql.servers import Server, running
 
 
 def fresh_url(**options: str) -> str:
-    """With tables that nobody else uses, there already: to create them takes longer than some tests are ready to wait."""
+    """With tables that nobody else uses, created already: that takes longer than some tests are ready to wait."""
     url = server().url_of(fresh_database(), **options)
     create_tables(parse(url))
     return url

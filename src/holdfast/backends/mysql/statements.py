@@ -5,8 +5,8 @@ from __future__ import annotations
 from holdfast.backends.mysql.port import Statement
 
 # One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
-# whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer, and
-# 0 if the lock is another's.
+# whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer; it
+# is 0 if the lock is another's.
 TAKE = Statement(
     "take",
     "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, since, agent, info) "
@@ -33,18 +33,18 @@ ENTER = Statement("enter", "CALL holdfast_enter({0}, {1}, {2}, {3}, {4}, {5}, {6
 LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")
 BREAK = Statement("break", "CALL holdfast_break({0}, {1})")
 REAP = Statement("reap", "CALL holdfast_reap({0})")
-# Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. Those whose end is now
-# exactly what it was set to are alive: an old end, left from before the clock was set back, say, does not count.
+# Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. An end that is a bit
+# later was set by somebody who renews the same lease just now, and stays; one that is much later is from before the
+# clock was set back. What ends no earlier than it was set to is alive.
+_PROLONG = "SET expires = IF(expires > @holdfast_end AND expires < @holdfast_end + 10000000, expires, @holdfast_end)"
+_THEIRS = "WHERE id IN ({0}) AND nonce IN ({1})"
 RENEW = Statement(
     "renew",
-    "SET @holdfast_end = {now} + {2}; "
-    "UPDATE holdfast_locks SET expires = @holdfast_end "
-    "WHERE id IN ({0}) AND nonce IN ({1}) AND expires > {now}; "
-    "UPDATE holdfast_tickets SET expires = @holdfast_end "
-    "WHERE id IN ({0}) AND nonce IN ({1}) AND fence IS NOT NULL AND expires > {now}; "
-    "SELECT nonce FROM holdfast_locks WHERE id IN ({0}) AND nonce IN ({1}) AND expires = @holdfast_end UNION ALL "
-    "SELECT nonce FROM holdfast_tickets WHERE id IN ({0}) AND nonce IN ({1}) AND fence IS NOT NULL "
-    "AND expires = @holdfast_end",
+    "SET @holdfast_end = {now} + {2}; "  # noqa: S608 (of constants)
+    f"UPDATE holdfast_locks {_PROLONG} {_THEIRS} AND expires > {{now}}; "
+    f"UPDATE holdfast_tickets {_PROLONG} {_THEIRS} AND fence IS NOT NULL AND expires > {{now}}; "
+    f"SELECT nonce FROM holdfast_locks {_THEIRS} AND expires >= @holdfast_end UNION ALL "
+    f"SELECT nonce FROM holdfast_tickets {_THEIRS} AND fence IS NOT NULL AND expires >= @holdfast_end",
 )
 # Whether another is in the lock's own row; how many tickets are ahead, how many of those exclude others, how many wait;
 # and whether the ticket itself is there.
