@@ -17,11 +17,14 @@ from holdfast.runtimes import system
 from holdfast.url import Address, Option, default_url, opener, parse, together
 
 if TYPE_CHECKING:
+    from pymysql.connections import Connection
     from redis import Redis, RedisCluster
     from redis.asyncio import Redis as AsyncRedis
     from redis.asyncio import RedisCluster as AsyncRedisCluster
 
-    Store = str | list[str] | tuple[str, ...] | Redis | RedisCluster | AsyncRedis | AsyncRedisCluster
+    RedisStore = Redis | RedisCluster | AsyncRedis | AsyncRedisCluster
+    MysqlStore = Connection[Any] | Callable[[], Connection[Any]]
+    Store = str | list[str] | tuple[str, ...] | RedisStore | MysqlStore
 
 DEFAULT_TTL = 30.0
 

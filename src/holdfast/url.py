@@ -86,6 +86,16 @@ SCHEMES["zookeeper"] = Scheme(
     options=("layout", "raw_names", "session_timeout", "acl", "tls", *_TLS),
 )
 
+_MYSQL = Scheme(
+    "holdfast.backends.mysql",
+    driver="pymysql",
+    extra="mysql",
+    tables=True,
+    options=("method", "connect_timeout", "socket", "user", "password", "tls", *_TLS),
+    adopts=True,
+)
+SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword
@@ -212,13 +222,17 @@ def in_words(given: Mapping[str, Option]) -> dict[str, str]:
 def _adopt(client: object, given: Mapping[str, Option]) -> Address:
     """The address of what a driver's own client object is connected to."""
     origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
+    if callable(client):
+        require_driver("mysql", "pymysql", "mysql")
+        origins.add("pymysql")  # a function that makes connections; by now nobody else takes one
     for scheme in SCHEMES.values():
         if scheme.adopts and scheme.driver in origins:
             module = importlib.import_module(f"{scheme.package}.adopted")
             address: Address = module.address_of(client, in_words(given))
             return address
     raise ConfigurationError(
-        f"url must look like scheme://…, not {client!r} (known: {_known()}; or a client object of redis-py's)"
+        f"url must look like scheme://…, not {client!r} (known: {_known()}; or a client object of redis-py's, or a "
+        "connection of PyMySQL's or a function that makes them)"
     )
 
 

@@ -10,15 +10,18 @@ from typing import NamedTuple
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
+from tests.support.mysql import shared as mysql
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 from tests.support.zookeeper import shared as zookeeper
 
+_MEMORY = Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.PROCESS)
+_SQLITE = Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.MACHINE)
+_SQL = _SQLITE._replace(scope=Scope.NETWORK)
 _REDIS = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK)
-_REDLOCK = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.NONE, Wake.PUSH, Scope.NETWORK)
-_CACHE = Guarantees(Exclusion.CACHE, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
-_ZOOKEEPER = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
+_CACHE = _PLAIN._replace(exclusion=Exclusion.CACHE)
+_CONSENSUS = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 
 
 class Case(NamedTuple):
@@ -33,51 +36,31 @@ class Case(NamedTuple):
 
 # Each in all suites.
 BACKENDS = [
-    Case(
-        "memory",
-        lambda _: f"memory://{uuid.uuid4().hex}",
-        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.PROCESS),
-    ),
-    Case(
-        "sqlite",
-        lambda folder: f"sqlite://{folder}/locks.db",
-        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.MACHINE),
-    ),
+    Case("memory", lambda _: f"memory://{uuid.uuid4().hex}", _MEMORY),
+    Case("sqlite", lambda folder: f"sqlite://{folder}/locks.db", _SQLITE),
     Case("redis", lambda _: redis.fresh_url(), _REDIS),
-    Case(
-        "postgresql",
-        lambda _: postgresql.fresh_url(),
-        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.FIFO, Wake.PUSH, Scope.NETWORK),
-    ),
-    Case(
-        "etcd",
-        lambda _: etcd.fresh_url(),
-        Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK),
-    ),
-    Case("zookeeper", lambda _: zookeeper.fresh_url(), _ZOOKEEPER),
+    Case("postgresql", lambda _: postgresql.fresh_url(), _SQL),
+    Case("mysql", lambda _: mysql.fresh_url(), _SQL._replace(wake=Wake.POLL)),
+    Case("etcd", lambda _: etcd.fresh_url(), _CONSENSUS),
+    Case("zookeeper", lambda _: zookeeper.fresh_url(), _CONSENSUS),
 ]
+
+
+def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees) -> Case:
+    return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False)
+
 
 # Other shapes and methods of these: in our own suite, as far as they go.
 CASES = [
     *BACKENDS,
     Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
-    Case("redlock", lambda _: redis.fresh_redlock_url(), _REDLOCK, shares=False),
-    Case(
-        "postgresql-advisory",
-        lambda _: postgresql.fresh_url(method="advisory"),
-        Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.CLOCK_BOUNDED, Order.STORE, Wake.PUSH, Scope.NETWORK),
-        shares=False,
-        shows_waiters=False,
-    ),
-    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _ZOOKEEPER),
-    Case("redis-setnx", lambda _: redis.fresh_url(method="setnx"), _PLAIN, shares=False, shows_waiters=False),
-    Case(
-        "etcd-key",
-        lambda _: etcd.fresh_url(method="key"),
-        Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.NONE, Wake.PUSH, Scope.NETWORK),
-        shares=False,
-        shows_waiters=False,
-    ),
-    Case("redis-getset", lambda _: redis.fresh_url(method="getset"), _PLAIN, shares=False, shows_waiters=False),
-    Case("memcached", lambda _: memcached.fresh_url(), _CACHE, shares=False, shows_waiters=False),
+    Case("redlock", lambda _: redis.fresh_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
+    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _CONSENSUS),
+    _plain("redis-setnx", lambda: redis.fresh_url(method="setnx"), _PLAIN),
+    _plain("redis-getset", lambda: redis.fresh_url(method="getset"), _PLAIN),
+    _plain("postgresql-advisory", lambda: postgresql.fresh_url(method="advisory"), _SQL._replace(order=Order.STORE)),
+    _plain("mysql-row", lambda: mysql.fresh_url(method="row"), _SQL._replace(order=Order.STORE)),
+    _plain("mysql-version", lambda: mysql.fresh_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)),
+    _plain("etcd-key", lambda: etcd.fresh_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+    _plain("memcached", memcached.fresh_url, _CACHE),
 ]

@@ -36,6 +36,8 @@ EXAMPLE_URLS = {
     "etcd": "etcd://one.example,two.example,three.example",
     "etcds": "etcds://one.example,two.example,three.example",
     "zookeeper": "zookeeper://one.example,two.example,three.example/locks",
+    "mysql": "mysql://app@db.example:3306/app",
+    "mariadb": "mariadb://app@db.example:3306/app",
 }
 
 

@@ -90,14 +90,18 @@ class AdvisoryBackend(PostgresqlBackend):
             *(stored(ticket.name), nonce, us(ticket.ttl), self._key(ticket.name), gate.is_in, queue),
             *(ticket.agent.replace("\0", ""), ticket.info),
         )
+        was_unheard = nonce in self._unheard
+        self._unheard.add(nonce)
         sent = self._runtime.now()
         try:
             ((outcome, fence, remaining, other, is_gated),) = await gate.ask(_PASS, values, deadline=deadline)
         except BaseException as error:
             gate.close()  # it may have the gate by now
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.add(nonce)
+            if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown) and not was_unheard:
+                self._unheard.discard(nonce)
             raise
+        if not was_unheard:
+            self._unheard.discard(nonce)
         gate.is_in = is_gated == "t"
         if outcome == "in":
             return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))

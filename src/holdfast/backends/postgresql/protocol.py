@@ -109,18 +109,21 @@ class PostgresqlBackend:
         self._port = port
         self._runtime = runtime
         self._hearing = Hearing(port, runtime, url)
-        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._unheard: set[str] = set()  # tickets of which an enter has no answer: it may still come
         self._queued: set[str] = set()  # tickets that have a place in line
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         nonce, channel, agent = ticket.nonce, self._port.channel, ticket.agent.replace("\0", "")
         if queue:
             self._hearing.look(nonce, channel)
+        was_unheard = nonce in self._unheard
+        self._unheard.add(nonce)  # from before it is sent: whoever closes the client may leave before it is answered
         sent = self._runtime.now()
         try:
-            if ticket.exclusive and nonce not in self._queued and nonce not in self._unheard:
+            if ticket.exclusive and nonce not in self._queued and not was_unheard:
                 values: tuple[Value, ...] = (stored(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
                 for fence, _ in await self._port.ask(_TAKE, values, deadline=deadline):
+                    self._unheard.discard(nonce)
                     self._hearing.stop(nonce)
                     return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
                 sent = self._runtime.now()
@@ -131,9 +134,11 @@ class PostgresqlBackend:
             (row,) = await self._port.ask(_ENTER, values, deadline=deadline)
         except BaseException as error:
             # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.add(nonce)
+            if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown) and not was_unheard:
+                self._unheard.discard(nonce)
             raise
+        if not was_unheard:
+            self._unheard.discard(nonce)
         outcome, fence, ahead, remaining, limit, other = row
         match outcome:
             case "in":

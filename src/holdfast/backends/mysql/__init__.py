@@ -1,0 +1,1 @@
+"""mysql:// and mariadb://: locks in two tables of a MySQL or MariaDB database, in three methods."""

@@ -1,0 +1,218 @@
+"""Connections that hold a gate: a row, locked in an open transaction, for which others wait inside the server.
+
+Each has a connection of its own, for as long as it waits or is in, and marks it with a named lock of the server's that
+carries its nonce: so whoever has to can find out which connection it is, and end exactly that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from holdfast.backends.mysql import answers
+from holdfast.backends.mysql.answers import NoTables, OnceMore
+from holdfast.backends.mysql.port import Statement
+from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.errors import BackendError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.mysql.lines import Lines
+    from holdfast.core.ports import Runtime
+
+IDLE_MAX = 4  # connections that are kept for the next gate
+POLL = 0.05  # seconds, at most, between attempts where less than a second is left: the server waits whole ones
+_GRACE = 2.0  # seconds that an answer may come late, after the server's own wait
+
+# Of their own: kept open, in a transaction, for as long as somebody is in.
+_SETTINGS = (
+    "SET SESSION wait_timeout = 31536000 /*M! , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
+)
+_IS_THERE = Statement("gate", "SELECT 1 FROM holdfast_gates WHERE id = {0}")
+_BUILD = Statement("build_gate", "INSERT IGNORE INTO holdfast_gates (id) VALUES ({0})")
+_IN_GATE = Statement(
+    "in_gate",
+    "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT nonce FROM holdfast_gates WHERE id = {0}",
+)
+_SELECT = "SELECT id FROM holdfast_gates WHERE id = {} FOR UPDATE"
+_MARKED = Statement("marked", "SELECT IS_USED_LOCK({0})")
+_KILL = Statement("kill", "KILL {0}")
+
+
+class Session:
+    """One connection, for one ticket."""
+
+    __slots__ = ("is_busy", "is_in", "wire")
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.is_in = False
+        self.is_busy = False  # somebody is waiting on it, inside the server
+
+
+class Gates:
+    """Those of one client."""
+
+    def __init__(self, lines: Lines, runtime: Runtime, url: str) -> None:
+        self._lines, self._runtime, self._url = lines, runtime, url
+        self._sessions: dict[str, Session] = {}  # by nonce
+        self._idle: list[Wire] = []
+        self._mutex = runtime.mutex()
+        self._closed = False
+
+    def is_in(self, nonce: str) -> bool:
+        """It has its gate, as far as can be seen from here."""
+        session = self._sessions.get(nonce)
+        return session is not None and session.is_in and not session.wire.is_dead()
+
+    async def enter(self, key: bytes, nonce: str, *, deadline: float) -> bool:
+        """Lock the gate if nobody has; whether we have it.
+
+        Raises:
+            BackendUnavailable: could not be asked; nothing changed that another connection would see.
+        """
+        session = await self._session(key, nonce, deadline)
+        return session.is_in or await self._lock(session, key, nonce, 0, deadline)
+
+    async def wait(self, key: bytes, nonce: str, until: float) -> None:
+        """Lock the gate as soon as it is ours to lock, or give up at `until`. Errors as `enter`."""
+        session = await self._session(key, nonce, until + _GRACE)
+        while (left := until - self._runtime.now()) > 0 and not session.is_in:
+            if not await self._lock(session, key, nonce, int(left), until + _GRACE) and left < 1:
+                await self._runtime.sleep(min(left, POLL * (0.5 + self._runtime.jitter() / 2)))
+
+    async def probe(self, nonce: str, *, deadline: float) -> bool:
+        """It has its gate: the server says so."""
+        with self._mutex:
+            session = self._sessions.get(nonce)
+            if session is None or not session.is_in:
+                return False
+            if session.is_busy:
+                return True  # somebody else is asking just now, and will tell
+            session.is_busy = True
+        try:
+            if session.wire.is_dead():
+                return False
+            await session.wire.ask("DO 0", deadline)
+        except (BackendError, OnceMore, NoTables):
+            return False
+        finally:
+            session.is_busy = False
+        return True
+
+    async def leave(self, nonce: str, *, deadline: float) -> None:
+        """Unlock the gate, or wait for it no longer."""
+        with self._mutex:
+            session = self._sessions.get(nonce)
+            if session is None:
+                return
+            is_ours = not session.is_busy and session.wire.is_open
+            if is_ours:
+                del self._sessions[nonce]  # nobody else speaks on it from here on
+        if not is_ours:
+            # Somebody waits on it, and will hear of this; or it was closed here, which the server may not have noticed.
+            await self.expel(nonce, deadline=deadline)
+            self._sessions.pop(nonce, None)
+            return
+        wire = session.wire
+        if not wire.is_dead():
+            with contextlib.suppress(BackendError, OnceMore, NoTables):  # if it fails, it closes the connection
+                await wire.ask(f"ROLLBACK; DO RELEASE_LOCK({_mark(nonce)})", deadline)
+                if not self._closed and len(self._idle) < IDLE_MAX:
+                    self._idle.append(wire)
+                    return
+        wire.close()
+
+    async def holder(self, key: bytes, *, deadline: float) -> str | None:
+        """The nonce of who has the gate, or has just asked for it."""
+        rows = (await self._lines.ask(_IN_GATE, (key,), deadline=deadline)).rows
+        return rows[0][0] if rows else None
+
+    async def expel(self, nonce: str, *, deadline: float) -> None:
+        """End the connection that this ticket has its gate by, or waits for it on; whoever's it is."""
+        (row,) = (await self._lines.ask(_MARKED, (f"holdfast:{nonce}",), deadline=deadline)).rows
+        if row[0] is not None:
+            with contextlib.suppress(BackendError):  # it went by itself; or is another user's, which takes its own time
+                await self._lines.ask(_KILL, (int(row[0]),), deadline=deadline)
+
+    def close(self) -> None:
+        """Those that somebody waits on are closed by who waits; it was told before, or looks again soon."""
+        self._closed = True
+        with self._mutex:
+            wires = [*self._idle, *(one.wire for one in self._sessions.values() if not one.is_busy)]
+            self._idle.clear()
+            self._sessions.clear()
+        for wire in wires:
+            wire.close()
+
+    def abandon(self) -> None:
+        self._mutex = self._runtime.mutex()  # another thread of the parent may have had it
+        self._closed = True  # the wires themselves are known to the lines
+        self._idle.clear()
+        self._sessions.clear()
+
+    async def _session(self, key: bytes, nonce: str, deadline: float) -> Session:
+        session = self._sessions.get(nonce)
+        if session is not None and not session.wire.is_dead():
+            return session
+        if not (await self._lines.ask(_IS_THERE, (key,), deadline=deadline)).rows:
+            await self._lines.ask(_BUILD, (key,), deadline=deadline)
+        if session is not None:
+            session.wire.close()
+            await self.expel(nonce, deadline=deadline)
+        wire = self._reused() or await self._opened(deadline)
+        session = self._sessions[nonce] = Session(wire)
+        answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, 0)", deadline)
+        if answer != [("1",)]:
+            wire.close()
+            raise answers.not_connected(self._url, "an earlier connection of this ticket has not ended yet")
+        return session
+
+    def _reused(self) -> Wire | None:
+        while True:
+            try:
+                wire = self._idle.pop()  # one step, whatever other threads do
+            except IndexError:
+                return None
+            if not wire.is_dead():
+                return wire
+            wire.close()
+
+    async def _opened(self, deadline: float) -> Wire:
+        wire = await self._lines.open(deadline)
+        await self._ask(Session(wire), _SETTINGS, deadline)
+        return wire
+
+    async def _lock(self, session: Session, key: bytes, nonce: str, seconds: int, deadline: float) -> bool:
+        """Within that many seconds, if nobody else has it; whether we have it."""
+        begin, how = ("", " NOWAIT") if seconds == 0 else (f"SET SESSION innodb_lock_wait_timeout = {seconds}; ", "")
+        with self._mutex:
+            if session.is_busy or self._sessions.get(nonce) is not session:
+                raise answers.not_connected(self._url, "this ticket has left")
+            session.is_busy = True
+        try:
+            try:
+                select = f"{begin}START TRANSACTION; {_SELECT.format(literal(key))}{how}"
+                rows = await self._ask(session, select, deadline)
+            except OnceMore:
+                await self._ask(session, "ROLLBACK", deadline)
+                return False
+            if not rows:  # removed, by hand: it is built again by who comes next
+                session.wire.close()
+                raise answers.not_connected(self._url, "the row that is the lock's gate was removed")
+            # For those who look at what is not committed: it never is.
+            mark = f"UPDATE holdfast_gates SET nonce = {literal(nonce)} WHERE id = {literal(key)}"  # noqa: S608
+            await self._ask(session, mark, deadline)
+            session.is_in = True
+        finally:
+            session.is_busy = False
+        return True
+
+    async def _ask(self, session: Session, sql: str, deadline: float) -> list[tuple[str | None, ...]]:
+        try:
+            return list((await session.wire.ask(sql, deadline)).rows)
+        except OutcomeUnknown as error:  # the connection is closed, and what it had locked is not locked any more
+            raise answers.not_connected(error.backend, error.problem) from error
+
+
+def _mark(nonce: str) -> str:
+    return literal(f"holdfast:{nonce}")

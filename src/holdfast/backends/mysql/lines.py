@@ -1,0 +1,223 @@
+"""The connections of one client, and the tables they lead to. Written once for threads and asyncio."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING
+
+from holdfast.backends.mysql import answers
+from holdfast.backends.mysql.answers import NoTables, OnceMore
+from holdfast.backends.mysql.schema import NOW, VERSION, statements
+from holdfast.backends.mysql.wire import Eyes, Wire, literal
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.backends.mysql.address import Place
+    from holdfast.backends.mysql.port import Answer, Statement, Value
+    from holdfast.core.ports import Runtime
+
+CONNECTIONS_MAX = 16  # in use at the same time
+LOCK_WAIT_MAX = 4  # seconds, whole ones: less than we wait, so that the server says itself that it has given up
+CREATE_MAX = 10.0  # seconds for creating our tables, which happens once
+ONCE_MORE_PAUSE = 0.02  # seconds, at most, before a request that met another one is given again
+_ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
+
+# Our own session, so nobody minds: whatever the server's defaults are, ours are these. READ COMMITTED, since it locks
+# no gaps between rows, where different locks would meet; but not where the binary log is kept as statements, which does
+# not go with it: there the steps are as correct, only more of them meet.
+_SETTINGS = f"""SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
+    completion_type = 0, innodb_lock_wait_timeout = {LOCK_WAIT_MAX}, lock_wait_timeout = {LOCK_WAIT_MAX},
+    sql_safe_updates = 0, character_set_client = utf8mb4, character_set_results = utf8mb4,
+    character_set_connection = utf8mb4;
+SET SESSION TRANSACTION READ WRITE;
+SHOW VARIABLES WHERE Variable_name IN
+    ('log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit')"""
+_READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+_REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+
+class Lines:
+    """The connection used last is used next."""
+
+    def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
+        self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
+        self._idle: list[Wire] = []
+        # All of them, weakly: one that an interrupt has dropped does not count any more.
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._shared: weakref.WeakSet[Wire] = weakref.WeakSet()  # those of them that are anybody's
+        self._waiting = 0
+        self._freed = runtime.event()
+        self._has_tables = False
+        self._closed = False
+        self.is_forgetful = False  # as far as is known
+
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        sql = None if statement.is_prepared else statement.sql.format(*map(literal, values), now=NOW)
+        has_created = False
+        while True:
+            wire = self._take() or await self._wait_or_open(deadline)
+            try:
+                if not self._has_tables:
+                    began = self._now()
+                    await self._meet_tables(wire, deadline, are_missing=has_created)
+                    deadline += self._now() - began  # once in the life of a database: nobody's time is up for that
+                if sql is None:
+                    answer = await wire.execute(statement, values, deadline)
+                else:
+                    answer = await wire.ask(sql, deadline)
+            except OnceMore as met:
+                self._give(wire)
+                pause = ONCE_MORE_PAUSE * self._runtime.jitter()
+                if self._now() + pause >= deadline:
+                    raise answers.not_connected(self._place.url, f"others were in the way all the time: {met}") from met
+                await self._runtime.sleep(pause)
+            except NoTables as missing:
+                self._give(wire)
+                if has_created:
+                    raise answers.not_connected(self._place.url, str(missing)) from missing
+                self._has_tables, has_created = False, True
+            except HoldfastError:
+                self._give(wire)
+                raise
+            except BaseException:
+                wire.close()
+                raise
+            else:
+                self._give(wire)
+                return answer
+
+    async def open(self, deadline: float) -> Wire:
+        """A connection of its own, for the caller alone.
+
+        Raises:
+            BackendUnavailable: the server could not be reached, or did not let us in.
+        """
+        place = self._place
+        deadline = min(deadline, self._now() + place.connect_timeout)
+        wire = Wire(place.url, await self._eyes.log_in(place, deadline), self._eyes, self._runtime)
+        self._wires.add(wire)
+        try:
+            if place.connect is not None:
+                await wire.welcome_several(deadline)
+            answer = await wire.ask(_SETTINGS, deadline)
+            said = {name: value for name, value in answer.rows}  # noqa: C416 (rows of two)
+            self.is_forgetful = said.get("innodb_flush_log_at_trx_commit") != "1"
+            is_log_of_statements = said.get("log_bin") == "ON" and said.get("binlog_format") == "STATEMENT"
+            await wire.ask(_REPEATABLE_READ if is_log_of_statements else _READ_COMMITTED, deadline)
+        except BaseException as error:
+            wire.close()
+            if isinstance(error, OutcomeUnknown | OnceMore | NoTables):
+                raise answers.not_connected(place.url, _problem(error)) from error
+            raise
+        return wire
+
+    async def create_tables(self, deadline: float) -> None:
+        wire = await self.open(deadline)
+        try:
+            await self._create_tables(wire, deadline, are_missing=False)
+        finally:
+            wire.close()
+
+    async def close(self) -> None:
+        """Keep no connection. Who was just waiting can still withdraw, on one that is closed when that is done."""
+        self._closed = True
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().close()
+
+    def abandon(self) -> None:
+        self._closed = True
+        self._idle.clear()
+        for wire in list(self._wires):
+            wire.abandon()
+
+    def _take(self) -> Wire | None:
+        while True:
+            try:
+                wire = self._idle.pop()  # one step, whatever other threads do
+            except IndexError:
+                return None
+            if not wire.is_dead():
+                return wire
+            wire.close()
+            self._shared.discard(wire)
+
+    def _give(self, wire: Wire) -> None:
+        if self._closed or not wire.is_open:
+            wire.close()
+            self._shared.discard(wire)
+        else:
+            self._idle.append(wire)
+        if self._waiting:
+            self._freed.set()
+
+    async def _wait_or_open(self, deadline: float) -> Wire:
+        while len(self._shared) >= CONNECTIONS_MAX:
+            now = self._now()
+            if now >= deadline:
+                problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
+                raise answers.not_connected(self._place.url, problem)
+            self._waiting += 1
+            try:
+                self._freed.clear()
+                if (wire := self._take()) is not None:
+                    return wire
+                await self._freed.wait(min(deadline, now + _ROOM_LOOK))
+            finally:
+                self._waiting -= 1
+            if (wire := self._take()) is not None:
+                return wire
+        wire = await self.open(deadline)
+        self._shared.add(wire)
+        return wire
+
+    async def _meet_tables(self, wire: Wire, deadline: float, *, are_missing: bool) -> None:
+        """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""
+        try:
+            found = await self._version(wire, deadline)
+            if are_missing or found < VERSION:
+                await self._create_tables(wire, deadline, are_missing=are_missing)
+        except OutcomeUnknown as error:
+            raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
+        self._has_tables = True
+
+    async def _version(self, wire: Wire, deadline: float) -> int:
+        try:
+            answer = await wire.ask("SELECT MAX(version) FROM holdfast_schema", deadline)
+        except NoTables:
+            return 0
+        found = int(answer.rows[0][0] or 0)
+        if found > VERSION:
+            raise ConfigurationError(
+                f"{self._place.url}: the tables there are of a newer holdfast (version {found}, this one knows "
+                f"{VERSION}): use that one, or another database"
+            )
+        return found
+
+    async def _create_tables(self, wire: Wire, deadline: float, *, are_missing: bool) -> None:
+        # One creates, the others wait for it and find it done.
+        deadline = max(deadline, self._now() + CREATE_MAX)
+        name = "LEFT(CONCAT('holdfast:', DATABASE()), 64)"
+        answer = await wire.ask(f"SELECT GET_LOCK({name}, {CREATE_MAX - 1:g})", deadline)
+        if answer.rows[0][0] != "1":
+            raise answers.not_connected(self._place.url, "somebody else was creating our tables all the time")
+        try:
+            if await self._version(wire, deadline) < VERSION or are_missing:
+                for statement in statements():
+                    await wire.ask(statement, deadline)
+            await wire.ask(f"DO RELEASE_LOCK({name})", deadline)
+        except BaseException as error:
+            wire.close()
+            if (
+                not isinstance(error, HoldfastError)
+                or (refused := answers.not_created(error, self._place.url)) is error
+            ):
+                raise
+            raise refused from error
+
+
+def _problem(error: BaseException) -> str:
+    return error.problem if isinstance(error, BackendError) else str(error)

@@ -1,0 +1,285 @@
+"""`method=unique`, the default: a unique key on the lock's name excludes, a table of tickets keeps the order.
+
+A lock that is free and that nobody waits for is taken by one statement, and given back by one. All else is done by the
+procedures in schema.sql, step for step as on PostgreSQL; this file says when to call which.
+
+Nobody tells a waiter that it is its turn, so it looks, with a query that locks nothing and writes nothing. The next in
+line looks often, the one behind it less often, and so on with the square of the distance: however many wait, together
+they look little more often than the first two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Hashable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from holdfast.backends.mysql.port import Row
+from holdfast.backends.mysql.schema import REAP_EVERY
+from holdfast.backends.mysql.statements import (
+    BREAK,
+    ENTER,
+    GIVE_BACK,
+    INSERTED,
+    INSPECT,
+    LEAVE,
+    LOCKS,
+    LOOK,
+    REAP,
+    RENEW,
+    TAKE,
+)
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import (
+    LOOK_AGAIN_BEHIND,
+    Gone,
+    Granted,
+    Live,
+    LockInfo,
+    Ticket,
+    TicketInfo,
+    Waiting,
+    who,
+)
+from holdfast.core.wakeups import Wakeups
+from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+
+if TYPE_CHECKING:
+    from holdfast.backends.mysql.port import MysqlPort
+    from holdfast.core.ports import Runtime
+
+_UNIQUE = Guarantees(
+    exclusion=Exclusion.DURABLE_AUTHORITY,
+    fence=FenceOrder.CLOCK_BOUNDED,
+    order=Order.FIFO,
+    wake=Wake.POLL,
+    scope=Scope.NETWORK,
+)
+# By method; the first is the default.
+GUARANTEES = {
+    "unique": _UNIQUE,
+    "row": _UNIQUE._replace(order=Order.STORE, wake=Wake.PUSH),
+    "version": _UNIQUE._replace(order=Order.NONE),
+}
+
+GRANULARITY = 0.0  # the server counts microseconds
+AGENT_MAX = 255  # characters
+LOOK_MIN, LOOK_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less
+_CALM = 8  # so many times the pause, without a change, until it grows
+
+
+class UniqueBackend:
+    """Locks in one database, in order."""
+
+    troubles: tuple[str, ...] = ()  # it works, or it does not
+    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+
+    def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._wakeups = Wakeups(runtime)
+        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._places: dict[str, int] = {}  # tickets that wait, and how many wait ahead of each
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return promised("unique", self._port)
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        try:
+            if ticket.exclusive and ticket.nonce not in self._places:
+                granted = await self._take(ticket, deadline)
+                if granted is not None:
+                    return granted
+            return await self._enter(ticket, deadline, queue=queue)
+        except BaseException as error:
+            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.add(ticket.nonce)
+            raise
+
+    async def _take(self, ticket: Ticket, deadline: float) -> Granted | None:
+        key = lock_id(ticket.name)
+        values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info, "unique")
+        sent = self._runtime.now()
+        answer = await self._port.ask(TAKE, values, deadline=deadline)
+        if not answer.number:  # the count of rows depends on how the connection was made
+            return None
+        if answer.changed == INSERTED and answer.number % REAP_EVERY == 0:
+            with contextlib.suppress(BackendError):  # somebody else will, some other time
+                await self._port.ask(REAP, (key,), deadline=deadline)
+        return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
+
+    async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
+        values = (
+            lock_id(ticket.name),
+            ticket.name,
+            "unique",
+            ticket.nonce,
+            us(ticket.ttl),
+            ticket.exclusive,
+            ticket.limit,
+            queue,
+            ticket.agent[:AGENT_MAX],
+            ticket.info,
+        )
+        sent = self._runtime.now()
+        answer = await self._port.ask(ENTER, values, deadline=deadline)
+        ((outcome, fence, ahead, _, limit, other),) = answer.rows
+        match outcome:
+            case "in":
+                self._stop(ticket.nonce)
+                return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+            case "wait":
+                if queue:
+                    self._places[ticket.nonce] = int(ahead or 0)
+                return Waiting(LOOK_AGAIN_BEHIND, who(other) if other else None)
+            case "limit":
+                theirs = None if limit is None else int(limit)
+                raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=who(other or ""))
+            case "method":
+                raise method_conflict(ticket.name, other or "")
+            case _:
+                raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        """Look until it is worth to enter."""
+        nonce, now = ticket.nonce, self._runtime.now
+        self._wakeups.expect(nonce)
+        changed_at = now()
+        while (place := self._places.get(nonce)) is not None:
+            pause = max(LOOK_MIN, min(LOOK_MAX, (now() - changed_at) / _CALM)) * (place + 1) ** 2
+            woken_at = min(until, now() + pause)
+            await self._wakeups.wait(nonce, woken_at)
+            if now() >= until or nonce not in self._places:
+                return
+            try:
+                (row,) = (await self._port.ask(LOOK, (lock_id(ticket.name), nonce), deadline=until)).rows
+            except BackendError:
+                return  # to enter is to ask again, and to say so if that fails too
+            is_held, ahead, excluding, waiting, is_there = (int(value or 0) for value in row)
+            if not is_there or not (is_held or excluding or (ticket.limit is not None and ahead >= ticket.limit)):
+                return
+            if waiting != place:
+                self._places[nonce], changed_at = waiting, now()
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        answers: list[bool | BackendError] = []
+        for ticket in tickets:
+            try:
+                answers.append(await self._leave(ticket, deadline))
+            except BackendError as error:
+                if len(tickets) == 1:
+                    raise
+                answers.append(error)
+        return answers
+
+    async def _leave(self, ticket: Ticket, deadline: float) -> bool:
+        key, nonce = lock_id(ticket.name), ticket.nonce
+        is_unheard = nonce in self._unheard
+        was_in = False
+        if ticket.exclusive and not is_unheard and nonce not in self._places:
+            was_in = bool((await self._port.ask(GIVE_BACK, (key, nonce), deadline=deadline)).changed)
+        if not was_in:
+            answer = await self._port.ask(LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
+            was_in = answer.rows[0][0] == "1"
+        self._stop(nonce)
+        self._unheard.discard(nonce)
+        return was_in
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+        return await renewed(self._port, self._runtime, tickets, deadline)
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        found = described((await self._port.ask(INSPECT, (lock_id(name),), deadline=deadline)).rows)
+        return found[0] if found else LockInfo(name, (), ())
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        answer = await self._port.ask(LOCKS, (prefix.encode(),), deadline=deadline)
+        return sorted(described(answer.rows), key=_name)
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        if not 0 < fence < 2**63:
+            return False  # no fence of ours
+        answer = await self._port.ask(BREAK, (lock_id(name), fence), deadline=deadline)
+        return answer.rows[0][0] == "1"
+
+    async def close(self) -> None:
+        self._wakeups.wake_all()
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    def _stop(self, nonce: str) -> None:
+        if self._places.pop(nonce, None) is not None:
+            self._wakeups.forget(nonce)
+
+
+def promised(method: str, port: MysqlPort) -> Guarantees:
+    """By what is known of the server so far."""
+    base = GUARANTEES[method]
+    return base._replace(exclusion=Exclusion.BEST_EFFORT) if port.is_forgetful else base
+
+
+def lock_id(name: str) -> bytes:
+    """What the tables know a name by."""
+    return sha256(name.encode()).digest()
+
+
+async def renewed(port: MysqlPort, runtime: Runtime, tickets: Sequence[Ticket], deadline: float) -> list[Live | Gone]:
+    """Let each lease run for its ttl again: one request for all that have the same."""
+    found: dict[str, float] = {}
+    for ttl in sorted({ticket.ttl for ticket in tickets}):
+        batch = [ticket for ticket in tickets if ticket.ttl == ttl]
+        keys = tuple(lock_id(ticket.name) for ticket in batch)
+        nonces = tuple(ticket.nonce for ticket in batch)
+        sent = runtime.now()
+        answer = await port.ask(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
+        found |= {nonce or "": sent for (nonce,) in answer.rows}
+    return [
+        Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else Gone()
+        for ticket in tickets
+    ]
+
+
+def method_conflict(lock: str, method: str) -> NameConflict:
+    """The error for a lock that is in use with another method than ours."""
+    return NameConflict(
+        lock=lock,
+        reason=f"it is in use with method={method}, and two methods need not exclude each other: "
+        "give all programs the same method, or use another name",
+    )
+
+
+def described(rows: Sequence[Row]) -> list[LockInfo]:
+    """Locks, from rows of who holds them and who waits, in order."""
+    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
+    for name, fence, exclusive, limit, remaining, since, agent, info, _ in rows:
+        one = TicketInfo.of(
+            info=info or "",
+            fence=None if fence is None else int(fence),
+            agent=agent or "",
+            since=int(since or 0) / 1e6,
+            remaining=int(remaining or 0) / 1e6,
+            exclusive=exclusive == "1",
+            limit=None if limit is None else int(limit),
+        )
+        found.setdefault(name or "", ([], []))[fence is None].append(one)
+    return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]
+
+
+def us(seconds: float) -> int:
+    """Microseconds, as the server counts."""
+    return math.ceil(seconds * 1e6)
+
+
+def _name(info: LockInfo) -> str:
+    return info.name

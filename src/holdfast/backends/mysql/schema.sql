@@ -1,0 +1,364 @@
+-- The tables of holdfast, and the steps of its protocol that need more than one statement: each a procedure, called in a
+-- transaction of its own. Whoever takes a step on a lock has locked the lock's row first, so the steps on one lock are
+-- serial; and a client that is stopped half-way through a step cannot be, because the step is taken by the server.
+--
+-- Times are microseconds since 1970 by the server's own clock, in UTC whatever the session's time zone is; a client's
+-- clock never gets here. UTC_TIMESTAMP stands still during a statement, so it is read again after a row was waited for.
+
+SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';
+
+CREATE TABLE IF NOT EXISTS holdfast_schema (version INT NOT NULL PRIMARY KEY) ENGINE = InnoDB;
+
+-- A row for every lock that was used within the last hour. Of an older one the clock is beyond the fence anyway.
+-- A holder that excludes all others is in this very row; readers, permits and all who wait are in holdfast_tickets.
+CREATE TABLE IF NOT EXISTS holdfast_locks (
+    id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name: exact, whatever collations think of names
+    name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    drawn BIGINT NOT NULL,                          -- the last number drawn, for a place in line or for a fence
+    tickets BOOLEAN NOT NULL DEFAULT FALSE,         -- there are rows in holdfast_tickets
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL,  -- of the holder; NULL: none
+    fence BIGINT NOT NULL DEFAULT 0,                -- this and what follows is the holder's
+    expires BIGINT NOT NULL DEFAULT 0,
+    since BIGINT NOT NULL DEFAULT 0,
+    agent VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL DEFAULT '',  -- the thread or task
+    info MEDIUMTEXT CHARACTER SET utf8mb4 NULL,     -- host, pid and program, and the user's meta, as JSON
+    departed MEDIUMTEXT CHARACTER SET ascii NULL,   -- tickets that left while an answer to them was missing
+    departed_until BIGINT NOT NULL DEFAULT 0,       -- how long that is remembered
+    -- For people:
+    holder VARCHAR(600) CHARACTER SET utf8mb4 AS (IF(nonce IS NULL OR NOT JSON_VALID(info), NULL, CONCAT(
+        JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.host')), '/', JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.pid')), ' ', agent
+    ))) VIRTUAL,
+    since_utc DATETIME(6) AS (IF(nonce IS NULL, NULL, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL since MICROSECOND))
+        VIRTUAL,
+    expires_utc DATETIME(6) AS (IF(nonce IS NULL, NULL, TIMESTAMP'1970-01-01 00:00:00' + INTERVAL expires MICROSECOND))
+        VIRTUAL
+) ENGINE = InnoDB;
+
+-- A row for every ticket that waits or shares; ordered by number within a lock: the queue.
+CREATE TABLE IF NOT EXISTS holdfast_tickets (
+    id BINARY(32) NOT NULL,
+    number BIGINT NOT NULL,
+    name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    fence BIGINT NULL,                              -- drawn when the ticket is granted; NULL while it waits
+    exclusive BOOLEAN NOT NULL,
+    `limit` INT NULL,                               -- how many may be in at once; NULL: any number of readers
+    expires BIGINT NOT NULL,
+    since BIGINT NOT NULL,                          -- when it was queued, then when it was granted
+    agent VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL,
+    info MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL,
+    holder VARCHAR(600) CHARACTER SET utf8mb4 AS (IF(NOT JSON_VALID(info), NULL, CONCAT(
+        JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.host')), '/', JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.pid')), ' ', agent
+    ))) VIRTUAL,
+    since_utc DATETIME(6) AS (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL since MICROSECOND) VIRTUAL,
+    expires_utc DATETIME(6) AS (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL expires MICROSECOND) VIRTUAL,
+    PRIMARY KEY (id, number)
+) ENGINE = InnoDB;
+
+-- The rows that method=row locks while somebody is in. Whoever has locked one writes its nonce there, but never commits
+-- that: it is for those who look at what is not committed, to see who it is.
+CREATE TABLE IF NOT EXISTS holdfast_gates (
+    id BINARY(32) NOT NULL PRIMARY KEY,
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL
+) ENGINE = InnoDB;
+
+DELIMITER //
+
+DROP PROCEDURE IF EXISTS holdfast_wake//
+-- Those waiters that the rule lets in now, in order, up to the first that it does not, keep little of their waiter
+-- lease: they will see soon that it is their turn, and one that was stopped must not hold up the rest.
+CREATE PROCEDURE holdfast_wake(p_id BINARY(32), p_now BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_number, v_fence BIGINT;
+    DECLARE v_limit INT;
+    DECLARE v_exclusive BOOLEAN;
+    DECLARE v_ahead INT DEFAULT 0;
+    DECLARE v_done BOOLEAN DEFAULT FALSE;
+    DECLARE places CURSOR FOR
+        SELECT t.number, t.fence, t.exclusive, t.`limit` FROM holdfast_tickets t
+        WHERE t.id = p_id ORDER BY t.number FOR UPDATE;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = TRUE;
+
+    DELETE FROM holdfast_tickets WHERE id = p_id AND expires <= p_now;
+    OPEN places;
+    walk: LOOP
+        FETCH places INTO v_number, v_fence, v_exclusive, v_limit;
+        IF v_done OR (v_fence IS NULL AND v_ahead >= v_limit) THEN
+            LEAVE walk;
+        END IF;
+        IF v_fence IS NULL THEN
+            UPDATE holdfast_tickets SET expires = LEAST(expires, p_now + {woken_lease})
+            WHERE id = p_id AND number = v_number;
+        END IF;
+        IF v_exclusive THEN
+            LEAVE walk;
+        END IF;
+        SET v_ahead = v_ahead + 1;
+    END LOOP;
+    CLOSE places;
+END//
+
+DROP PROCEDURE IF EXISTS holdfast_enter//
+-- Take the lock, or a place in its queue, or keep the place already taken.
+--
+-- `outcome` is "in", with the fence; "wait", with the number of those who wait ahead, and the remaining microseconds and
+-- the info of who is in the way; "limit", with the limit and the info of another user of the lock; "method" if it is in
+-- use with another one, which stands in `other`; "gone" if this very ticket has left before.
+CREATE PROCEDURE holdfast_enter(
+    p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    p_method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin,
+    p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_ttl BIGINT, p_exclusive BOOLEAN, p_limit INT,
+    p_queue BOOLEAN, p_agent VARCHAR(255) CHARACTER SET utf8mb4, p_info MEDIUMTEXT CHARACTER SET utf8mb4
+) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now BIGINT DEFAULT {now};
+    DECLARE v_drawn, v_expires, v_mine, v_first, v_last, v_obstacle, v_remaining BIGINT;
+    DECLARE v_method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin;
+    DECLARE v_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
+    DECLARE v_info, v_other MEDIUMTEXT CHARACTER SET utf8mb4;
+    DECLARE v_departed, v_had_tickets, v_has_tickets, v_has_purged BOOLEAN DEFAULT FALSE;
+    DECLARE v_other_limit, v_ahead, v_conflicts, v_skip INT;
+    DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii DEFAULT 'in';
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+
+    START TRANSACTION;
+    -- Locks the row, and draws the next number, greater than all before. The clock is its floor, so that fences go on
+    -- growing where the row was removed, or an old copy of it came back.
+    INSERT INTO holdfast_locks (id, name, method, drawn) VALUES (p_id, p_name, p_method, v_now)
+    ON DUPLICATE KEY UPDATE drawn = GREATEST(drawn + 1, v_now);
+    SET v_now = {now};  -- that may have had to wait
+    SELECT l.drawn, l.method, l.nonce, l.expires, l.info, l.tickets,
+        COALESCE(l.departed_until > v_now AND FIND_IN_SET(p_nonce, l.departed), FALSE)
+    INTO v_drawn, v_method, v_nonce, v_expires, v_info, v_had_tickets, v_departed
+    FROM holdfast_locks l WHERE l.id = p_id FOR UPDATE;
+
+    step: BEGIN
+        -- Take out what has run out, whoever's it is: all dead waiters lapse at once. But who looks is alive, however
+        -- late: nobody has taken its place so far, so it keeps it. A lease that is being renewed just now is waited for.
+        IF v_nonce <> p_nonce AND v_expires <= v_now THEN
+            UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
+            SET v_nonce = NULL, v_has_purged = TRUE;
+        END IF;
+        IF v_had_tickets THEN
+            DELETE FROM holdfast_tickets WHERE id = p_id AND expires <= v_now AND nonce <> p_nonce;
+            SET v_has_purged = v_has_purged OR ROW_COUNT() > 0;
+            SELECT MAX(t.number) INTO v_mine FROM holdfast_tickets t
+            WHERE t.id = p_id AND t.nonce = p_nonce FOR UPDATE;
+        END IF;
+        IF v_method <> p_method THEN
+            IF v_nonce IS NOT NULL
+                OR (v_had_tickets AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE))
+            THEN
+                SET v_outcome = 'method', v_other = v_method;
+                LEAVE step;
+            END IF;
+            UPDATE holdfast_locks SET method = p_method WHERE id = p_id;
+        END IF;
+        IF v_departed AND v_mine IS NULL AND NOT v_nonce <=> p_nonce THEN
+            SET v_outcome = 'gone';
+            LEAVE step;
+        END IF;
+
+        IF v_had_tickets AND NOT p_exclusive THEN
+            SELECT COUNT(*), MIN(t.`limit`), MIN(t.info) INTO v_conflicts, v_other_limit, v_other
+            FROM holdfast_tickets t
+            WHERE t.id = p_id AND NOT t.exclusive AND NOT t.`limit` <=> p_limit AND t.nonce <> p_nonce FOR UPDATE;
+            IF v_conflicts > 0 THEN
+                SET v_outcome = 'limit';
+                LEAVE step;
+            END IF;
+        END IF;
+
+        -- The rule: in when fewer than the limit are ahead, and none of those is exclusive. Who is in the lock's row is
+        -- exclusive, and ahead of all.
+        IF v_nonce <> p_nonce THEN
+            SET v_outcome = 'wait', v_remaining = v_expires - v_now, v_other = v_info;
+        ELSEIF v_nonce IS NULL AND v_had_tickets THEN
+            SELECT MIN(t.number) INTO v_first FROM holdfast_tickets t
+            WHERE t.id = p_id AND t.exclusive AND (v_mine IS NULL OR t.number < v_mine) FOR UPDATE;
+            IF p_limit IS NOT NULL THEN
+                SET v_skip = p_limit - 1;
+                SELECT MIN(a.number) INTO v_last FROM (
+                    SELECT t.number FROM holdfast_tickets t
+                    WHERE t.id = p_id AND (v_mine IS NULL OR t.number < v_mine)
+                    ORDER BY t.number LIMIT v_skip, 1 FOR UPDATE
+                ) AS a;
+            END IF;
+            SET v_obstacle = COALESCE(LEAST(v_first, v_last), v_first, v_last);
+            IF v_obstacle IS NOT NULL THEN
+                SET v_outcome = 'wait';
+                SELECT t.expires - v_now, t.info INTO v_remaining, v_other FROM holdfast_tickets t
+                WHERE t.id = p_id AND t.number = v_obstacle FOR UPDATE;
+            END IF;
+        END IF;
+
+        IF v_outcome = 'in' THEN
+            -- Drawn once more if it was granted before: nobody has heard of that fence, and the row may be an old copy's.
+            IF p_exclusive THEN
+                UPDATE holdfast_locks
+                SET nonce = p_nonce, fence = v_drawn, expires = v_now + p_ttl, since = v_now, agent = p_agent, info = p_info
+                WHERE id = p_id;
+                SET v_nonce = p_nonce;
+                DELETE FROM holdfast_tickets WHERE id = p_id AND number = v_mine;
+            ELSEIF v_mine IS NULL THEN
+                INSERT INTO holdfast_tickets
+                    (id, number, name, nonce, fence, exclusive, `limit`, expires, since, agent, info)
+                VALUES (p_id, v_drawn, p_name, p_nonce, v_drawn, FALSE, p_limit, v_now + p_ttl, v_now, p_agent, p_info);
+            ELSE
+                UPDATE holdfast_tickets SET fence = v_drawn, expires = v_now + p_ttl, since = v_now
+                WHERE id = p_id AND number = v_mine;
+            END IF;
+        ELSEIF p_queue THEN
+            IF v_mine IS NULL THEN
+                SET v_mine = v_drawn;
+                INSERT INTO holdfast_tickets
+                    (id, number, name, nonce, fence, exclusive, `limit`, expires, since, agent, info)
+                VALUES (
+                    p_id, v_drawn, p_name, p_nonce, NULL, p_exclusive, p_limit, v_now + {waiter_lease}, v_now, p_agent, p_info
+                );
+            ELSE
+                UPDATE holdfast_tickets SET fence = NULL, expires = v_now + {waiter_lease}
+                WHERE id = p_id AND number = v_mine;
+            END IF;
+        END IF;
+        IF v_nonce IS NULL AND (v_has_purged OR (v_outcome = 'wait' AND p_queue)) THEN
+            CALL holdfast_wake(p_id, v_now);  -- something ahead of others may just have run out
+        END IF;
+    END;
+
+    SELECT COUNT(*) > 0, COALESCE(SUM(t.fence IS NULL AND (v_mine IS NULL OR t.number < v_mine)), 0)
+    INTO v_has_tickets, v_ahead FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
+    IF v_has_tickets <> v_had_tickets THEN
+        UPDATE holdfast_locks SET tickets = v_has_tickets WHERE id = p_id;
+    END IF;
+    COMMIT;
+    SELECT v_outcome, v_drawn, v_ahead, v_remaining, v_other_limit, v_other;
+END//
+
+DROP PROCEDURE IF EXISTS holdfast_leave//
+-- Release or withdraw a ticket, and let who is next know. Answers whether it was in until now.
+--
+-- `p_unheard`: an enter of this ticket got no answer, and may still be on its way on another connection. Then it is
+-- remembered for a while that the ticket has left.
+CREATE PROCEDURE holdfast_leave(
+    p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_unheard BOOLEAN
+) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now BIGINT DEFAULT {now};
+    DECLARE v_expires BIGINT;
+    DECLARE v_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
+    DECLARE v_was_in, v_is_gone BOOLEAN DEFAULT FALSE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+
+    START TRANSACTION;
+    IF p_unheard THEN
+        INSERT INTO holdfast_locks (id, name, method, drawn, departed, departed_until)
+        VALUES (p_id, p_name, 'unique', v_now, p_nonce, v_now + {waiter_lease})
+        ON DUPLICATE KEY UPDATE
+            drawn = GREATEST(drawn + 1, v_now),  -- as every step does that may not be forgotten: holdfast_reap
+            departed = CONCAT_WS(',', IF(departed_until > v_now, departed, NULL), p_nonce),
+            departed_until = v_now + {waiter_lease};
+        SET v_now = {now};
+    END IF;
+    SELECT MAX(l.nonce), MAX(l.expires) INTO v_nonce, v_expires FROM holdfast_locks l WHERE l.id = p_id FOR UPDATE;
+    SET v_now = {now};
+    IF v_nonce = p_nonce THEN
+        UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
+        SET v_was_in = v_expires > v_now, v_is_gone = TRUE, v_nonce = NULL;
+    ELSE
+        SELECT COUNT(*) > 0, COALESCE(MAX(t.fence IS NOT NULL AND t.expires > v_now), FALSE) INTO v_is_gone, v_was_in
+        FROM holdfast_tickets t WHERE t.id = p_id AND t.nonce = p_nonce FOR UPDATE;
+        DELETE FROM holdfast_tickets WHERE id = p_id AND nonce = p_nonce;
+    END IF;
+    IF v_is_gone THEN
+        IF v_nonce IS NULL OR v_expires <= v_now THEN
+            CALL holdfast_wake(p_id, v_now);
+        END IF;
+        UPDATE holdfast_locks SET tickets = EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id) WHERE id = p_id;
+    END IF;
+    COMMIT;
+    SELECT v_was_in;
+END//
+
+DROP PROCEDURE IF EXISTS holdfast_break//
+-- End exactly the lease with this fence, and let who is next know. Answers whether there was one.
+CREATE PROCEDURE holdfast_break(p_id BINARY(32), p_fence BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_fence BIGINT;
+    DECLARE v_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
+    DECLARE v_is_gone BOOLEAN DEFAULT FALSE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+
+    START TRANSACTION;
+    SELECT MAX(l.nonce), MAX(l.fence) INTO v_nonce, v_fence FROM holdfast_locks l WHERE l.id = p_id FOR UPDATE;
+    IF v_nonce IS NOT NULL AND v_fence = p_fence THEN
+        UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
+        SET v_is_gone = TRUE;
+    ELSE
+        DELETE FROM holdfast_tickets WHERE id = p_id AND fence = p_fence;
+        SET v_is_gone = ROW_COUNT() > 0;
+    END IF;
+    IF v_is_gone THEN
+        CALL holdfast_wake(p_id, {now});
+        UPDATE holdfast_locks SET tickets = EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id) WHERE id = p_id;
+    END IF;
+    COMMIT;
+    SELECT v_is_gone;
+END//
+
+DROP PROCEDURE IF EXISTS holdfast_reap//
+-- Remove locks that nobody has used for an hour, of those whose turn it is: names are hashed, so the rows behind any one
+-- are as good as any others. Each is looked at again once its row is locked: it may have been used a moment ago.
+CREATE PROCEDURE holdfast_reap(p_from BINARY(32)) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now BIGINT DEFAULT {now};
+    DECLARE v_id BINARY(32);
+    DECLARE v_idle INT;
+    DECLARE v_done BOOLEAN DEFAULT FALSE;
+    DECLARE candidates CURSOR FOR
+        SELECT c.id FROM (SELECT l.id, l.drawn, l.nonce, l.expires FROM holdfast_locks l
+            WHERE l.id >= p_from ORDER BY l.id LIMIT {reap_rows}) AS c
+        WHERE c.drawn < v_now - {fence_idle} AND (c.nonce IS NULL OR c.expires <= v_now)
+        AND NOT EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = c.id AND t.expires > v_now);
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = TRUE;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+
+    OPEN candidates;
+    sweep: LOOP
+        FETCH candidates INTO v_id;
+        IF v_done THEN
+            LEAVE sweep;
+        END IF;
+        START TRANSACTION;
+        SELECT COUNT(*) INTO v_idle FROM holdfast_locks l
+        WHERE l.id = v_id AND l.drawn < v_now - {fence_idle} AND (l.nonce IS NULL OR l.expires <= v_now) FOR UPDATE;
+        IF v_idle > 0 THEN
+            DELETE FROM holdfast_tickets WHERE id = v_id AND expires <= v_now;
+            SELECT COUNT(*) INTO v_idle FROM holdfast_tickets t WHERE t.id = v_id FOR UPDATE;
+            IF v_idle = 0 THEN
+                DELETE FROM holdfast_locks WHERE id = v_id;
+            END IF;
+        END IF;
+        COMMIT;
+    END LOOP;
+    CLOSE candidates;
+END//
+
+DELIMITER ;
+
+-- Last, so that who finds it finds all the rest.
+INSERT IGNORE INTO holdfast_schema VALUES ({version});

@@ -1,0 +1,200 @@
+"""A connection that is ended, a server that crashes or hangs: no lease is lost, nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from holdfast import BackendUnavailable, OutcomeUnknown
+from tests.support.mysql.servers import Server
+from tests.support.processes import eventually
+
+Open = Callable[[str], holdfast.Client]
+TTL = 6.0
+
+
+@contextlib.contextmanager
+def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
+    """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
+    got: list[holdfast.Lease] = []
+
+    def take() -> None:
+        lease = client.lock(name, ttl=TTL).acquire(timeout=40)
+        assert lease is not None
+        got.append(lease)
+
+    events: list[str] = []
+    client.subscribe(lambda event: events.append(event.kind))
+    thread = threading.Thread(target=take)
+    thread.start()
+    eventually(lambda: "waiting" in events)  # it has been answered: from here on it waits, whatever happens
+    yield got
+    thread.join(50)
+    assert got
+    got[0].release()
+
+
+@pytest.fixture
+def hold(url: str, client_of: Open) -> holdfast.Lease:
+    lease = client_of(url).lock("a", ttl=TTL).acquire(timeout=0)
+    assert lease is not None
+    return lease
+
+
+def test_a_holder_whose_connections_are_ended_keeps_its_lease(
+    server: Server, database: str, hold: holdfast.Lease
+) -> None:
+    assert server.terminate(database)
+
+    hold.renew()
+    assert server.terminate(database)
+    hold.release()
+
+
+def test_a_waiter_whose_connections_are_ended_keeps_its_place(
+    server: Server, database: str, url: str, hold: holdfast.Lease, client_of: Open
+) -> None:
+    with waiting(client_of(url), "a") as got:
+        assert server.terminate(database)
+        assert client_of(url).lock("a").acquire(timeout=0) is None
+
+        hold.release()
+
+    assert got[0].fence > hold.fence
+
+
+def test_a_lease_and_a_place_in_line_outlast_a_crash_of_the_server(own_server: Server, client_of: Open) -> None:
+    holder, waiter = client_of(own_server.url), client_of(own_server.url)
+    lease = holder.lock("kept", ttl=30).acquire(timeout=0)
+    assert lease is not None
+
+    with waiting(waiter, "kept") as got:
+        own_server.kill()
+        with pytest.raises(BackendUnavailable):
+            client_of(own_server.url).lock("kept").acquire(timeout=0)
+        own_server.start()
+        lease.renew()
+        assert client_of(own_server.url).lock("kept").acquire(timeout=0) is None
+        lease.release()
+
+    assert got[0].fence > lease.fence
+
+
+def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_undone(
+    own_server: Server, client_of: Open
+) -> None:
+    client = client_of(own_server.url)
+    with client.lock("hung"):
+        pass
+
+    own_server.stop()
+    try:
+        began = time.monotonic()
+        with pytest.raises(OutcomeUnknown):
+            client.lock("hung", ttl=60).acquire(timeout=0)
+        assert time.monotonic() - began < 4
+    finally:
+        own_server.resume()
+
+    with client_of(own_server.url).lock("hung", timeout=15):
+        pass
+
+
+async def _cancelled_while_hung(server: Server) -> None:
+    async with holdfast.AsyncClient(server.url) as client:
+        async with client.lock("hung"):
+            pass
+        server.stop()
+        try:
+            task = asyncio.create_task(client.lock("hung", ttl=60).acquire(timeout=10))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            server.resume()
+        async with client.lock("hung", timeout=15):
+            pass
+
+
+def test_a_task_that_is_cancelled_while_the_server_hangs_leaves_nothing_behind(own_server: Server) -> None:
+    asyncio.run(_cancelled_while_hung(own_server))
+
+
+@pytest.mark.parametrize("method", ["unique", "version"])
+def test_a_statement_on_its_way_does_not_take_the_lock_for_nobody(
+    server: Server, database: str, client_of: Open, method: str
+) -> None:
+    client = client_of(server.url_of(database, method=method))
+    with client.lock("a"):
+        pass
+
+    with contextlib.closing(server.connect(database)) as blocker, blocker.cursor() as cursor:
+        blocker.begin()
+        cursor.execute("SELECT * FROM holdfast_locks FOR UPDATE")  # the enter gets as far as this row, and hangs there
+        with pytest.raises((BackendUnavailable, OutcomeUnknown)):
+            client.lock("a", ttl=60).acquire(timeout=0)
+        blocker.rollback()
+
+    with client_of(server.url_of(database, method=method)).lock("a", timeout=15):
+        pass
+
+
+def test_idle_connections_that_the_server_has_closed_are_noticed_before_they_are_used(
+    own_server: Server, client_of: Open
+) -> None:
+    own_server.run("SET GLOBAL wait_timeout = 1")
+    try:
+        client = client_of(own_server.url)
+        lease = client.lock("idle", ttl=30).acquire(timeout=0)
+        assert lease is not None
+        assert own_server.clients("locks")
+        eventually(lambda: not own_server.clients("locks"))
+
+        lease.release()
+    finally:
+        own_server.run("SET GLOBAL wait_timeout = 28800")
+
+
+def test_nobody_listens_there(own_server: Server) -> None:
+    own_server.kill()
+    try:
+        with pytest.raises(BackendUnavailable), holdfast.Client(own_server.url) as client:
+            client.lock("a").acquire(timeout=0)
+    finally:
+        own_server.start()
+
+
+def test_too_many_connections_is_an_outage(own_server: Server, client_of: Open) -> None:
+    own_server.run("CREATE USER IF NOT EXISTS few@'127.0.0.1' WITH MAX_USER_CONNECTIONS 1")
+    own_server.run("GRANT ALL ON locks.* TO few@'127.0.0.1'")
+    url = own_server.url_of(user="few")
+    with client_of(url).lock("few"), pytest.raises(BackendUnavailable, match="max_user_connections"):
+        client_of(url).lock("few").acquire(timeout=0)
+
+
+def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, client_of: Open) -> None:
+    client = client_of(url)
+    with client.lock("b"):
+        pass
+
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover (in the child)
+        status = 1
+        with contextlib.suppress(BaseException), client.lock("b", timeout=0):
+            status = 0 if client.lock("a").acquire(timeout=0) is None else 2
+        os._exit(status)
+    _, ended = os.waitpid(pid, 0)
+
+    assert os.waitstatus_to_exitcode(ended) == 0
+    with client.lock("b", timeout=0):
+        pass
+    hold.renew()
+    hold.release()

@@ -1,0 +1,83 @@
+"""MySQL's own server: what MariaDB does not prove. Give the path of its mysqld in HOLDFAST_TEST_MYSQL."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import NameConflict
+from tests.support.mysql.servers import MYSQLD, Server, running
+
+Open = Callable[[str], holdfast.Client]
+
+
+@pytest.fixture(scope="module")
+def mysql() -> Iterator[Server]:
+    if MYSQLD is None:
+        pytest.skip("MySQL's own server is in no distribution: set HOLDFAST_TEST_MYSQL to the path of a mysqld")
+    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-") as folder:
+        Path(folder).chmod(0o755)
+        with running(Server(Path(folder) / "server", mysqld=MYSQLD)) as server:
+            yield server
+
+
+@pytest.mark.parametrize("method", ["unique", "row", "version"])
+def test_locks_exclude_wait_renew_and_break(mysql: Server, client_of: Open, method: str) -> None:
+    client, other = (client_of(mysql.url_of(method=method)) for _ in range(2))
+    fences: list[int] = []
+
+    def take_turns(mine: holdfast.Client) -> None:
+        for _ in range(10):
+            with mine.lock(method, timeout=60) as lease:
+                fences.append(lease.fence)
+
+    threads = [threading.Thread(target=take_turns, args=(one,)) for one in (client, other, client)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+
+    assert len(fences) == 30
+    assert fences == sorted(set(fences))
+    lease = client.lock(method, ttl=30).acquire(timeout=0)
+    assert lease is not None
+    lease.renew()
+    assert other.lock(method).acquire(timeout=1.2) is None
+    assert [one.fence for one in client.inspect(method).holders] == [lease.fence]
+    assert other.break_lock(method, fence=lease.fence)
+    with other.lock(method, timeout=10):
+        pass
+
+
+def test_readers_permits_and_methods(mysql: Server, client_of: Open) -> None:
+    one, two, three = (client_of(mysql.url) for _ in range(3))
+
+    with one.rwlock("book").read(), two.rwlock("book").read():
+        assert three.rwlock("book").write().acquire(timeout=0.2) is None
+        with pytest.raises(NameConflict):
+            client_of(mysql.url_of(method="version")).lock("book").acquire(timeout=0)
+    with one.semaphore("pool", limit=2), two.semaphore("pool", limit=2):
+        assert three.semaphore("pool", limit=2).acquire(timeout=0) is None
+    with three.rwlock("book", timeout=5).write():
+        rows = mysql.rows("SELECT name, holder, since_utc FROM holdfast_locks WHERE holder IS NOT NULL")
+        assert [name for name, _, _ in rows] == ["book"]
+
+
+def test_only_locks_that_nobody_uses_any_more_are_forgotten(mysql: Server, client_of: Open) -> None:
+    client = client_of(mysql.url)
+    for name in ("old 1", "old 2", "old 3"):
+        with client.lock(name):
+            pass
+    with client.lock("held"):
+        mysql.rows("UPDATE holdfast_locks SET drawn = 1 WHERE name LIKE %s OR name = 'held'", ("old%",))
+
+        mysql.rows("CALL holdfast_reap(REPEAT(x'00', 32))")
+
+        left = {name for (name,) in mysql.rows("SELECT name FROM holdfast_locks")}
+        assert "held" in left
+        assert not {name for name in left if name.startswith("old")}

@@ -1,0 +1,182 @@
+"""`method=row`: what is waited for is not what is believed. A gate that opens early lets nobody in early."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from holdfast import LockLost
+from holdfast.backends.mysql.blocking import create_tables
+from holdfast.url import parse
+from tests.support.mysql.servers import Server
+from tests.support.processes import eventually
+
+Open = Callable[[str], holdfast.Client]
+TTL = 4.0
+
+
+@pytest.fixture
+def url(server: Server, database: str) -> str:
+    found = server.url_of(database, method="row")
+    create_tables(parse(found))
+    return found
+
+
+def gate_of_holder(server: Server, database: str) -> int:
+    """The connection by which the holder has its gate."""
+    nonce = server.value("SELECT nonce FROM holdfast_locks WHERE nonce IS NOT NULL", database=database)
+    return int(server.value("SELECT IS_USED_LOCK(%s)", (f"holdfast:{nonce}",), database=""))
+
+
+def at_the_gate(server: Server, database: str) -> int:
+    """How many wait inside the server."""
+    sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = %s AND info LIKE %s"
+    return int(server.value(sql, (database, "SELECT id FROM holdfast_gates%"), database=""))
+
+
+def test_who_waits_does_it_inside_the_server_and_is_let_in_at_once(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    lease = client_of(url).lock("a", ttl=30).acquire(timeout=0)
+    assert lease is not None
+    got: list[tuple[float, int]] = []
+
+    def take() -> None:
+        with client_of(url).lock("a", timeout=30) as second:
+            got.append((time.monotonic(), second.fence))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    eventually(lambda: at_the_gate(server, database) == 1)
+    before = server.questions()
+    time.sleep(1.0)
+    assert server.questions() - before < 10, "nobody asks in the meantime"
+    released = time.monotonic()
+    lease.release()
+    thread.join(30)
+
+    ((entered, fence),) = got
+    assert entered - released < 5
+    assert fence > lease.fence
+
+
+def test_a_gate_that_a_dropped_connection_opens_lets_nobody_in_before_the_lease_is_over(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    holder, other = client_of(url), client_of(url)
+    lease = holder.lock("a", ttl=TTL, renew=False).acquire(timeout=0)
+    assert lease is not None
+
+    server.rows(f"KILL {gate_of_holder(server, database)}", database="")
+
+    assert other.lock("a").acquire(timeout=0) is None
+    assert other.lock("a").acquire(timeout=0.5) is None
+    next_one = other.lock("a").acquire(timeout=30)
+    assert next_one is not None
+    assert lease.lost, "before anybody else had it"
+    assert next_one.fence > lease.fence
+    next_one.release()
+
+
+def test_a_holder_that_has_lost_its_gate_learns_of_it_at_its_next_renewal(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    lease = client_of(url).lock("a", ttl=TTL, on_lost="event").acquire(timeout=0)
+    assert lease is not None
+    server.rows(f"KILL {gate_of_holder(server, database)}", database="")
+
+    assert lease.wait_lost(30)
+
+    with pytest.raises(LockLost, match="gate was lost"):
+        lease.check()
+    with client_of(url).lock("a", timeout=30):
+        pass
+
+
+def test_a_timeout_of_a_fraction_of_a_second_is_kept(url: str, client_of: Open) -> None:
+    with client_of(url).lock("a", ttl=30):
+        began = time.monotonic()
+        assert client_of(url).lock("a").acquire(timeout=1.3) is None
+        assert 1.2 < time.monotonic() - began < 8
+
+
+async def _cancel(server: Server, database: str, url: str) -> None:
+    async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as other, holder.lock("a", ttl=30):
+        task = asyncio.create_task(other.lock("a").acquire())
+        while not at_the_gate(server, database):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while at_the_gate(server, database):
+            await asyncio.sleep(0.01)
+
+
+def test_a_cancelled_wait_ends_inside_the_server_too(server: Server, database: str, url: str) -> None:
+    asyncio.run(asyncio.wait_for(_cancel(server, database, url), 30))
+
+
+_HOLDER = """
+import sys, time, holdfast
+lease = holdfast.Client(sys.argv[1]).lock("a", ttl=3).acquire(timeout=10)
+print(lease.fence, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_holder_that_is_stopped_does_not_keep_its_gate_for_longer_than_its_lease(url: str, client_of: Open) -> None:
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, url], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            fence = int(process.stdout.readline())
+            os.kill(process.pid, signal.SIGSTOP)
+
+            lease = client_of(url).lock("a").acquire(timeout=30)
+
+            assert lease is not None
+            assert lease.fence > fence
+            lease.release()
+        finally:
+            process.kill()
+
+
+def test_who_is_stopped_at_the_gate_before_it_has_a_lease_is_sent_away(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    with client.lock("a"):
+        pass
+    stopped = server.connect(database)
+    with stopped.cursor() as cursor:  # as far as a client gets before the lease
+        nonce = "f" * 32
+        cursor.execute("SELECT GET_LOCK(%s, 0)", (f"holdfast:{nonce}",))
+        stopped.begin()
+        cursor.execute("SELECT id FROM holdfast_gates FOR UPDATE")
+        cursor.execute("UPDATE holdfast_gates SET nonce = %s", (nonce,))
+
+        lease = client.lock("a").acquire(timeout=30)
+
+        assert lease is not None
+        lease.release()
+
+
+def test_a_broken_lock_is_free_at_once(url: str, client_of: Open) -> None:
+    holder, operator = client_of(url), client_of(url)
+    lease = holder.lock("a", ttl=60, on_lost="event", renew=False).acquire(timeout=0)
+    assert lease is not None
+
+    assert operator.break_lock("a", fence=lease.fence)
+
+    with operator.lock("a", timeout=10) as next_one:
+        assert next_one.fence > lease.fence
+    with pytest.raises(LockLost):
+        lease.release()

@@ -1,0 +1,121 @@
+"""A wall clock that is set, and a disk that is full."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import BackendError
+from tests.support.mysql.servers import Server, running
+from tests.support.processes import eventually
+from tests.support.redis.clock import WallClock
+
+Open = Callable[[str], holdfast.Client]
+METHODS = ["unique", "row", "version"]
+
+
+@pytest.fixture(scope="module")
+def moved() -> Iterator[tuple[Server, WallClock]]:
+    """A server whose wall clock can be set."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-") as folder:
+        Path(folder).chmod(0o755)
+        clock = WallClock(Path(folder) / "clock")
+        with running(Server(Path(folder) / "server", environment=clock.environment)) as server:
+            yield server, clock
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_clock_that_is_set_back_neither_ends_a_lease_nor_takes_a_fence_back(
+    moved: tuple[Server, WallClock], client_of: Open, method: str
+) -> None:
+    server, clock = moved
+    client, other = (client_of(server.url_of(method=method)) for _ in range(2))
+    with client.lock("back") as first:
+        pass
+    lease = client.lock("back", ttl=20).acquire(timeout=0)
+    assert lease is not None
+
+    clock.step(-3600)
+
+    assert lease.fence > first.fence
+    assert other.lock("back").acquire(timeout=0) is None
+    lease.renew()
+    lease.release()
+    with other.lock("back", timeout=5) as after:
+        assert after.fence > lease.fence
+    clock.step(3600)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_clock_that_is_set_forward_ends_leases_early_and_the_fence_tells(
+    moved: tuple[Server, WallClock], client_of: Open, method: str
+) -> None:
+    server, clock = moved
+    client, other = (client_of(server.url_of(method=method)) for _ in range(2))
+    lease = client.lock("forward", ttl=20, renew=False).acquire(timeout=0)
+    assert lease is not None
+
+    clock.step(60)
+
+    with other.lock("forward", timeout=20) as after:
+        assert after.fence > lease.fence
+    with pytest.raises(holdfast.LockLost):
+        lease.release()
+    clock.step(-60)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of its own, with little room."""
+    if os.getuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192m,mode=777", "tmpfs", folder], check=False)
+    if done.returncode:
+        pytest.skip("this machine lets nobody mount a tmpfs")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_is_an_outage_and_takes_no_lease_back(client_of: Open) -> None:
+    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with small_disk(folder), running(Server(folder / "server")) as server:
+            client = client_of(server.url)
+            lease = client.lock("kept", ttl=90).acquire(timeout=0)
+            assert lease is not None
+            ballast = folder / "ballast"
+            with open(ballast, "wb") as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(b"\0" * 65536)
+                    file.flush()
+
+            # The tables have some room left inside. Then the server says that it is full, or it ends, as it likes.
+            with pytest.raises(BackendError):
+                for number in range(20000):
+                    with client.lock(f"{number}:{'x' * 480}", meta={"pad": "y" * 8000}):
+                        pass
+            ballast.unlink()
+            server.revive()
+
+            def works() -> bool:
+                with contextlib.suppress(BackendError), client.lock("again", timeout=0):
+                    return True
+                return False
+
+            eventually(works)
+            assert client.inspect("kept").holders[0].fence == lease.fence
+            assert client_of(server.url).lock("kept").acquire(timeout=0) is None
+            lease.renew()
+            lease.release()
+            client.close()

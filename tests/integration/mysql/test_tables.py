@@ -1,0 +1,343 @@
+"""Names that look alike, settings of other people, rights that are missing, tables that come and go."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from pymysql.constants import CLIENT
+
+import holdfast
+from holdfast import BackendUnavailable, ConfigurationError, NameConflict
+from holdfast.backends.mysql.blocking import create_tables
+from holdfast.backends.mysql.schema import ddl
+from holdfast.guarantees import Exclusion
+from holdfast.url import parse
+from tests.support.mysql.servers import Server
+from tests.support.redis.certificates import Certificates
+
+Open = Callable[[str], holdfast.Client]
+METHODS = ["unique", "row", "version"]
+
+
+@pytest.fixture
+def user(server: Server) -> str:
+    """Somebody without any right."""
+    name = f"user_{uuid.uuid4().hex[:8]}"
+    server.run(f"CREATE USER {name}@'127.0.0.1'")
+    return name
+
+
+@pytest.fixture
+def own_user(own_server: Server) -> str:
+    """Somebody with all rights in the database, and none beyond."""
+    own_server.run("CREATE USER IF NOT EXISTS app@'127.0.0.1'", "GRANT ALL ON locks.* TO app@'127.0.0.1'")
+    return "app"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_names_that_look_alike_are_different_locks(server: Server, database: str, client_of: Open, method: str) -> None:
+    names = [
+        "a",
+        "A",
+        "a ",
+        " a",
+        "a\t",
+        "á",
+        "a\u0301",
+        "à",
+        "\uff41",
+        "a\0",
+        "ß",
+        "ss",
+        "'",
+        '"',
+        "\\",
+        "%",
+        "_",
+        "😀",
+    ]
+    names.append("😀" * 512)
+    client = client_of(server.url_of(database, method=method))
+
+    leases = [client.lock(name).acquire(timeout=0) for name in names]
+
+    assert all(leases)
+    assert sorted(info.name for info in client.locks()) == sorted(names)
+    assert [client.inspect(name).name for name in names] == names
+    assert [info.name for info in client.locks("a")] == ["a", "a\0", "a\t", "a ", "a\u0301"]
+    for lease in leases:
+        assert lease is not None
+        lease.release()
+
+
+def test_what_a_dba_sees(server: Server, database: str, url: str, client_of: Open) -> None:
+    lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=0)
+    assert lease is not None
+
+    ((name, holder, fence, age, left, info),) = server.rows(
+        "SELECT name, holder, fence, TIMESTAMPDIFF(SECOND, since_utc, UTC_TIMESTAMP()), "
+        "TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), expires_utc), info FROM holdfast_locks WHERE holder IS NOT NULL",
+        database=database,
+    )
+
+    assert (name, fence) == ("report", lease.fence)
+    assert holder.endswith(" MainThread")
+    assert '"job": 7' in info
+    assert 0 <= age <= 20
+    assert 10 < left <= 30
+    lease.release()
+    assert server.value("SELECT holder FROM holdfast_locks", database=database) is None
+
+
+@pytest.fixture(
+    params=[
+        "transaction_isolation = 'SERIALIZABLE'",
+        "transaction_isolation = 'READ-UNCOMMITTED'",
+        "autocommit = 0",
+        "completion_type = 'CHAIN'",
+        "sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,TRADITIONAL,SIMULTANEOUS_ASSIGNMENT,HIGH_NOT_PRECEDENCE'",
+        "sql_mode = ''",
+        "time_zone = '+05:45'",
+        "character_set_server = 'latin1'",
+        "transaction_read_only = 1",
+        "innodb_snapshot_isolation = 1",
+    ]
+)
+def odd_server(request: pytest.FixtureRequest, own_server: Server, own_user: str) -> Iterator[Server]:
+    """With a default that other people like."""
+    assert own_user, "which has been made by now: it is not every default that lets one"
+    name = request.param.partition(" ")[0].replace("transaction_isolation", "tx_isolation")
+    name = name.replace("transaction_read_only", "tx_read_only")
+    before = own_server.value(f"SELECT @@GLOBAL.{name}")
+    own_server.run(f"SET GLOBAL {name} ={request.param.partition('=')[2]}")
+    yield own_server
+    with own_server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION tx_read_only = 0, autocommit = 1, completion_type = 0")
+        cursor.execute(f"SET GLOBAL {name} = %s", (before,))
+
+
+def test_settings_of_the_server_do_not_matter(odd_server: Server, own_user: str, client_of: Open) -> None:
+    url = odd_server.url_of(user=own_user)
+    fences: list[int] = []
+
+    def take_turns() -> None:
+        lock = client_of(url).lock("odd ' \\ é", timeout=60)
+        for _ in range(10):
+            with lock as lease:
+                fences.append(lease.fence)
+
+    threads = [threading.Thread(target=take_turns) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+
+    assert len(fences) == 40
+    assert fences == sorted(set(fences))
+
+
+def test_a_server_that_takes_no_writes_is_named_as_such(own_server: Server, own_user: str, client_of: Open) -> None:
+    url = own_server.url_of(user=own_user)
+    lease = client_of(url).lock("read-only", ttl=60).acquire(timeout=0)
+    assert lease is not None
+    own_server.run("SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(BackendUnavailable, match="takes no writes"):
+            client_of(url).lock("read-only").acquire(timeout=0)
+    finally:
+        own_server.run("SET GLOBAL read_only = 0")
+    lease.release()
+
+
+@pytest.mark.parametrize("setting", [0, 2])
+def test_a_server_that_may_forget_promises_less(own_server: Server, client_of: Open, setting: int) -> None:
+    client = client_of(own_server.url)
+    own_server.run(f"SET GLOBAL innodb_flush_log_at_trx_commit = {setting}")
+    try:
+        with client.lock("forgetful"):
+            assert client.guarantees.exclusion is Exclusion.BEST_EFFORT
+    finally:
+        own_server.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+
+
+def test_a_binary_log_of_statements_is_no_obstacle(own_server: Server, own_user: str, client_of: Open) -> None:
+    own_server.restart("--log-bin", "--binlog-format=STATEMENT")
+    try:
+        client = client_of(own_server.url_of(user=own_user))
+        with client.lock("logged"), client.semaphore("permits", limit=2):
+            assert client_of(own_server.url).lock("logged").acquire(timeout=0.2) is None
+    finally:
+        own_server.restart()
+
+
+def test_a_user_who_may_not_create_tables_is_told_what_to_do(
+    server: Server, database: str, user: str, client_of: Open
+) -> None:
+    url = server.url_of(database, user=user)
+    with pytest.raises(ConfigurationError, match="Access denied"):
+        client_of(url).lock("a").acquire(timeout=0)
+
+    server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {user}@'127.0.0.1'")
+    with pytest.raises(ConfigurationError, match="holdfast init --print"):
+        client_of(url).lock("a").acquire(timeout=0)
+
+    words = ["mariadb", "--no-defaults", "-uroot", f"--socket={server.socket}"]
+    subprocess.run(words, input=ddl(parse(url)).encode(), check=True, timeout=60)
+    server.run(f"GRANT EXECUTE ON {database}.* TO {user}@'127.0.0.1'")
+    for method in METHODS:
+        with client_of(server.url_of(database, user=user, method=method)).lock(method, timeout=0):
+            pass
+    with client_of(url).rwlock("shared").read():
+        pass
+
+
+def test_tables_can_be_created_beforehand_and_more_than_once(server: Server, database: str, url: str) -> None:
+    create_tables(parse(url))
+    create_tables(parse(url))
+
+    assert server.value("SELECT MAX(version) FROM holdfast_schema", database=database) == 1
+
+
+def test_many_who_create_the_tables_at_once_agree(url: str, client_of: Open) -> None:
+    fences: list[int] = []
+
+    def take() -> None:
+        with client_of(url).lock("a", timeout=60) as lease:
+            fences.append(lease.fence)
+
+    threads = [threading.Thread(target=take) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+
+    assert len(set(fences)) == 6
+
+
+def test_tables_that_somebody_dropped_are_made_again(server: Server, database: str, url: str, client_of: Open) -> None:
+    client = client_of(url)
+    with client.lock("a") as before:
+        pass
+    server.rows("DROP TABLE holdfast_locks", database=database)
+    with client.lock("a", timeout=0) as then:
+        assert then.fence > before.fence
+    server.rows("DROP PROCEDURE holdfast_leave", database=database)
+    with client.rwlock("b").read():
+        pass
+    server.rows(f"DROP DATABASE {database}", database="")
+    server.rows(f"CREATE DATABASE {database}", database="")
+
+    with client_of(url).lock("a", timeout=0) as after:
+        assert after.fence > then.fence
+
+
+def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, database: str, url: str, client_of: Open) -> None:
+    with client_of(url).lock("a"):
+        pass
+    server.rows("INSERT INTO holdfast_schema VALUES (99)", database=database)
+
+    with pytest.raises(ConfigurationError, match="newer holdfast"):
+        client_of(url).lock("a").acquire(timeout=0)
+
+
+def test_only_locks_that_nobody_uses_any_more_are_forgotten(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    lease, shared = client.lock("held").acquire(timeout=0), client.rwlock("shared").read().acquire(timeout=0)
+    assert lease is not None
+    assert shared is not None
+    for name in ("old", "older", "new"):
+        with client.lock(name):
+            pass
+    server.rows("UPDATE holdfast_locks SET drawn = 1 WHERE name <> 'new'", database=database)
+
+    server.rows("CALL holdfast_reap(REPEAT(x'00', 32))", database=database)
+
+    left = server.rows("SELECT name FROM holdfast_locks ORDER BY name", database=database)
+    assert left == [("held",), ("new",), ("shared",)]
+    lease.release()
+    shared.release()
+
+
+@pytest.mark.parametrize("theirs", METHODS)
+@pytest.mark.parametrize("ours", METHODS)
+def test_two_methods_do_not_share_a_lock(
+    server: Server, database: str, client_of: Open, ours: str, theirs: str
+) -> None:
+    if ours == theirs:
+        return
+    other = client_of(server.url_of(database, method=theirs))
+    client = client_of(server.url_of(database, method=ours))
+
+    with other.lock("a") as before, pytest.raises(NameConflict, match=f"in use with method={theirs}"):
+        client.lock("a").acquire(timeout=0)
+
+    with client.lock("a", timeout=0) as after:
+        assert after.fence > before.fence
+
+
+@pytest.mark.parametrize("method", ["row", "version"])
+def test_readers_count_as_another_method_too(server: Server, database: str, client_of: Open, method: str) -> None:
+    client = client_of(server.url_of(database, method=method))
+
+    reader = client_of(server.url_of(database)).rwlock("a").read()
+    with reader, pytest.raises(NameConflict, match="in use with method=unique"):
+        client.lock("a").acquire(timeout=0)
+
+    with client.lock("a", timeout=0):
+        pass
+
+
+def test_a_socket_will_do(server: Server, database: str, client_of: Open) -> None:
+    with client_of(f"mariadb://root@/{database}?socket={server.socket}").lock("a", timeout=0):
+        assert client_of(server.url_of(database)).lock("a").acquire(timeout=0) is None
+
+
+def test_tls_is_required_where_it_is_asked_for(own_server: Server, client_of: Open) -> None:
+    folder = own_server.folder / "certificates"
+    made = Certificates(folder)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    with pytest.raises(BackendUnavailable, match="SSL"):
+        client_of(own_server.url_of(tls="yes", ca_certs=str(made.ca))).lock("tls").acquire(timeout=0)
+    own_server.restart(f"--ssl-ca={made.ca}", f"--ssl-cert={made.server}", f"--ssl-key={made.server_key}")
+    try:
+        good = own_server.url_of(tls="yes", ca_certs=str(made.ca))
+        with client_of(good).lock("tls", timeout=0):
+            assert client_of(own_server.url).lock("tls").acquire(timeout=0.1) is None, "preferred: without a look at it"
+        with pytest.raises(BackendUnavailable, match="certificate"):
+            client_of(own_server.url_of(tls="yes", ca_certs=str(made.other_ca))).lock("tls").acquire(timeout=0)
+        with client_of(own_server.url_of(tls="yes", verify="none")).lock("tls", timeout=0):
+            pass
+    finally:
+        own_server.restart()
+
+
+def test_a_connection_of_the_driver_or_a_function_will_do_in_place_of_a_url(server: Server, database: str) -> None:
+    made: list[Any] = []
+
+    def connect() -> Any:
+        made.append(server.connect(database, client_flag=CLIENT.FOUND_ROWS))  # as some frameworks do
+        return made[-1]
+
+    own = server.connect(database)
+    with holdfast.Client(own) as client, holdfast.Client(connect, method="unique") as other:
+        with client.lock("a"):
+            assert other.lock("a").acquire(timeout=0) is None
+            assert len(made) == 1
+        with other.rwlock("b").read(), other.semaphore("c", limit=2):
+            pass
+    with own.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    own.close()
+    with (
+        holdfast.Client(cast("Any", made.copy)) as broken,
+        pytest.raises(ConfigurationError, match="connection of PyMySQL"),
+    ):
+        broken.lock("a").acquire(timeout=0)

@@ -1,0 +1,86 @@
+"""Many who wait: in order, and without loading the server with every one of them. Many who renew."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from tests.support.mysql import shared
+from tests.support.mysql.servers import Server
+from tests.support.processes import eventually
+
+Open = Callable[[str], holdfast.Client]
+
+
+class Crowd:
+    """Threads that wait for one lock; `served` is the order in which they got it."""
+
+    def __init__(self, client: holdfast.Client) -> None:
+        self._client = client
+        self._threads: list[threading.Thread] = []
+        self.served: list[int] = []
+
+    def grow(self, number: int) -> None:
+        while len(self._threads) < number:
+            place = len(self._threads)
+            self._threads.append(threading.Thread(target=self._take, args=(place,)))
+            self._threads[-1].start()
+            eventually(lambda: len(self._client.inspect("crowd").waiters) == len(self._threads))
+
+    def _take(self, place: int) -> None:
+        with self._client.lock("crowd", ttl=30, timeout=100):
+            self.served.append(place)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(100)
+
+
+def load(server: Server, seconds: float) -> float:
+    """Statements a second that the server is sent."""
+    began, before = time.monotonic(), server.questions()
+    time.sleep(seconds)
+    return (server.questions() - before) / (time.monotonic() - began)
+
+
+def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_keep_their_order(
+    server: Server, url: str, client_of: Open
+) -> None:
+    lease = client_of(url).lock("crowd", ttl=60).acquire(timeout=0)
+    assert lease is not None
+    crowd = Crowd(client_of(url))
+
+    crowd.grow(4)
+    of_four = load(server, 4.0)
+    crowd.grow(64)
+    of_many = load(server, 6.0)
+    lease.release()
+    crowd.join()
+
+    assert of_many < 2 * of_four, (of_four, of_many)
+    assert crowd.served == list(range(64))
+
+
+@pytest.mark.parametrize("method", ["unique", "row", "version"])
+def test_many_who_renew_one_lease_do_not_disturb_each_other(client_of: Open, method: str) -> None:
+    lease = client_of(shared.fresh_url(method=method)).lock("a", ttl=30).acquire(timeout=0)
+    assert lease is not None
+    done: list[int] = []
+
+    def renew() -> None:
+        for number in range(20):
+            lease.renew()
+            done.append(number)
+
+    threads = [threading.Thread(target=renew) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len(done) == 80
+    lease.release()

@@ -1,0 +1,189 @@
+"""What is sent is what was meant, whatever is in it; what the server says is understood, and closes what it must."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.backends.mysql.answers import NoTables, OnceMore, refusal
+from holdfast.backends.mysql.blocking import BlockingEyes
+from holdfast.backends.mysql.schema import statements
+from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+
+
+def packet(payload: bytes, number: int = 1) -> bytes:
+    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
+
+
+def ok(changed: int = 0, number: int = 0, status: int = 2) -> bytes:
+    return packet(b"\x00" + bytes([changed]) + b"\xfe" + struct.pack("<QHH", number, status, 0))
+
+
+def rows(*values: bytes, status: int = 2) -> bytes:
+    end = b"\xfe" + struct.pack("<HH", 0, status)
+    found = b"".join(packet(bytes([len(value)]) + value) for value in values)
+    return packet(b"\x01") + packet(b"a column") + packet(end) + found + packet(end)
+
+
+def failed(code: int) -> bytes:
+    return packet(b"\xff" + struct.pack("<H", code) + b"#HY000no such luck")
+
+
+Says = Callable[..., Wire]
+
+
+@pytest.fixture
+def says() -> Iterator[Says]:
+    """A wire to a server that says this when it is asked, in pieces of so many bytes, and then is silent or gone."""
+    threads: list[threading.Thread] = []
+    ends: list[socket.socket] = []
+
+    def make(answer: bytes, *, piece: int = 65536, hangs_up: bool = False) -> Wire:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)  # noqa: FBT003
+
+        def serve() -> None:
+            theirs.recv(65536)
+            for start in range(0, len(answer), piece):
+                theirs.sendall(answer[start : start + piece])
+            if hangs_up:
+                theirs.close()
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        ends.extend((ours, theirs))
+        return Wire("mysql://db", ours, BlockingEyes(), ThreadRuntime())
+
+    yield make
+    for end in ends:
+        end.close()
+    for thread in threads:
+        thread.join()
+
+
+def soon(seconds: float = 10.0) -> float:
+    return system.now() + seconds
+
+
+@pytest.mark.parametrize("piece", [1, 3, 65536])
+def test_an_answer_is_read_however_it_is_cut(says: Says, piece: int) -> None:
+    more = rows(b"x", b"y", status=2 | 8) + ok()  # what a CALL says
+
+    answer = run_sync(says(more, piece=piece).ask("CALL it", soon()))
+
+    assert answer.rows == [("x",), ("y",)]
+
+
+def test_numbers_come_whole(says: Says) -> None:
+    answer = run_sync(says(ok(changed=2, number=2**53 + 1)).ask("UPDATE it", soon()))
+
+    assert (answer.changed, answer.number) == (2, 2**53 + 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "is_open"),
+    [
+        (1213, OnceMore, True),
+        (1205, OnceMore, True),
+        (1146, NoTables, True),
+        (1290, BackendUnavailable, False),
+        (1114, BackendUnavailable, False),
+        (1317, OutcomeUnknown, False),
+        (1142, ConfigurationError, False),
+        (9999, BackendUnavailable, False),
+    ],
+)
+def test_an_error_is_translated_and_a_connection_in_doubt_is_closed(
+    says: Says, *, code: int, error: type[Exception], is_open: bool
+) -> None:
+    wire = says(failed(code))
+
+    with pytest.raises(error, match="no such luck"):
+        run_sync(wire.ask("SELECT 1", soon()))
+
+    assert wire.is_open is is_open
+
+
+@pytest.mark.parametrize("answer", [b"", ok()[:5]])
+def test_an_answer_that_ends_half_way_leaves_the_outcome_unknown(says: Says, answer: bytes) -> None:
+    wire = says(answer, hangs_up=True)
+
+    with pytest.raises(OutcomeUnknown):
+        run_sync(wire.ask("SELECT 1", soon()))
+
+    assert not wire.is_open
+
+
+def test_a_server_that_says_nothing_is_given_up_at_the_deadline(says: Says) -> None:
+    wire = says(b"")
+
+    with pytest.raises(OutcomeUnknown, match="in time"):
+        run_sync(wire.ask("SELECT 1", soon(0.1)))
+
+    assert not wire.is_open
+
+
+def test_nothing_is_sent_when_there_is_no_time_left(says: Says) -> None:
+    wire = says(ok())
+
+    with pytest.raises(BackendUnavailable):
+        run_sync(wire.ask("SELECT 1", soon(-0.1)))
+
+    assert wire.is_open
+    run_sync(wire.ask("SELECT 1", soon()))
+
+
+def test_a_server_that_asks_for_a_file_gets_none(says: Says) -> None:
+    with pytest.raises(OutcomeUnknown):
+        run_sync(says(packet(b"\xfb/etc/passwd")).ask("SELECT 1", soon()))
+
+
+def test_words_that_nobody_asked_for_are_noticed() -> None:
+    ours, theirs = socket.socketpair()
+    wire = Wire("mysql://db", ours, BlockingEyes(), ThreadRuntime())
+    assert not wire.is_dead()
+
+    theirs.sendall(failed(4031))
+
+    assert wire.is_dead()
+    wire.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "NULL"),
+        (True, "TRUE"),
+        (7, "7"),
+        (b"\0'", "x'0027'"),
+        ("abc1", "'abc1'"),
+        ("a'b", "_utf8mb4 x'612762'"),
+        ("é", "_utf8mb4 x'c3a9'"),
+        ("", "_utf8mb4 x''"),
+        (("a", 1), "'a', 1"),
+    ],
+)
+def test_values_are_written_so_that_no_setting_changes_them(value: object, said: str) -> None:
+    assert literal(value) == said
+
+
+def test_no_error_leaks_untranslated() -> None:
+    for code in range(1, 5000):
+        assert isinstance(
+            refusal(code, "m", "u"), BackendUnavailable | OutcomeUnknown | ConfigurationError | OnceMore | NoTables
+        )
+
+
+def test_the_schema_falls_apart_into_statements() -> None:
+    found = statements()
+
+    assert len([one for one in found if "CREATE PROCEDURE" in one]) == 5
+    assert not [one for one in found if "DELIMITER" in one or "{" in one]
