@@ -127,6 +127,7 @@ class Engine(Generic[L]):
                             raise UsageError("the client was closed while this was on its way")
                         if self.events.subscribers:
                             self.events.emit(Event("acquired", terms.name, hold.fence, since - started))
+                        self._taking.pop(ticket.nonce, None)
                         return Attempt(hold)
                     else:
                         # The answer came after the deadline: not a grant. Give back and go on.
@@ -151,15 +152,15 @@ class Engine(Generic[L]):
                 raise outage  # busy and down never look alike
             if timeout != 0:
                 await self._withdraw(ticket, give_up)
+            self._taking.pop(ticket.nonce, None)
             return Attempt(None, in_the_way.holder if in_the_way else None, self.runtime.now() - started)
         except BaseException:
             if hold is not None:
                 self._unpublish(hold, Phase.RELEASED)
             if known:
                 self._keeper.owe(ticket)
-            raise
-        finally:
             self._taking.pop(ticket.nonce, None)
+            raise
 
     async def _wait(self, ticket: Ticket, until: float) -> None:
         await self.backend.wait(ticket, until)

@@ -157,6 +157,7 @@ def test_on_a_terminal_a_table_is_drawn_in_place_until_ctrl_c(place: Place, hold
     terminal.read_until(f"{fence}")
     holder.ask("release", lock="nightly-report")
     terminal.read_until("no lock is in use")
+    terminal.read_until("  after")  # which is drawn below it
 
     terminal.type("\x03")
 
