@@ -42,7 +42,7 @@ class MemcachedPort(Protocol):
     """
 
     def at_once(self, errand: Errand, deadline: float) -> Answer | None:
-        """As `ask` with one request, without a coroutine in between, where a blocking connection is at hand."""
+        """As `ask`, without a coroutine in between, where it is one request and a blocking connection is at hand."""
 
     async def ask(self, errand: Errand, *, deadline: float) -> Answer: ...
 
