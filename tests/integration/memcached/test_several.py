@@ -156,12 +156,14 @@ def test_a_dead_server_takes_only_its_own_locks_from_threads(
 ) -> None:
     servers = [start_server() for _ in range(3)]
     client = open_client("memcached://" + ",".join(server.address for server in servers))
-    leases = {f"name-{number}": take(client, f"name-{number}", ttl=4) for number in range(30)}
+    leases = {f"name-{number}": take(client, f"name-{number}", ttl=6) for number in range(30)}
     lost = {name for name in leases if item(servers[0], name).code == "VA"}
 
     servers[0].stop()  # silent, which is worse than dead
     eventually(lambda: {name for name, lease in leases.items() if lease.lost} == lost)
-    time.sleep(1.5)  # for one more renewal of the others
+    time.sleep(2.5)  # for one more renewal of the others
     servers[0].resume()
 
     assert {name for name, lease in leases.items() if lease.lost} == lost
+    for name in leases.keys() - lost:
+        leases[name].release()
