@@ -220,6 +220,9 @@ class PipelinePort:
         self._all: set[Pipeline] = set()
         self._closed = False
 
+    def at_once(self, errand: Errand, deadline: float) -> Answer | None:
+        return None
+
     async def ask(self, errand: Errand, *, deadline: float) -> Answer:
         if deadline <= self._runtime.now():
             raise replies.not_sent(self._place.url, errand.node, "there was no time left to ask")

@@ -41,6 +41,9 @@ class MemcachedPort(Protocol):
     answer, and ConfigurationError for a server that cannot be used for locks as it is configured.
     """
 
+    def at_once(self, errand: Errand, deadline: float) -> Answer | None:
+        """As `ask`, without a coroutine in between, where it is one request and a blocking connection is at hand."""
+
     async def ask(self, errand: Errand, *, deadline: float) -> Answer: ...
 
     async def ask_each(self, errands: Sequence[Errand], *, deadline: float) -> Sequence[Answer | HoldfastError]:

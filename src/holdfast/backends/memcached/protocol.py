@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -69,7 +70,8 @@ _ROOM = 1000  # tickets remembered before those are forgotten that were never gi
 _GONE = Gone("the server no longer has this lease: it ran out, was broken or evicted, or the server was restarted")
 
 
-class Held(NamedTuple):
+@dataclass(slots=True)
+class Held:
     """What this client knows of a ticket's item. No more than a hint: the nonce in the item decides."""
 
     life: Life
@@ -207,16 +209,18 @@ class MemcachedBackend:
         if len(tickets) == 1:
             held = self._held.get(tickets[0].nonce)
             if held is not None and tickets[0].nonce not in self._late:
-                return [await self._leave_one(tickets[0], held, deadline)]
+                return [await self._leave_one(tickets[0], held, deadline)]  # a release, as nearly all of them are
         known = [ticket for ticket in tickets if ticket.nonce not in self._late]
         _, said = await self._at_versions(known, self._deletion, deadline)
         return [await _or_error(self._left(ticket, said.get(ticket.nonce), deadline)) for ticket in tickets]
 
     async def _leave_one(self, ticket: Ticket, held: Held, deadline: float) -> bool:
-        """A release, as nearly all of them are: this has to be fast."""
         key = key_of(self._prefix, ticket.name)
         errand = Errand(home_of(key, self._nodes), (self._deletion(key, ticket, held),), held.life)
         answer = await self._ask(errand, deadline)
+        if answer.replies and answer.replies[0].code == "HD":
+            self._held.pop(ticket.nonce, None)
+            return True
         return await self._left(ticket, answer.replies[0] if answer.replies else None, deadline)
 
     async def _left(self, ticket: Ticket, said: Reply | BackendError | None, deadline: float) -> bool:
@@ -292,7 +296,7 @@ class MemcachedBackend:
         held = self._held.get(ticket.nonce)
         if said.code != "HD" or held is None:
             return _GONE
-        return Live(self._believed(ticket, sent, held._replace(version=said.version)))
+        return Live(self._believed(ticket, sent, Held(held.life, said.version, held.fence, held.body)))
 
     async def _prolong(self, ticket: Ticket, deadline: float) -> Live | Gone:
         """Whatever version it has by now."""
@@ -308,7 +312,8 @@ class MemcachedBackend:
             sent = self._runtime.now()
             answer = await self._ask(Errand(node, (self._renewal(key, ticket, held),), life), deadline)
             if answer.replies and answer.replies[0].code == "HD":
-                return Live(self._believed(ticket, sent, held._replace(version=answer.replies[0].version)))
+                held.version = answer.replies[0].version
+                return Live(self._believed(ticket, sent, held))
         raise replies.no_answer(self.url, node, "the item changed at every look")
 
     def intact(self, store: Hashable) -> bool:
@@ -418,7 +423,7 @@ class MemcachedBackend:
 
     async def _ask(self, errand: Errand, deadline: float) -> Answer:
         sent = self._runtime.now()
-        answer = await self._port.ask(errand, deadline=deadline)
+        answer = self._port.at_once(errand, deadline) or await self._port.ask(errand, deadline=deadline)
         self._pulses[errand.node].was_heard(sent, answer.life)
         return self._check(errand.node, answer)
 
@@ -439,7 +444,7 @@ class MemcachedBackend:
             await self._in_time(errand.node, deadline)
             sent = self._runtime.now()
         try:
-            answer = await self._port.ask(errand, deadline=deadline)
+            answer = self._port.at_once(errand, deadline) or await self._port.ask(errand, deadline=deadline)
             pulse.was_heard(sent, answer.life)
             return sent, self._check(errand.node, answer)
         except BaseException as error:
@@ -483,7 +488,8 @@ class MemcachedBackend:
     def _believed(self, ticket: Ticket, sent: float, held: Held) -> float:
         """Until when; and what is known of the item is noted."""
         ends = lease_deadline(sent, ticket.ttl, GRANULARITY)
-        self._held[ticket.nonce] = held._replace(deadline=ends)
+        held.deadline = ends
+        self._held[ticket.nonce] = held
         if len(self._held) > self._room:
             now = self._runtime.now()
             for old, one in list(self._held.items()):
