@@ -123,7 +123,8 @@ class Engine(Generic[L]):
                     elif (since := self.runtime.now()) < outcome.deadline - terms.stop_margin:
                         hold = self._lease_type(self, terms, ticket, outcome, since, owner, lock)
                         self._publish(hold, lock, owner)
-                        if self._closed:  # close() may have looked before it was published, and have given it back
+                        if self._closed:  # close() may have looked before it was published, and have left too early
+                            await self._withdraw(ticket, give_up)
                             raise UsageError("the client was closed while this was on its way")
                         if self.events.subscribers:
                             self.events.emit(Event("acquired", terms.name, hold.fence, since - started))
