@@ -34,6 +34,7 @@ class Arena(StrEnum):
     MACHINE = "processes of one machine"
     REDIS = "clients of one Redis"
     REDLOCK = "clients of five Redis nodes"
+    ZOOKEEPER = "clients of one ZooKeeper"
 
     @property
     def slug(self) -> str:
