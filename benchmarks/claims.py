@@ -120,6 +120,19 @@ def _fair(name: str) -> list[Claim]:
 _PAIR = ("uncontended", "pairs", "pair")
 
 CLAIMS: list[Claim] = [
+    (
+        "holdfast zookeeper: a pair / three kazoo calls",
+        "at most",
+        1.4,
+        _ratio(*_PAIR, "holdfast zookeeper", "three kazoo calls"),
+    ),
+    ("holdfast zookeeper: a pair / kazoo Lock's", "at most", 1.0, _ratio(*_PAIR, "holdfast zookeeper", "kazoo Lock")),
+    (
+        "holdfast zookeeper asyncio: a pair / three kazoo calls",
+        "at most",
+        1.4,
+        _ratio(*_PAIR, "holdfast zookeeper asyncio", "three kazoo calls"),
+    ),
     ("holdfast redis: a pair / redis-py Lock's", "at most", 0.6, _ratio(*_PAIR, "holdfast redis", "redis-py Lock")),
     (
         "holdfast redis: a pair / two Connection calls",

@@ -36,6 +36,7 @@ class Arena(StrEnum):
     REDLOCK = "clients of five Redis nodes"
     POSTGRESQL = "clients of one PostgreSQL"
     MEMCACHED = "clients of one memcached"
+    ZOOKEEPER = "clients of one ZooKeeper"
 
     @property
     def slug(self) -> str:

@@ -219,6 +219,79 @@ class RedisNodes(Redis):
         raise NotImplementedError  # no measure asks for it: several servers have no account in common
 
 
+class Zookeeper:
+    """One ZooKeeper server. What it writes to its log is not forced to the disk."""
+
+    name = "ZooKeeper"
+    program = "java"
+    _jars = ("/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar")
+
+    def version(self) -> str | None:
+        if shutil.which(self.program) is None or not all(map(os.path.exists, self._jars)):
+            return None
+        said = "org.apache.zookeeper.version.VersionInfoMain"
+        command = [self.program, "-cp", ":".join(self._jars), said]
+        found = re.search(
+            r"version (\d[\d.]*)", subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        )
+        return found[1] if found else "?"
+
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
+        log, settings = os.path.join(folder, "server.log"), os.path.join(folder, "zoo.cfg")
+        port = _free_port()
+        with open(settings, "w") as written:
+            written.write(f"tickTime=2000\ndataDir={folder}/data\nclientPort={port}\nclientPortAddress={HOST}\n")
+            written.write("admin.enableServer=false\nmaxClientCnxns=0\n")
+        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no", "-Djava.net.preferIPv4Stack=true"]
+        flags += ["-Dzookeeper.4lw.commands.whitelist=*", "-Dzookeeper.preAllocSize=4096"]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        with open(log, "wb") as said:
+            process = launch([self.program, *flags, "-cp", ":".join(self._jars), main, settings], cores, said=said)
+        try:
+            patience = time.monotonic() + 4 * START_MAX
+            while "Mode:" not in _four_letters(port, "srvr"):
+                if process.poll() is not None or time.monotonic() > patience:
+                    raise ServerFailed(f"ZooKeeper did not start: {last_of(log)}")
+                time.sleep(0.02)
+            yield f"zookeeper://{HOST}:{port}/benchmark"
+        finally:
+            process.kill()
+            process.wait()
+
+    def stats(self, url: str) -> Stats:
+        return _ZookeeperStats(url)
+
+
+class _ZookeeperStats:
+    """Its four-letter words, each on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._port = int(urlsplit(url).port or 0)
+
+    def commands(self) -> float:
+        return float(self._fact("zk_packets_received"))
+
+    def pid(self) -> int:
+        raise NotImplementedError  # no measure asks for it
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    def _fact(self, name: str) -> str:
+        facts = dict(line.split("\t", 1) for line in _four_letters(self._port, "mntr").splitlines() if "\t" in line)
+        return facts[name]
+
+
+def _four_letters(port: int, word: str) -> str:
+    try:
+        with socket.create_connection((HOST, port), timeout=0.5) as connection:
+            connection.sendall(word.encode())
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    except OSError:
+        return ""
+
+
 def launch(
     command: Sequence[str],
     cores: Sequence[int],

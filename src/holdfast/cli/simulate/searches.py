@@ -24,6 +24,7 @@ from holdfast.sim.run import Plan, Run
 from holdfast.sim.run import run as run_world
 from holdfast.sim.search import Totals, search
 from holdfast.sim.servers.redlock.server import RedlockServer
+from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast.sim.shrink import RUNS, Shrunk, shrink
 from holdfast.sim.tapes import Tape, to_text
 
@@ -49,6 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.parser.error("argument --faults: these worlds have faults of their own")
         plan = request.plan_of(arguments)
         if arguments.exhaustive:
+            if issubclass(plan.server_type, ZookeeperServer):
+                arguments.parser.error(
+                    "argument --exhaustive: an ensemble has too many states; use --seeds or --cancels"
+                )
             is_council = issubclass(plan.server_type, RedlockServer)
             return session.search_fences(plan) if is_council else session.search_all(plan)
         if arguments.cancels:

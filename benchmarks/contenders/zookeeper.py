@@ -1,0 +1,135 @@
+"""Locks on one ZooKeeper server: holdfast beside kazoo's own Lock and tooz, and the bare calls that the recipe needs.
+
+The reference is create + get_children + delete by kazoo's own client: what everybody here has to pay for.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.contender import Arena, Contender, peer
+from benchmarks.contenders.redis.ours import HoldfastRedis, HoldfastRedisAsync
+from benchmarks.servers import Zookeeper
+
+
+class _OneClient:
+    """One client of kazoo's in the process, as any program has it."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._root = parts.path
+        self._client = peer("kazoo.client").KazooClient(parts.netloc, timeout=30.0)
+        self._client.start()
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+
+class KazooLock(_OneClient):
+    """kazoo.recipe.lock.Lock."""
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        made: AbstractContextManager[object] = self._client.Lock(f"{self._root}/{name}")
+        return made
+
+
+class BareCalls(_OneClient):
+    """What the recipe needs, and nothing else: create, get_children, delete."""
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        path = f"{self._root}/{name}"
+        self._client.ensure_path(path)
+        return _Calls(self._client, path)
+
+
+class _Calls:
+    def __init__(self, client: Any, path: str) -> None:
+        self._client, self._path, self._node = client, path, ""
+
+    def __enter__(self) -> None:
+        self._node = self._client.create(f"{self._path}/x-lock-", b"", ephemeral=True, sequence=True)
+        if min(self._client.get_children(self._path)) != self._node.rpartition("/")[2]:
+            raise RuntimeError("somebody else had the lock")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.delete(self._node)
+
+
+class Tooz:
+    """tooz with its driver for ZooKeeper, which is kazoo's Lock."""
+
+    def __init__(self, url: str) -> None:
+        coordination = peer("tooz.coordination")
+        self._coordinator = coordination.get_coordinator(f"kazoo://{urlsplit(url).netloc}", b"benchmark")
+        self._coordinator.start()
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
+        return made
+
+    def close(self) -> None:
+        self._coordinator.stop()
+
+
+_FAMILY: dict[str, Any] = {
+    "arena": Arena.ZOOKEEPER,
+    "server": Zookeeper(),
+    "first_use": None,
+    "only_in": ("uncontended",),
+}
+_OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "driver": "kazoo", "has_ttl": True, "has_fence": True}
+
+CONTENDERS = [
+    Contender(
+        name="holdfast zookeeper",
+        threads=HoldfastRedis,
+        imports="import holdfast",
+        waits="is woken",
+        order="FIFO",
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="holdfast zookeeper asyncio",
+        tasks=HoldfastRedisAsync,
+        imports="import asyncio, holdfast",
+        waits="is woken",
+        order="FIFO",
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="kazoo Lock",
+        threads=KazooLock,
+        package="kazoo",
+        imports="import kazoo.client",
+        waits="is woken",
+        order="FIFO",
+        **_FAMILY,
+    ),
+    Contender(
+        name="tooz zookeeper",
+        threads=Tooz,
+        package="tooz",
+        driver="kazoo",
+        imports="import tooz.coordination",
+        waits="is woken",
+        order="FIFO",
+        **_FAMILY,
+    ),
+    Contender(
+        name="three kazoo calls",
+        threads=BareCalls,
+        package="kazoo",
+        imports="import kazoo.client",
+        waits=None,
+        baseline_of=("uncontended",),
+        **_FAMILY,
+    ),
+]
