@@ -34,6 +34,7 @@ class Arena(StrEnum):
     MACHINE = "processes of one machine"
     REDIS = "clients of one Redis"
     REDLOCK = "clients of five Redis nodes"
+    ETCD = "clients of one etcd"
 
     @property
     def slug(self) -> str:
