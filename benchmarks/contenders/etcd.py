@@ -151,6 +151,7 @@ CONTENDERS = [
         driver="etcd3gw",
         imports="from tooz import coordination",
         waits="polls",
+        baseline_of=("contended",),
         **_FAMILY,
     ),
     Contender(
