@@ -79,7 +79,7 @@ sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each
 	@for search in "--seeds 3000 $(ARGS)" --exhaustive --cancels; do \
 		$(BIN)/holdfast simulate --backend redlock $$search || exit; \
 	done
-	@for backend in redis-setnx redis-getset; do \
+	@for backend in redis-setnx redis-getset etcd etcd-key; do \
 		$(BIN)/holdfast simulate --backend $$backend --seeds 10000 $(ARGS) || exit; \
 	done
 
