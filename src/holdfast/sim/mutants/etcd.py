@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases
 from holdfast.backends.etcd.messages import all_in_order, entries, first, last, revision, txn
-from holdfast.backends.etcd.protocol import EtcdBackend, Slots
+from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.slots import Slots
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError
