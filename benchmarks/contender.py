@@ -37,6 +37,7 @@ class Arena(StrEnum):
     POSTGRESQL = "clients of one PostgreSQL"
     MEMCACHED = "clients of one memcached"
     ZOOKEEPER = "clients of one ZooKeeper"
+    ETCD = "clients of one etcd"
 
     @property
     def slug(self) -> str:

@@ -199,6 +199,62 @@ class Memcached(_OnePort):
         return [self.program, "-l", HOST, "-p", str(port), "-U", "0", "-u", user]
 
 
+class Etcd:
+    """One etcd. It keeps its data in memory where there is such a folder: it is not the disk that is measured."""
+
+    name = "etcd"
+    program = "etcd"
+
+    def version(self) -> str | None:
+        if shutil.which(self.program) is None:
+            return None
+        shown = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=False).stdout
+        found = re.search(r"etcd Version: (\S+)", shown)
+        return found[1] if found else "?"
+
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
+        memory = "/dev/shm"  # noqa: S108 (a folder of its own is made there)
+        with tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else folder) as data:
+            process, port = self._start(folder, data, cores)
+            try:
+                yield f"etcd://{HOST}:{port}"
+            finally:
+                process.kill()
+                process.wait()
+
+    def stats(self, url: str) -> Stats:
+        raise NotImplementedError  # tests/integration/etcd/test_crowds.py counts
+
+    def _start(self, folder: str, data: str, cores: Sequence[int]) -> tuple[subprocess.Popen[bytes], int]:
+        log = os.path.join(folder, "server.log")
+        for attempt in range(TRIES):
+            port, peer = _free_port(), _free_port()
+            client, between = f"http://{HOST}:{port}", f"http://{HOST}:{peer}"
+            with open(log, "wb") as said:
+                process = launch(
+                    [
+                        *(self.program, "--name", "n0", "--data-dir", os.path.join(data, str(attempt))),
+                        *("--listen-client-urls", client, "--advertise-client-urls", client, "--log-level", "error"),
+                        *("--listen-peer-urls", between, "--initial-advertise-peer-urls", between),
+                        *("--initial-cluster", f"n0={between}", "--heartbeat-interval", "20"),
+                        *("--election-timeout", "200"),
+                    ],
+                    cores,
+                    said=said,
+                )
+            try:
+                if _answers(process, port, b"GET /health HTTP/1.0\r\n\r\n", b'"health":"true"'):
+                    return process, port
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            process.kill()
+            process.wait()
+        raise ServerFailed(f"{self.program} did not start: {last_of(log)}")
+
+
 class RedisNodes(Redis):
     """Several of them, which know nothing of each other; the URL names all: redlock://h1:1,h2:2,h3:3."""
 
@@ -447,7 +503,7 @@ def _answers(process: subprocess.Popen[bytes], port: int, asked: bytes, answer: 
     while process.poll() is None and time.monotonic() < patience:
         with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=0.25) as probe:
             probe.sendall(asked)
-            if probe.recv(16) == answer:
+            if answer in probe.recv(4096):
                 return process.poll() is None  # or somebody else has the port, and answers
         time.sleep(0.002)
     return False

@@ -33,6 +33,7 @@ CAUGHT_BY = {
     "etcd-deadline-from-the-enter": {"mutual exclusion"},
     "etcd-key-named-by-lease": {"mutual exclusion"},
     "etcd-own-lease-not-looked-at": {"mutual exclusion"},
+    "etcd-refused-is-nothing": {"nothing left", "steady progress"},
     "etcd-turned-away-at-once": {"nothing left", "steady progress"},
     "etcd-watch-without-revision": {"steady progress"},
     "etcd-withdrawn-without-a-mark": {"nothing left", "steady progress"},

@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, Trio, running
+from tests.support.processes import Crew
 
 Open = Callable[..., holdfast.Client]
 
@@ -68,3 +69,10 @@ def client_of() -> Iterator[Open]:
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    """Processes with a client each; what they can be told is the same for every store."""
+    with Crew(str(Path(__file__).parents[1] / "sqlite" / "worker.py")) as crew:
+        yield crew

@@ -57,6 +57,7 @@ class Server:
         self._peer = dict(self._cluster)[self.name]
         self._options = list(options)
         self._tls = tls
+        self.user: int | None = None  # whose process it is; None: ours
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -90,9 +91,11 @@ class Server:
         command = [binary(), "--name", self.name, "--data-dir", str(self.folder / "data"), *_FAST]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--log-level", "error"]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", together]
+        if self.user is not None:
+            os.chown(self.folder, self.user, self.user)
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [*_with_parent(), *command, *self._options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*_with_parent(self.user), *command, *self._options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def await_answer(self) -> None:
@@ -266,10 +269,13 @@ def etcdctl(server: Server, *arguments: str, environment: Mapping[str, str] | No
     )
 
 
-def _with_parent() -> list[str]:
-    """What has a command killed with the thread that starts it, where that is known."""
+def _with_parent(user: int | None = None) -> list[str]:
+    """What has a command killed with the thread that starts it, where that is known; and run as another user."""
     setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+    if setpriv is None:
+        return []
+    as_user = [] if user is None else ["--reuid", str(user), "--regid", str(user), "--clear-groups"]
+    return [setpriv, *as_user, "--pdeathsig", "KILL", "--"]
 
 
 def _b64(data: bytes) -> str:

@@ -41,6 +41,7 @@ class Cluster:
         # All of them, and those in use, weakly: one that an interrupt has dropped does not count any more.
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
         self._busy: weakref.WeakSet[Wire] = weakref.WeakSet()
+        self._mutex = runtime.mutex()
         self._waiting = 0
         self._freed = runtime.event()
         self._token = ""
@@ -67,8 +68,8 @@ class Cluster:
                 unheard = error
             else:
                 return Answer(answer, sent, repeated=unheard is not None)
-            if self._at == at:
-                self._at = (at + 1) % len(nodes)
+            self.move_on(nodes[at])
+            self._listener.distrust(nodes[at])
             if unheard is not None and once:
                 break
         raise unheard or refused or BackendUnavailable(backend=url, problem="there is no server to ask")
@@ -159,12 +160,18 @@ class Cluster:
         Raises:
             BackendUnavailable: this member cannot be reached.
         """
-        wire = Wire(node, self._eyes, self._runtime)
+        return await self._connected(Wire(node, self._eyes, self._runtime), until)
+
+    async def _connected(self, wire: Wire, until: float) -> Wire:
         self._wires.add(wire)
+        node = wire.node
         try:
             await wire.connect(self._place.tls, min(until, self._now() + self._place.connect_timeout))
-        except OSError as error:
-            raise BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}") from error
+        except BaseException as error:
+            self._busy.discard(wire)  # the error may be kept for long, and with it the wire
+            if isinstance(error, OSError):
+                raise BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}") from error
+            raise
         return wire
 
     async def open_stream(self, method: str, body: bytes, until: float) -> Wire:
@@ -218,7 +225,7 @@ class Cluster:
 
     def _give(self, wire: Wire) -> None:
         self._busy.discard(wire)
-        if self._closed or not wire.is_open:
+        if self._closed or not wire.is_open or len(self._idle[wire.node]) >= CONNECTIONS_MAX:
             wire.close()
         else:
             self._idle[wire.node].append(wire)
@@ -226,7 +233,8 @@ class Cluster:
             self._freed.set()
 
     async def _wait_or_open(self, node: Node, until: float) -> Wire:
-        while len(self._busy) >= CONNECTIONS_MAX:
+        wire: Wire | None
+        while (wire := self._new(node)) is None:
             now = self._now()
             if now >= until:
                 problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
@@ -241,7 +249,16 @@ class Cluster:
                 self._waiting -= 1
             if (wire := self._take(node)) is not None:
                 return wire
-        return await self.open(node, until)
+        return await self._connected(wire, until)
+
+    def _new(self, node: Node) -> Wire | None:
+        """One more, not connected yet, unless there are enough."""
+        with self._mutex:
+            if len(self._busy) >= CONNECTIONS_MAX:
+                return None
+            wire = Wire(node, self._eyes, self._runtime)
+            self._busy.add(wire)
+            return wire
 
     # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────
 

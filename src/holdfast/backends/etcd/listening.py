@@ -5,7 +5,7 @@ all watches of a stream at its beginning; who comes later gets another stream, a
 together in one:
 
     followed ──▶ opened, with all others that are new ──▶ a change: the ticket is hinted at
-        ▲                        │ stream lost, refused, or silent for 10 s
+        ▲                        │ stream lost, refused, or its member gave no answer to a call
         └──── after a pause ◀────┘
 """
 
@@ -36,6 +36,7 @@ OPENING_MAX = 3.0  # seconds
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
 
 _Bell = tuple[socket.socket, socket.socket]
+_OK = 200
 _ENDED = (OSError, NotHttp, ValueError)
 
 
@@ -77,10 +78,13 @@ class Stream:
     def read(self) -> list[Message]:
         """What has come. Raises one of _ENDED if that is the end."""
         self.wire.read_into(self.response)
-        said = [json.loads(line) for line in self.response.lines()]
-        if self.response.is_complete and not said:
+        if self.response.is_complete:  # it should not: a refusal, or the server goes down
             raise NotHttp("the stream has ended")
-        return said
+        return [json.loads(line) for line in self.response.lines()]
+
+    @property
+    def is_refused(self) -> bool:
+        return self.response.status not in (0, _OK)
 
     def meant(self, event: Message) -> Iterable[str]:
         """The tickets that wait for this."""
@@ -100,6 +104,7 @@ class Listener:
         self._idle_since = 0.0
         self._bell: _Bell | None = None  # while the listener runs
         self._wake: Callable[[str], None] = lambda _: None
+        self._distrusted: set[Node] = set()  # members that gave no answer: what they say is not waited for
         self._is_deaf = False  # said so already
         self._closed = False
 
@@ -113,8 +118,7 @@ class Listener:
                 return  # from an earlier revision on, and so much the better
             self._wanted[nonce] = watches
             if self._bell is not None:
-                with contextlib.suppress(OSError):  # full: it rings already
-                    self._bell[1].send(b"!")
+                self._ring(self._bell)
                 return
             self._bell = bell = socket.socketpair()
             for end in bell:
@@ -130,13 +134,23 @@ class Listener:
             self._wanted.pop(nonce, None)
             self._idle_since = self._runtime.now()
 
+    def distrust(self, node: Node) -> None:
+        """This member is silent: hear from another one."""
+        with self._mutex:
+            if self._bell is not None:
+                self._distrusted.add(node)
+                self._ring(self._bell)
+
     async def close(self) -> None:
         with self._mutex:
             self._closed = True
             if self._bell is not None:
-                with contextlib.suppress(OSError):
-                    self._bell[1].send(b"!")
+                self._ring(self._bell)
         await self._background.join()
+
+    def _ring(self, bell: _Bell) -> None:
+        with contextlib.suppress(OSError):  # full: it rings already
+            bell[1].send(b"!")
 
     def abandon(self) -> None:
         self._closed = True
@@ -149,19 +163,28 @@ class Listener:
 
     async def _run(self, bell: _Bell) -> None:
         streams: list[Stream] = []
+        pause, not_before = PAUSE_MIN, 0.0
         try:
-            pause = PAUSE_MIN
             while not self._is_done(bell):
-                try:
-                    await self._open_what_is_new(streams)
-                    self._is_deaf, pause = False, PAUSE_MIN
-                    await self._hear(streams, bell, self._runtime.now() + IDLE_MAX / 2)
-                except HoldfastError as error:
-                    if not self._is_deaf:
-                        logger().warning("cannot watch on %s, so waiters have to poll: %s", self._url, error)
-                    self._is_deaf = True
-                    await self._hear(streams, bell, self._runtime.now() + pause)
+                now = self._runtime.now()
+                is_well = True
+                if now >= not_before:
+                    try:
+                        await self._open_what_is_new(streams)
+                        self._is_deaf = False
+                    except HoldfastError as error:
+                        is_well = False
+                        if not self._is_deaf:
+                            logger().warning("cannot watch on %s, so waiters have to poll: %s", self._url, error)
+                        self._is_deaf = True
+                if is_well:
+                    until = now + IDLE_MAX / 2
+                    is_well = await self._hear(streams, bell, until if now >= not_before else min(until, not_before))
+                if not is_well:
+                    not_before = self._runtime.now() + pause
                     pause = min(2 * pause, PAUSE_MAX)
+                elif now >= not_before + PAUSE_MAX:
+                    pause = PAUSE_MIN
         finally:
             for stream in streams:
                 stream.wire.close()
@@ -171,9 +194,12 @@ class Listener:
     async def _open_what_is_new(self, streams: list[Stream]) -> None:
         with self._mutex:
             wanted = dict(self._wanted)
+            distrusted, self._distrusted = self._distrusted, set()
         for stream in list(streams):
-            if not any(wanted.get(nonce) is watches for nonce, watches in stream.watches.items()):
-                self._end(streams, stream)  # nobody waits for it any more
+            if stream.wire.node in distrusted or not any(
+                wanted.get(nonce) is watches for nonce, watches in stream.watches.items()
+            ):
+                self._end(streams, stream)  # or nobody waits for it any more
         heard = {nonce for stream in streams for nonce, its in stream.watches.items() if wanted.get(nonce) is its}
         new = {nonce: watches for nonce, watches in wanted.items() if nonce not in heard}
         if not new:
@@ -186,27 +212,33 @@ class Listener:
             self._end(streams, old)
         streams.append(stream)
 
-    async def _hear(self, streams: list[Stream], bell: _Bell, until: float) -> None:
+    async def _hear(self, streams: list[Stream], bell: _Bell, until: float) -> bool:
+        """Pass on what comes; False if a stream has ended."""
         wanted = [(bell[0].fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
         ready = await self._eyes.ready(wanted, until)
         if bell[0].fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 while bell[0].recv(4096):
                     pass
+        before = len(streams)
         for stream in [one for one in streams if one.wire.fileno() in ready]:
             try:
                 for said in stream.read():
                     self._pass_on(streams, stream, said)
             except _ENDED:
                 # Whatever was to come can still be heard: the next stream begins at the same revisions.
+                if stream.is_refused:
+                    self._opener.token_refused()
                 self._opener.move_on(stream.wire.node)
                 self._end(streams, stream)
+        return len(streams) == before
 
     def _pass_on(self, streams: list[Stream], stream: Stream, said: Message) -> None:
         result = said.get("result")
         if result is None or result.get("canceled"):
             # Refused: an old token, say; or the revision is compacted away. Whoever waits looks, and follows anew.
-            self._opener.token_refused()
+            if result is None or "compact_revision" not in result:
+                self._opener.token_refused()
             with self._mutex:
                 for nonce in stream.watches:
                     if self._wanted.get(nonce) is stream.watches[nonce]:

@@ -42,6 +42,7 @@ from holdfast.backends.etcd.messages import (
 )
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
+from holdfast.backends.etcd.slots import Slots
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
     LOOK_AGAIN,
@@ -74,41 +75,6 @@ class Place(NamedTuple):
     created: int
     is_next: bool = False  # exclusive, and only one is ahead
     watches: tuple[Watch, ...] = ()
-
-
-class Slots:
-    """What a client's keys are called. One is used again as soon as nothing about it can be under way any more.
-
-    etcd remembers every key that ever was, until it is compacted, and looks at all of them whenever it looks for those
-    that are there. A new one for each ticket would make a lock slower with every use.
-    """
-
-    def __init__(self, nonce: str) -> None:
-        self._client = nonce[-24:]
-        self._count = 0
-        self._free: list[str] = []
-        self._taken: dict[str, str] = {}  # by nonce
-
-    def of(self, nonce: str) -> str:
-        slot = self._taken.get(nonce)
-        if slot is None:
-            try:
-                slot = self._free.pop()  # one step, whatever other threads do
-            except IndexError:
-                self._count += 1
-                slot = f"{self._client}{self._count:08x}"
-            self._taken[nonce] = slot
-        return slot
-
-    def give_back(self, nonce: str) -> None:
-        """Its key is gone, and all that was asked about it was answered."""
-        slot = self._taken.pop(nonce, None)
-        if slot is not None:
-            self._free.append(slot)
-
-    def retire(self, nonce: str) -> None:
-        """Something about it may still come: never again."""
-        self._taken.pop(nonce, None)
 
 
 class View(NamedTuple):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases
 from holdfast.backends.etcd.messages import all_in_order, entries, first, last, revision, txn
-from holdfast.backends.etcd.protocol import EtcdBackend, Slots
+from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.slots import Slots
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError
@@ -116,6 +117,15 @@ class TurnedAwayAtOnce(EtcdBackend):
         pass
 
 
+class RefusedIsNothing(EtcdBackend):
+    """As it once was: the key is there, the look that follows is refused, and that is all that the engine hears of."""
+
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if queue:
+            self._wakeups.expect(ticket.nonce)
+        return await self._enter(ticket, deadline, queue=queue)
+
+
 ETCD = [
     Mutant(
         name="etcd-watch-without-revision",
@@ -154,5 +164,12 @@ ETCD = [
         backend="etcd",
         server=_with(TurnedAwayAtOnce),
         kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="etcd-refused-is-nothing",
+        mistake="an enter whose last request is refused says that nothing was changed, whatever the first one did",
+        backend="etcd",
+        server=_with(RefusedIsNothing),
+        kinds=frozenset({"refuse"}),
     ),
 ]

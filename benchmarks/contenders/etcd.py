@@ -1,0 +1,174 @@
+"""Locks on one etcd: holdfast beside the Python libraries that have one, and the two bare calls of the recipe."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.contender import Arena, Contender, peer
+from benchmarks.contenders.redis.ours import HoldfastRedis as Holdfast
+from benchmarks.contenders.redis.ours import HoldfastRedisAsync as HoldfastAsync
+from benchmarks.servers import Etcd
+from holdfast.backends.etcd.address import Node
+from holdfast.backends.etcd.blocking import BlockingEyes
+from holdfast.backends.etcd.keys import after
+from holdfast.backends.etcd.messages import absent, b64, encoded, first, get, put, txn
+from holdfast.backends.etcd.wires import Wire
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+
+TTL = 60  # seconds
+
+
+class Etcd3gw:
+    """etcd3gw.lock.Lock: the gateway too, through requests."""
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        self._client = peer("etcd3gw").client(host=place.hostname, port=place.port)
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        # A new object each time would be a new client to some; here it is the lock that makes its lease anew.
+        made: AbstractContextManager[object] = self._client.lock(name, ttl=TTL)
+        return made
+
+    def close(self) -> None:
+        self._client.session.close()
+
+
+class Tooz:
+    """tooz's etcd3gw driver."""
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        coordination = peer("tooz.coordination")
+        self._coordinator = coordination.get_coordinator(f"etcd3+http://{place.netloc}", b"me")
+        self._coordinator.start()
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
+        return made
+
+    def close(self) -> None:
+        self._coordinator.stop()
+
+
+class Aetcd:
+    """aetcd.Lock: gRPC, for asyncio."""
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        self._client = peer("aetcd").Client(host=place.hostname, port=place.port)
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
+        made: AbstractAsyncContextManager[object] = self._client.lock(name.encode(), ttl=TTL)
+        return made
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class TwoCalls:
+    """The least that the recipe can be: put if absent and see who is first; delete. On our own connection."""
+
+    def __init__(self, url: str) -> None:
+        place = urlsplit(url)
+        self._runtime = ThreadRuntime()
+        self._wire = Wire(Node(place.hostname or "", place.port or 0), BlockingEyes(), self._runtime)
+        run_sync(self._wire.connect(None, self._runtime.now() + 5))
+        self._lease = int(self.ask("lease/grant", {"TTL": str(TTL * 60)})["ID"])
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        return _Calls(self, f"bare/{name}/".encode(), self._lease)
+
+    def ask(self, method: str, message: dict[str, Any]) -> Any:
+        asked = self._wire.ask(f"/v3/{method}", "", encoded(message), self._runtime.now() + 5)
+        return json.loads(run_sync(asked).body)
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class _Calls:
+    def __init__(self, calls: TwoCalls, folder: bytes, lease: int) -> None:
+        self._calls = calls
+        key = folder + b"%016x" % lease
+        look = first(folder, after(folder))
+        self._take = txn([absent(key)], [put(key, b"", lease), look], [get(key), look])
+        self._give_back = {"key": b64(key)}
+
+    def __enter__(self) -> None:
+        if not self._calls.ask("kv/txn", self._take).get("succeeded"):
+            raise RuntimeError("somebody else had the lock")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._calls.ask("kv/deleterange", self._give_back)
+
+
+_FAMILY: dict[str, Any] = {
+    "arena": Arena.ETCD,
+    "server": Etcd(),
+    "first_use": None,
+    "only_in": ("uncontended", "contended"),
+}
+_OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "has_ttl": True, "has_fence": True}
+
+CONTENDERS = [
+    Contender(
+        name="holdfast etcd",
+        threads=Holdfast,
+        imports="import holdfast",
+        waits="is woken",
+        order="FIFO",
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="holdfast etcd asyncio",
+        tasks=HoldfastAsync,
+        imports="import asyncio, holdfast",
+        waits="is woken",
+        order="FIFO",
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
+        name="etcd3gw",
+        threads=Etcd3gw,
+        package="etcd3gw",
+        imports="import etcd3gw",
+        waits=None,  # not blocking, its block is entered without the lock
+        **_FAMILY,
+    ),
+    Contender(
+        name="tooz etcd",
+        threads=Tooz,
+        package="tooz",
+        driver="etcd3gw",
+        imports="from tooz import coordination",
+        waits="polls",
+        baseline_of=("contended",),
+        **_FAMILY,
+    ),
+    Contender(
+        name="aetcd",
+        tasks=Aetcd,
+        package="aetcd",
+        imports="import asyncio, aetcd",
+        waits=None,  # after ten seconds its block is entered without the lock
+        **_FAMILY,
+    ),
+    Contender(
+        name="two etcd calls",
+        threads=TwoCalls,
+        package="holdfast",
+        imports="import holdfast",
+        waits=None,
+        baseline_of=("uncontended",),
+        **_FAMILY,
+    ),
+]
