@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-WIDTH = 100  # columns that a terminal is expected to have
+WIDTH = 110  # columns that a terminal is expected to have
 
 Mark = Literal["ours", "broken"] | None
 _COLORS = {"ours": "1", "broken": "1;31"}  # bold; bold red
