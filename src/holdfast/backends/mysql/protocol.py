@@ -5,7 +5,7 @@ procedures in schema.sql, step for step as on PostgreSQL; this file says when to
 
 Nobody tells a waiter that it is its turn, so it looks, with a query that locks nothing and writes nothing. The next in
 line looks often, the one behind it less often, and so on with the square of the distance: however many wait, together
-they look little more often than the first two.
+they look little more often than the first two. Only while the line moves fast do those behind look more often.
 """
 
 from __future__ import annotations
@@ -69,6 +69,31 @@ GRANULARITY = 0.0  # the server counts microseconds
 AGENT_MAX = 255  # characters
 LOOK_MIN, LOOK_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less
 _CALM = 8  # so many times the pause, without a change, until it grows
+_EARLY = 4  # this part of the time until its turn, as it seems
+
+
+class Turn:
+    """How far a waiting ticket is from its turn, and how soon it is worth to look again."""
+
+    __slots__ = ("_ahead", "_pace", "_since")
+
+    def __init__(self, now: float) -> None:
+        self._ahead = 0  # others who wait
+        self._since = now  # when that was last seen to change
+        self._pace = 0.0  # seconds that one of them took
+
+    def move(self, ahead: int, now: float) -> None:
+        """So many are ahead of it now."""
+        if ahead != self._ahead:
+            self._pace = (now - self._since) / max(1, self._ahead - ahead)
+            self._ahead, self._since = ahead, now
+
+    def pause(self, now: float) -> float:
+        """Seconds: a part of what those ahead will take if they go on like this; no longer than the place allows."""
+        places, quiet = self._ahead + 1, now - self._since
+        by_pace = places * max(self._pace, quiet) / _EARLY
+        by_place = places**2 * max(LOOK_MIN, min(LOOK_MAX, quiet / _CALM))
+        return max(LOOK_MIN, min(by_pace, by_place))
 
 
 class UniqueBackend:
@@ -83,7 +108,7 @@ class UniqueBackend:
         self._runtime = runtime
         self._wakeups = Wakeups(runtime)
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
-        self._places: dict[str, int] = {}  # tickets that wait, and how many wait ahead of each
+        self._turns: dict[str, Turn] = {}  # of tickets that wait
 
     @property
     def guarantees(self) -> Guarantees:
@@ -91,7 +116,7 @@ class UniqueBackend:
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            if ticket.exclusive and ticket.nonce not in self._places:
+            if ticket.exclusive and ticket.nonce not in self._turns:
                 granted = await self._take(ticket, deadline)
                 if granted is not None:
                     return granted
@@ -136,7 +161,7 @@ class UniqueBackend:
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
             case "wait":
                 if queue:
-                    self._places[ticket.nonce] = int(ahead or 0)
+                    self._turns.setdefault(ticket.nonce, Turn(sent)).move(int(ahead or 0), sent)
                 return Waiting(LOOK_AGAIN_BEHIND, who(other) if other else None)
             case "limit":
                 theirs = None if limit is None else int(limit)
@@ -150,12 +175,9 @@ class UniqueBackend:
         """Look until it is worth to enter."""
         nonce, now = ticket.nonce, self._runtime.now
         self._wakeups.expect(nonce)
-        changed_at = now()
-        while (place := self._places.get(nonce)) is not None:
-            pause = max(LOOK_MIN, min(LOOK_MAX, (now() - changed_at) / _CALM)) * (place + 1) ** 2
-            woken_at = min(until, now() + pause)
-            await self._wakeups.wait(nonce, woken_at)
-            if now() >= until or nonce not in self._places:
+        while (turn := self._turns.get(nonce)) is not None:
+            await self._wakeups.wait(nonce, min(until, now() + turn.pause(now())))
+            if now() >= until or nonce not in self._turns:
                 return
             try:
                 (row,) = (await self._port.ask(LOOK, (lock_id(ticket.name), nonce), deadline=until)).rows
@@ -164,8 +186,7 @@ class UniqueBackend:
             is_held, ahead, excluding, waiting, is_there = (int(value or 0) for value in row)
             if not is_there or not (is_held or excluding or (ticket.limit is not None and ahead >= ticket.limit)):
                 return
-            if waiting != place:
-                self._places[nonce], changed_at = waiting, now()
+            turn.move(waiting, now())
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         answers: list[bool | BackendError] = []
@@ -182,7 +203,7 @@ class UniqueBackend:
         key, nonce = lock_id(ticket.name), ticket.nonce
         is_unheard = nonce in self._unheard
         was_in = False
-        if ticket.exclusive and not is_unheard and nonce not in self._places:
+        if ticket.exclusive and not is_unheard and nonce not in self._turns:
             was_in = bool((await self._port.ask(GIVE_BACK, (key, nonce), deadline=deadline)).changed)
         if not was_in:
             answer = await self._port.ask(LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
@@ -219,7 +240,7 @@ class UniqueBackend:
         self._port.abandon()
 
     def _stop(self, nonce: str) -> None:
-        if self._places.pop(nonce, None) is not None:
+        if self._turns.pop(nonce, None) is not None:
             self._wakeups.forget(nonce)
 
 
