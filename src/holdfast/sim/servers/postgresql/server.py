@@ -96,12 +96,9 @@ class PostgresqlServer(PushServer):
         return {nonce: entry for nonce, entry, expires in self._found() if expires > now}
 
     def _found(self) -> list[tuple[str, Entry, int]]:
-        """Every ticket: its nonce, what it is, and when it runs out."""
-        found = [
-            (one.nonce, Entry(plain(one.name), one.number, one.fence, one.limit, one.exclusive), one.expires)
-            for one in self.tables.tickets
-        ]
-        places = {nonce: entry.place for nonce, entry, _ in found}
+        """Every ticket, first who is in: its nonce, what it is, and when it runs out."""
+        found = []
+        places = {}
         for lock in self.tables.locks.values():
             if lock.nonce is not None and lock.fence is not None:
                 # An exclusive holder has no place in line any more. The one that it had stays its own, also if it is
@@ -109,6 +106,10 @@ class PostgresqlServer(PushServer):
                 place = places[lock.nonce] = self._places.get(lock.nonce, lock.fence)
                 entry = Entry(plain(lock.name), place, lock.fence, 1, exclusive=True)
                 found.append((lock.nonce, entry, lock.expires or 0))
+        for one in sorted(self.tables.tickets, key=_waits):
+            places[one.nonce] = one.number
+            entry = Entry(plain(one.name), one.number, one.fence, one.limit, one.exclusive)
+            found.append((one.nonce, entry, one.expires))
         self._places = places
         return found
 
@@ -141,3 +142,7 @@ class PostgresqlServer(PushServer):
 
     def _clock(self) -> int:
         return round(self.wall() * 1_000_000)
+
+
+def _waits(ticket: Ticket) -> bool:
+    return ticket.fence is None
