@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.mutants.engine import ENGINES
 from holdfast.sim.mutants.memory import PROTOCOLS
+from holdfast.sim.mutants.postgresql import POSTGRESQL
 from holdfast.sim.mutants.redis import REDIS
 from holdfast.sim.mutants.redlock import REDLOCK
 from holdfast.sim.mutants.sqlite import SQLITE
 
-MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for mutant in [*ENGINES, *PROTOCOLS, *SQLITE, *REDIS, *REDLOCK]}
+MUTANTS: Mapping[str, Mutant] = {
+    mutant.name: mutant for mutant in [*ENGINES, *PROTOCOLS, *SQLITE, *REDIS, *REDLOCK, *POSTGRESQL]
+}

@@ -96,7 +96,7 @@ class Tables:
             lock.drawn = self.draw(lock, now)
         else:
             return []
-        self._hold(lock, nonce, now, ttl, (agent, info))
+        self.hold(lock, nonce, now, ttl, (agent, info))
         reaped = self.reap(lock.drawn) if is_new and lock.drawn & 255 == 0 else None
         return [(_text(lock.fence), _text(reaped))]
 
@@ -166,18 +166,21 @@ class Tables:
     def wake(self, name: str, now: int) -> None:
         ahead = 0
         for ticket in self._queue(name):
-            if ticket.expires <= now:
+            if self.has_run_out(ticket.expires, now):
                 self.tickets.remove(ticket)
                 continue
             if ticket.fence is None:
                 if ticket.limit is not None and ahead >= ticket.limit:
                     return
                 if ticket.expires > now + WOKEN_US:
-                    ticket.expires = now + WOKEN_US
-                    self.notify(ticket.channel, ticket.nonce)
+                    self.hint(ticket, now)
             if ticket.exclusive:
                 return
             ahead += 1
+
+    def hint(self, ticket: Ticket, now: int) -> None:
+        ticket.expires = now + WOKEN_US
+        self.notify(ticket.channel, ticket.nonce)
 
     def enter(  # noqa: PLR0917  (what the function takes, in its order)
         self,
@@ -240,9 +243,9 @@ class Tables:
             if mine is not None:
                 self.tickets.remove(mine)
             lock.method, lock.drawn, lock.departed = "queue", drawn, departed
-            lock.queued = lock.queued and bool(self._queue(name))
-            self._hold(lock, nonce, now, ttl, (agent, info))
-            return _entered("in", fence=drawn)
+            lock.queued = lock.queued and self.has_tickets(name)
+            self.hold(lock, nonce, now, ttl, (agent, info))
+            return _entered("in", fence=lock.fence)
         row = Ticket(
             *(name, drawn, nonce, None, exclusive, limit),
             *(now + WAITER_US, now, agent, info, channel),
@@ -348,10 +351,13 @@ class Tables:
     def has_run_out(self, expires: int | None, now: int) -> bool:
         return expires is not None and expires <= now
 
-    def _hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
+    def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
         """Its number has been drawn: that is the fence."""
         lock.nonce, lock.fence, lock.expires, lock.since = nonce, lock.drawn, since + ttl, since
         lock.agent, lock.info = who
+
+    def has_tickets(self, name: str) -> bool:
+        return bool(self._queue(name))
 
     def _queue(self, name: str) -> list[Ticket]:
         return sorted((ticket for ticket in self.tickets if ticket.name == name), key=_number)
