@@ -214,11 +214,13 @@ class Simulation:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
         prolonged, settles = self.server.prolonged, self.server.settles
-        bound = (ttl + 12.0 if self._has_to_lapse() else 8.0) + prolonged + settles
+        lapses = self._has_to_lapse()
+        bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles
+        idle = (ttl + self.server.idle_max if lapses else 8.0) + prolonged + settles
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
-            idle_max=bound,
+            idle_max=idle,
             leftover_max=bound,
             wait_max=HEALED_FOR + prolonged,
             drift=faults.drift * 2,

@@ -266,7 +266,8 @@ POSTGRESQL = [
         mistake="who is woken and does not come keeps its place for as long as any waiter",
         backend="postgresql",
         server=_server(WokenKeepsItsLease),
-        kinds=frozenset({"pause"}),
+        kinds=frozenset({"crash"}),
+        budget=1000,
     ),
     Mutant(
         name="reaps-by-number",

@@ -43,6 +43,7 @@ class PostgresqlServer(PushServer):
     lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     keeps_order = False  # a client has several connections
     cannot = frozenset({"duplicate"})  # TCP delivers once, and nobody sends again what was sent
+    idle_max = 6.0  # less than a waiter's lease: one that is woken, and dead, keeps a second of it
     # A lease ends by the clock that is set back here. With an hour nobody would see its end.
     back_max = 10.0
     backend: Callable[..., Any] = PostgresqlBackend
