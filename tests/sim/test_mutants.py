@@ -20,7 +20,7 @@ CAUGHT_BY = {
     "believes-the-server-only": {"mutual exclusion"},
     "busy-said-of-silence": {"exact outcomes"},
     "cancelled-acquire-leaves-ticket": {"nothing left", "steady progress"},
-    "check-then-insert": {"mutual exclusion"},
+    "check-then-insert": {"mutual exclusion", "fair order"},
     "client-clock-as-now": {"mutual exclusion", "growing fences", "true renewals", "nothing left"},
     "dead-waiter-blocks": {"nothing left", "steady progress"},
     "client-time-as-now": {"mutual exclusion", "growing fences", "true renewals", "nothing left"},

@@ -21,6 +21,7 @@ from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.backends.postgresql.protocol import stored, us
 from holdfast.backends.postgresql.schema import FENCE_IDLE, quoted, tables
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+from holdfast.sim.mutants import postgresql as mutants
 from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
 from tests.support.postgresql import shared
 
@@ -131,10 +132,11 @@ def real() -> Iterator[Real]:
 class Steps:
     """Random steps of three clients, done to both sides at moments of their own."""
 
-    def __init__(self, real: Real, seed: int) -> None:
+    def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
         self._real = real
         self._real.say(_CLOCK)
-        self._model = Modelled()
+        self._real.say("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets")
+        self._model = model()
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
         self._tickets: list[tuple[str, str, int | None, bool]] = []  # name, nonce, limit, exclusive
         self._fences = [1]
@@ -262,13 +264,35 @@ SEEN = {
 def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
     seen: Counter[str] = Counter()
     for seed in range(6):
-        real.say("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets")
         steps = Steps(real, seed)
         for _ in range(400):
             steps.step()
         seen += steps.seen
 
     assert set() == SEEN - set(seen), "what was compared has to have happened"
+
+
+OTHERWISE = [
+    mutants.FenceByClock,
+    mutants.FreesBlindly,
+    mutants.LineForgotten,
+    mutants.NobodyIsRemembered,
+    mutants.NothingRunsOut,
+    mutants.ReapsByNumber,
+    mutants.RenewalRecreates,
+    mutants.RenewsBlindly,
+    mutants.TakesPastTheLine,
+    mutants.WokenKeepsItsLease,
+]
+
+
+@pytest.mark.parametrize("tables_type", OTHERWISE)
+def test_a_model_that_does_otherwise_is_found_out(real: Real, tables_type: type[Tables]) -> None:
+    steps = Steps(real, 1, type("Otherwise", (Modelled, tables_type), {}))
+
+    with pytest.raises(AssertionError, match="holdfast_"):
+        for _ in range(400):
+            steps.step()
 
 
 def test_the_server_s_own_clock_counts_microseconds_and_does_not_stand_still_in_a_transaction(real: Real) -> None:

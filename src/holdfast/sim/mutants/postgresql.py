@@ -254,6 +254,7 @@ POSTGRESQL = [
         mistake="a renewal prolongs the lock's row although another ticket is in it",
         backend="postgresql",
         server=_server(RenewsBlindly),
+        kinds=frozenset({"break_lock"}),
     ),
     Mutant(
         name="row-renewal-recreates",
