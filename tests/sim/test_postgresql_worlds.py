@@ -16,7 +16,7 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan, Simulation, quiet
 from holdfast.sim.servers.postgresql.port import SimPort
-from holdfast.sim.servers.postgresql.server import PostgresqlServer
+from holdfast.sim.servers.postgresql.server import IDLE, REAPED_EVERY, PostgresqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
 from holdfast.sim.small import SmallWorld
 
@@ -211,6 +211,8 @@ def test_in_the_end_nobody_is_in_or_waits_and_unused_locks_are_gone() -> None:
             kept += len(left)
         else:
             reaped += len(used - left)
+            old = server._clock() - us(IDLE + REAPED_EVERY)
+            assert not [one for one in server.tables.tickets if one.expires < old], "the dead are forgotten too"
 
     assert kept > 5, "for an hour"
     assert reaped > 20, "for seconds, so that worlds have it"

@@ -332,15 +332,16 @@ class Tables:
 
     def reap(self, now: int) -> int:
         idle = now - self.fence_idle
-        kept = {ticket.name for ticket in self.tickets}
-        over = [
+        kept = {ticket.name for ticket in self.tickets if ticket.expires >= idle}
+        old = [
             lock.name
             for lock in self.locks.values()
             if lock.drawn < idle and (lock.nonce is None or (lock.expires or 0) < idle) and lock.name not in kept
-        ]
-        for name in over[:REAPED_MAX]:
+        ][:REAPED_MAX]
+        self.tickets = [ticket for ticket in self.tickets if ticket.name not in old]
+        for name in old:
             del self.locks[name]
-        return len(over[:REAPED_MAX])
+        return len(old)
 
     # ── what several of them do ──────────────────────────────────────────────────────────────────────────────────
 
