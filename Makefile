@@ -77,7 +77,7 @@ cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage report
 
 sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each backend, and all small ones
-	@for backend in memory sqlite redis; do \
+	@for backend in memory sqlite redis postgresql; do \
 		for search in "--seeds 10000 $(ARGS)" --exhaustive --cancels; do \
 			$(BIN)/holdfast simulate --backend $$backend $$search || exit; \
 		done; \

@@ -24,7 +24,7 @@ def search_without_pruning(plan: Plan, size: Size) -> Search:
     return searching.result()
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite", "redis"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "redis", "postgresql"])
 def test_one_fault_in_a_world_of_two_clients_breaks_nothing(backend: str) -> None:
     searched = search_all(Plan(backend=backend), Size(faults=1))
 
@@ -34,7 +34,7 @@ def test_one_fault_in_a_world_of_two_clients_breaks_nothing(backend: str) -> Non
     assert searched.pruned > 10
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite", "redis"])
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "redis", "postgresql"])
 def test_close_things_in_every_order_break_nothing(backend: str) -> None:
     searched = search_all(Plan(backend=backend), Size(faults=0, together=2 * DELAY))
 

@@ -16,7 +16,8 @@ from holdfast.sim.choices import Choices
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.run import Plan, Simulation, quiet
 from holdfast.sim.servers.redis.port import PREFIX, SimPort
-from holdfast.sim.servers.redis.server import NOTICED_MAX, RedisServer
+from holdfast.sim.servers.redis.server import RedisServer
+from holdfast.sim.servers.subscriptions import NOTICED_MAX
 from holdfast.sim.small import SmallWorld
 from holdfast.sim.world import World
 
@@ -32,7 +33,7 @@ class Listening:
         self.server = self.small.server
         for name in "ab":
             self.small.add(name)
-        self.a, self.b = self.server.ports
+        self.a, self.b = (port for port in self.server.listeners if isinstance(port, SimPort))
         self.heard: list[str] = []
         self.a.listen(self.heard.append, lambda: self.heard.append("missed"))
         self.channel = self.a.channel(KEYS)
@@ -183,7 +184,7 @@ def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
     for seed in range(40):
         simulation, server = lived("redis", seed)
         living = [member.link for member in simulation.members.values()]
-        for port in server.ports:
+        for port in server.listeners:
             listened += port.subscriptions
             assert port.link not in living or not port.attended, seed
 

@@ -17,10 +17,10 @@ from holdfast.sim import faults
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan, run
 from holdfast.sim.servers.redis.port import PREFIX
-from holdfast.sim.servers.redis.server import NOTICED_MAX
 from holdfast.sim.servers.redlock.node import UP_FOR, Node
 from holdfast.sim.servers.redlock.port import SimNodes
 from holdfast.sim.servers.redlock.server import RedlockServer
+from holdfast.sim.servers.subscriptions import NOTICED_MAX
 from holdfast.sim.small import LOCK, SmallWorld
 
 KEYS = keys_of(PREFIX, LOCK)
@@ -40,7 +40,7 @@ class Council:
         assert isinstance(self.small.server, RedlockServer)
         self.server = self.small.server
         self.small.add("a")
-        (port,) = {port for node in self.server.nodes for port in node.ports}
+        (port,) = {port for node in self.server.nodes for port in node.listeners}
         assert isinstance(port, SimNodes)
         self.port = port
         self.small.recorder._owner[NONCE] = ("a", 1)

@@ -22,6 +22,7 @@ from holdfast.sim.resource import Resource
 from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.memory import MemoryServer
+from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.sqlite import SqliteServer
@@ -43,6 +44,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "redis-setnx": SetnxServer,
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
+    "postgresql": PostgresqlServer,
     "memcached": MemcachedServer,
     "etcd": EtcdServer,
     "etcd-key": EtcdKeyServer,
@@ -219,11 +221,13 @@ class Simulation:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
         prolonged, settles = self.server.prolonged, self.server.settles
-        bound = (ttl + 12.0 if self._has_to_lapse() else 8.0) + prolonged + settles
+        lapses = self._has_to_lapse()
+        bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles
+        idle = (ttl + self.server.idle_max if lapses else 8.0) + prolonged + settles
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
-            idle_max=bound,
+            idle_max=idle,
             leftover_max=bound,
             wait_max=HEALED_FOR + prolonged,
             drift=faults.drift * 2,

@@ -176,19 +176,23 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(
     server: Server, url: str, schema: str, client_of: Open
 ) -> None:
     client = client_of(url)
-    lease = client.lock("held").acquire(timeout=0)
-    assert lease is not None
+    leases = [client.lock("held").acquire(timeout=0)]
+    leases += [client.rwlock(name).read().acquire(timeout=0) for name in ("read", "read by the dead")]
     for name in ("old", "new"):
         with client.lock(name):
             pass
     names = {"schema": sql.Identifier(schema)}
     server.rows(sql.SQL("UPDATE {schema}.holdfast_locks SET drawn = 1 WHERE name <> 'new'").format(**names))
+    server.rows(sql.SQL("UPDATE {schema}.holdfast_tickets SET expires = 1 WHERE name LIKE '%dead'").format(**names))
 
     server.rows(sql.SQL("SELECT {schema}.holdfast_reap({schema}.holdfast_clock())").format(**names))
 
     left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks ORDER BY name").format(**names))
-    assert left == [("held",), ("new",)]
-    lease.release()
+    assert left == [("held",), ("new",), ("read",)]
+    assert server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_tickets").format(**names)) == [("read",)]
+    for lease in leases[:2]:
+        assert lease is not None
+        lease.release()
 
 
 def test_nobody_is_notified_when_nobody_waits(server: Server, url: str, client_of: Open) -> None:

@@ -37,6 +37,14 @@ def test_an_update_is_lost_if_its_writer_knew_only_an_older_value() -> None:
     assert "which it had worked out from 'x'" in what(FencedWrites, [*history, wrote(2, "c", 3, "z", before="x")])
 
 
+def test_two_holders_with_one_fence_are_not_the_resource_s_fault() -> None:
+    history: h.History = [wrote(0, "a", 1, "x"), wrote(1, "a", 1, "y", before="x")]
+    other = wrote(2, "b", 1, "z", before="x")._replace(ticket=2)
+
+    assert not found(FencedWrites, [*history, other]), "whether that may be is for the fences' own promise"
+    assert found(FencedWrites, [*history, wrote(2, "a", 1, "z", before="x")])
+
+
 def test_a_read_returns_what_was_written_last() -> None:
     start = wrote(0, "a", 1, "x")
 

@@ -374,16 +374,21 @@ BEGIN
 END
 $$;
 
--- Remove locks that nobody has used for an hour. A row that is in use this very moment is skipped; one that was used a
--- moment ago has drawn a number, which is looked at again once the row is locked. Returns how many were removed.
+-- Remove locks that nobody has used for an hour, with tickets of the dead. A row that is in use this very moment is
+-- skipped; one that was used a moment ago has drawn a number, which is looked at again once the row is locked. Returns
+-- how many were removed.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
-    WITH reaped AS (
-        DELETE FROM {schema}.holdfast_locks WHERE name IN (
-            SELECT l.name FROM {schema}.holdfast_locks l
-            WHERE l.drawn < p_now - {fence_idle} AND (l.nonce IS NULL OR l.expires < p_now - {fence_idle})
-            AND NOT EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = l.name)
-            LIMIT 1000 FOR UPDATE SKIP LOCKED
-        ) RETURNING 1
+    WITH old AS (
+        SELECT l.name FROM {schema}.holdfast_locks l
+        WHERE l.drawn < p_now - {fence_idle} AND (l.nonce IS NULL OR l.expires < p_now - {fence_idle})
+        AND NOT EXISTS (
+            SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = l.name AND t.expires >= p_now - {fence_idle}
+        )
+        LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), dead AS (
+        DELETE FROM {schema}.holdfast_tickets t USING old WHERE t.name = old.name AND t.expires < p_now - {fence_idle}
+    ), reaped AS (
+        DELETE FROM {schema}.holdfast_locks l USING old WHERE l.name = old.name RETURNING 1
     )
     SELECT count(*) FROM reaped
 $$;

@@ -14,7 +14,9 @@ class FencedWrites(Checker):
     """A resource that refuses stale fences never goes back to an older holder and never loses an accepted write.
 
     Lost is a write whose writer worked on something else than the value that it replaced. Nothing is refused unless a
-    greater fence had been seen. What happens to a resource that checks no fences is noted, not held against the lock.
+    greater fence had been seen. Two leases with one fence are beyond a resource; where they must not be, that is broken
+    by them, and not by what is written. What happens to a resource that checks no fences is noted, not held against the
+    lock.
     """
 
     name = "fenced writes"
@@ -60,7 +62,9 @@ class FencedWrites(Checker):
                 f"{event.client} replaced {resource.value!r} in {event.lock!r} by {event.value!r}, "
                 f"which it had worked out from {event.before!r}"
             )
-            if event.fenced:
+            if event.fenced and _has_same_fence(resource.last, event):
+                self.note(event.at, event.lock, what + "; both have the same fence", resource.last, event)
+            elif event.fenced:
                 self.violated(event.at, event.lock, what, resource.last, event)
             else:
                 self.lost_updates += 1
@@ -86,6 +90,10 @@ class FencedWrites(Checker):
             resource.newest is None or event.fence > resource.newest.fence
         ):
             resource.newest = event
+
+
+def _has_same_fence(last: Read | Wrote, event: Wrote) -> bool:
+    return event.fence == last.fence and event.ticket != last.ticket
 
 
 class _Resource:

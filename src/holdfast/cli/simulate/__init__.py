@@ -26,6 +26,7 @@ BACKENDS = (
     "redis-setnx",
     "redis-getset",
     "redlock",
+    "postgresql",
     "memcached",
     "etcd",
     "etcd-key",

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.backends.redis import getset, setnx
 from holdfast.backends.redis.protocol import _BREAK, GUARANTEES, QueueBackend
-from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx
 from holdfast.sim.servers.redis.lua import require_lupa
 from holdfast.sim.servers.redis.machine import Machine
 from holdfast.sim.servers.redis.port import PREFIX, SimPort
+from holdfast.sim.servers.subscriptions import PushServer
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.keys import Keys
     from holdfast.backends.redis.port import Call, Word
     from holdfast.core.ports import Backend
     from holdfast.sim.network import Link
-    from holdfast.sim.process import Process
     from holdfast.sim.recorder import Entry, Recorder
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.servers.redis.commands import Reply
@@ -33,10 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its primary's
-NOTICED_MAX = 1.0  # until a client sees that the connection on which it hears has ended
 
 
-class RedisServer(Server):
+class RedisServer(PushServer):
     """Locks by `method=queue`; on a Cluster in half of all worlds."""
 
     guarantees = GUARANTEES["queue"]
@@ -56,10 +54,7 @@ class RedisServer(Server):
         super().__init__(world, recorder)
         self.is_cluster = world.choices.chance(self.clusters)
         self.machine = Machine(self._clock, self._publish, is_cluster=self.is_cluster)
-        self.starts = 1
-        self.ports: list[SimPort] = []
         self._locks: dict[str, tuple[str, Keys]] = {}  # by the lock's key
-        self._subscribers: dict[str, dict[SimPort, int]] = {}  # channel -> who hears it, on which connection
         self._places: dict[str, int] = {}  # by nonce
         self._copy: Keyspace | None = None
 
@@ -68,8 +63,8 @@ class RedisServer(Server):
         require_lupa()
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        port = SimPort(self, link, runtime, len(self.ports))
-        self.ports.append(port)
+        port = SimPort(self, link, runtime, len(self.listeners))
+        self.listeners.append(port)
         backend: Backend = type(self).backend("sim://redis", port, runtime, prefix=PREFIX)
         return backend
 
@@ -90,24 +85,8 @@ class RedisServer(Server):
         self._known(keys)
         return self.machine.command(words)
 
-    def subscribe(self, port: SimPort, connection: int, channels: Sequence[str]) -> None:
-        if connection != port.connection:
-            return  # it has been closed since: the answer finds nobody
-        for channel in channels:
-            self._subscribers.setdefault(channel, {})[port] = connection
-
-    def unsubscribe(self, port: SimPort, channel: str) -> None:
-        self._subscribers.get(channel, {}).pop(port, None)
-
-    def hang_up(self, port: SimPort) -> bool:
-        """The connection on which this client hears has ended. Whether it heard anything."""
-        return sum(heard.pop(port, None) is not None for heard in self._subscribers.values()) > 0
-
     def _publish(self, channel: bytes, message: bytes) -> int:
-        heard = self._subscribers.get(channel.decode(), {})
-        for port, connection in heard.items():
-            port.link.ring(port.hear, connection, message)
-        return len(heard)
+        return self.publish(channel.decode(), message.decode())
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,11 +111,7 @@ class RedisServer(Server):
         return in_queue(self.machine.space, name, keys)
 
     def state(self) -> object:
-        subscribers = [
-            (channel, [(port.link.process.name, connection) for port, connection in heard.items()])
-            for channel, heard in self._subscribers.items()
-        ]
-        return self.machine.space.dump(), self.starts, self.wall_step, subscribers
+        return self.machine.space.dump(), self.starts, self.wall_step, self.subscribed()
 
     def break_lock(self, name: str, fence: int) -> None:
         keys = next(keys for known, keys in self._locks.values() if known == name)
@@ -151,11 +126,6 @@ class RedisServer(Server):
         return keys
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
-
-    def restart(self) -> None:
-        self.starts += 1
-        for port in self.ports:
-            self._cut(port)
 
     def lose_data(self) -> None:
         self.machine.space.clear()
@@ -173,22 +143,6 @@ class RedisServer(Server):
         self.step_clock(self.world.choices.between(0.0, CLOCKS_APART))
         self.restart()
         self.recorder.look(self.tickets())
-
-    def drop(self, process: Process) -> bool:
-        return sum(self._cut(port) for port in self.ports if port.link.process is process) > 0
-
-    def process_died(self, process: Process) -> None:
-        for port in self.ports:
-            if port.link.process is process:
-                self.hang_up(port)
-
-    def _cut(self, port: SimPort) -> bool:
-        if not self.hang_up(port):
-            return False
-        world = self.world
-        noticed = world.now + world.choices.between(0.0, NOTICED_MAX)
-        world.at(noticed, port.link.process.do, port.broken, port.connection)
-        return True
 
     def step_clock(self, seconds: float) -> None:
         # Redis looks for what has expired ten times a second: nothing of that is left for a clock that goes back.

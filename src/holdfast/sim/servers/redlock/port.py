@@ -70,8 +70,8 @@ class SimNodes(SimPort):
         super().broken(connection)
         if is_news:
             following = (self.branches.index(self.link) + 1) % len(self.branches)
-            self.link = self.branches[following]
             self._server = self.branches[following].server
+            self.move(self._server, self.branches[following])
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 

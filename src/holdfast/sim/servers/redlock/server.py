@@ -98,7 +98,7 @@ class RedlockServer(Server):
         self._clients += 1
         port = SimNodes(branches, runtime, self._clients, forgets=self._forgets)
         for node in self._nodes:
-            node.ports.append(port)
+            node.listeners.append(port)
         council = council_for(len(self._nodes), max_ttl=self._max_ttl, quarantine=self.quarantine)
         backend: Backend = type(self).backend(council, port, runtime)
         return backend

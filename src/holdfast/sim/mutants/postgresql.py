@@ -1,0 +1,307 @@
+"""The postgresql protocol with one bug each: what people get wrong with rows as locks, and with sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.postgresql import protocol
+from holdfast.backends.postgresql.port import Statement
+from holdfast.backends.postgresql.protocol import PostgresqlBackend, us
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.postgresql.server import PostgresqlServer
+from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.port import PostgresqlPort, Row, Value
+    from holdfast.core.ports import Runtime
+    from holdfast.sim.faults import Faults
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.servers.postgresql.port import SimPort
+    from holdfast.sim.world import World
+
+
+def _server(tables: type[Tables], **more: Any) -> type[PostgresqlServer]:
+    return type("Mutated", (PostgresqlServer,), {"tables_type": tables, **more})
+
+
+class _Port:
+    """A port that asks otherwise."""
+
+    def __init__(self, port: PostgresqlPort, runtime: Runtime) -> None:
+        self._port = port
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+
+def _asking(port_type: type[_Port]) -> Callable[..., PostgresqlBackend]:
+    def open_backend(url: str, port: PostgresqlPort, runtime: Runtime) -> PostgresqlBackend:
+        return PostgresqlBackend(url, port_type(port, runtime), runtime)
+
+    return open_backend
+
+
+# ── taking and giving back ───────────────────────────────────────────────────────────────────────────────────────────
+
+_LOOK = Statement("holdfast_look", "SELECT, without a lock on the row")
+
+
+class _LooksFirst(_Port):
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        if statement is protocol._TAKE and not await self._port.ask(_LOOK, values[:1], deadline=deadline):
+            return []
+        return await self._port.ask(statement, values, deadline=deadline)
+
+
+class CheckThenInsert(Tables):
+    def look_rows(self, name: str) -> list[Row]:
+        lock = self.locks.get(name)
+        return [("t",)] if lock is None or super().is_free(lock) else []
+
+    def is_free(self, lock: Lock) -> bool:
+        return True
+
+
+class TakesPastTheLine(Tables):
+    def is_free(self, lock: Lock) -> bool:
+        return lock.nonce is None
+
+
+class LineForgotten(Tables):
+    def has_tickets(self, name: str) -> bool:
+        return False
+
+
+class FreesBlindly(Tables):
+    def free_rows(self, name: str, nonce: str) -> list[Row]:
+        lock = self.locks.get(name)
+        return [] if lock is None or lock.nonce is None else super().free_rows(name, lock.nonce)
+
+
+class NobodyIsRemembered(Tables):
+    def remember(self, name: str, nonce: str, now: int) -> None:
+        pass
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ClientTime(_Port):
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        return await self._port.ask(statement, (*values, us(self._runtime.wall())), deadline=deadline)
+
+
+class ClientClock(Tables):
+    def run(self, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        *others, now = values
+        clock, self.clock = self.clock, lambda: int(now or 0)
+        try:
+            return super().run(statement, others)
+        finally:
+            self.clock = clock
+
+
+class NothingRunsOut(Tables):
+    def has_run_out(self, expires: int | None, now: int) -> bool:
+        return False
+
+
+class RenewsBlindly(Tables):
+    def renew(self, name: str, nonce: str, ttl: int) -> bool:
+        lock = self.locks.get(name)
+        holder = nonce if lock is None or lock.nonce is None else lock.nonce
+        return super().renew(name, holder, ttl)
+
+
+class RenewalRecreates(Tables):
+    def renew(self, name: str, nonce: str, ttl: int) -> bool:
+        lock = self.locks.get(name)
+        if not super().renew(name, nonce, ttl) and lock is not None and lock.nonce is None:
+            lock.nonce, lock.expires = nonce, self.clock() + ttl
+        return lock is not None and lock.nonce == nonce
+
+
+class WokenKeepsItsLease(Tables):
+    def hint(self, ticket: Ticket, now: int) -> None:
+        self.notify(ticket.channel, ticket.nonce)
+
+
+# ── what is removed ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ReapsByNumber(Tables):
+    """As if nobody could hold a lock for three seconds."""
+
+    def reap(self, now: int) -> int:
+        old = [lock.name for lock in self.locks.values() if lock.drawn < now - us(3.0)]
+        for name in old:
+            del self.locks[name]
+        return len(old)
+
+
+class ReapsTooSoon(PostgresqlServer):
+    """What is remembered of who left goes with the row."""
+
+    def prepare(self, faults: Faults, ttl: float) -> None:
+        super().prepare(faults, ttl)
+        self.tables.fence_idle = us(0.5)
+
+
+# ── fences ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FenceByClock(Tables):
+    def draw(self, lock: Lock | None, now: int) -> int:
+        return now
+
+
+class SequenceFence(Tables):
+    sequence = 0
+
+    def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
+        super().hold(lock, nonce, since, ttl, who)
+        self.sequence += 1
+        lock.fence = self.sequence
+
+
+class SequenceServer(PostgresqlServer):
+    """A counter of which a crash forgets the last few values, as of a sequence that nobody has waited for."""
+
+    kinds = ("lock",)
+    tables_type = SequenceFence
+
+    def restart(self) -> None:
+        super().restart()
+        if isinstance(self.tables, SequenceFence):
+            self.tables.sequence = max(0, self.tables.sequence - 4)
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class LeaseOfASession(PostgresqlServer):
+    """The lock is a row that is locked in an open transaction: it ends with the connection, and without a delay."""
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self._sessions: dict[str, Process] = {}  # by nonce
+
+    def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        if statement in (protocol._TAKE, protocol._ENTER):
+            self._sessions[str(values[1])] = port.link.process
+        return super().run(port, statement, values)
+
+    def drop(self, process: Process) -> bool:
+        ended = [
+            (lock.name, lock.nonce)
+            for lock in self.tables.locks.values()
+            if lock.nonce is not None and self._sessions[lock.nonce] is process
+        ]
+        for name, nonce in ended:
+            self.execute(lambda name=name, nonce=nonce: self.tables.free_rows(name, nonce))  # type: ignore[misc]
+        return super().drop(process) or bool(ended)
+
+
+POSTGRESQL = [
+    Mutant(
+        name="check-then-insert",
+        mistake="whether the lock is free is looked at in one step, and it is taken in another",
+        backend="postgresql",
+        server=_server(CheckThenInsert, backend=_asking(_LooksFirst)),
+    ),
+    Mutant(
+        name="takes-past-the-line",
+        mistake="a lock without an exclusive holder is taken although others share it, or wait for it",
+        backend="postgresql",
+        server=_server(TakesPastTheLine),
+    ),
+    Mutant(
+        name="line-forgotten",
+        mistake="who gets in says that nobody waits, without looking",
+        backend="postgresql",
+        server=_server(LineForgotten),
+    ),
+    Mutant(
+        name="frees-blindly",
+        mistake="a release empties the lock's row, whoever's it is",
+        backend="postgresql",
+        server=_server(FreesBlindly),
+    ),
+    Mutant(
+        name="nobody-is-remembered",
+        mistake="nobody remembers who left: an enter that comes after its own leave takes the lock for nobody",
+        backend="postgresql",
+        server=_server(NobodyIsRemembered),
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="client-clock-as-now",
+        mistake="the client's clock is sent along, and the tables go by it",
+        backend="postgresql",
+        server=_server(ClientClock, backend=_asking(_ClientTime)),
+    ),
+    Mutant(
+        name="nothing-runs-out",
+        mistake="rows of the dead stay for ever",
+        backend="postgresql",
+        server=_server(NothingRunsOut),
+    ),
+    Mutant(
+        name="row-renewed-blindly",
+        mistake="a renewal prolongs the lock's row although another ticket is in it",
+        backend="postgresql",
+        server=_server(RenewsBlindly),
+        kinds=frozenset({"break_lock"}),
+    ),
+    Mutant(
+        name="row-renewal-recreates",
+        mistake="a renewal puts a lease back that is gone, if nobody else is in",
+        backend="postgresql",
+        server=_server(RenewalRecreates),
+    ),
+    Mutant(
+        name="woken-keeps-its-lease",
+        mistake="who is woken and does not come keeps its place for as long as any waiter",
+        backend="postgresql",
+        server=_server(WokenKeepsItsLease),
+        kinds=frozenset({"crash"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="reaps-by-number",
+        mistake="the reaper goes by when a lock was last taken, and removes leases that are alive",
+        backend="postgresql",
+        server=_server(ReapsByNumber),
+    ),
+    Mutant(
+        name="reaps-too-soon",
+        mistake="a lock is removed while it remembers who has just left: an enter of theirs may still come",
+        backend="postgresql",
+        server=ReapsTooSoon,
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="fence-by-clock-only",
+        mistake="the fence is the server's clock, and the last one does not count",
+        backend="postgresql",
+        server=_server(FenceByClock),
+        kinds=frozenset({"step_clock"}),
+    ),
+    Mutant(
+        name="fence-by-sequence",
+        mistake="the fence is a counter that falls back in a crash",
+        backend="postgresql",
+        server=SequenceServer,
+        kinds=frozenset({"restart"}),
+    ),
+    Mutant(
+        name="lease-of-a-session",
+        mistake="a lease ends with its connection, while its holder believes in it",
+        backend="postgresql",
+        server=LeaseOfASession,
+        kinds=frozenset({"drop"}),
+    ),
+]

@@ -1,0 +1,35 @@
+"""A PostgresqlPort whose statements travel through a simulated network, and whose hints may be missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.sim.servers.subscriptions import Listening
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
+    from holdfast.sim.network import Link
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.servers.postgresql.server import PostgresqlServer
+
+
+class SimPort(Listening[str]):
+    """The way of one client to the database: several connections, so no order is kept, and one that listens."""
+
+    def __init__(self, server: PostgresqlServer, link: Link, runtime: SimRuntime, number: int) -> None:
+        super().__init__(server, link, runtime)
+        self.channel = f"holdfast_{link.process.name}.{number}"
+        self._server = server
+
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        return await self.request(lambda: self._server.run(self, statement, values), deadline)
+
+    def name_of(self, channel: str) -> str:
+        return channel
+
+    async def gate(self, *, deadline: float) -> Gate:
+        raise NotImplementedError  # of method=advisory, of which there is no model
+
+    def give_back(self, gate: Gate) -> None:
+        raise NotImplementedError  # likewise

@@ -1,0 +1,409 @@
+"""The two tables and every step on them, to be read beside schema.sql and the statements in protocol.py.
+
+A step is done all at once here: on the server, whoever takes a step on a lock has locked the lock's row first. So what
+depends on how PostgreSQL locks rows, such as looking at the clock again once a lock was got, is not in it.
+
+NULL is None, and every comparison with it is false; answers are text, as they come from the server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.postgresql.protocol import us
+from holdfast.backends.postgresql.schema import FENCE_IDLE
+from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.port import Row, Statement, Value
+
+WAITER_US, WOKEN_US = us(WAITER_LEASE), us(WOKEN_LEASE)
+REAPED_MAX = 1000
+_LOOKS = 2  # tickets that wait ahead are counted up to this
+_ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+
+
+@dataclass(slots=True)
+class Lock:
+    """A row of holdfast_locks."""
+
+    name: str
+    method: str
+    drawn: int
+    queued: bool
+    nonce: str | None = None
+    fence: int | None = None
+    expires: int | None = None
+    since: int | None = None
+    agent: str | None = None
+    info: str | None = None
+    departed: tuple[str, ...] | None = None
+    departed_until: int | None = None
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A row of holdfast_tickets."""
+
+    name: str
+    number: int
+    nonce: str
+    fence: int | None
+    exclusive: bool
+    limit: int | None
+    expires: int
+    since: int
+    agent: str | None
+    info: str | None
+    channel: str
+
+
+class Tables:
+    """One database. A row's key is its name, and for a ticket its number too."""
+
+    def __init__(self, clock: Callable[[], int], notify: Callable[[str, str], object]) -> None:
+        self.clock = clock
+        self.notify = notify
+        self.locks: dict[str, Lock] = {}
+        self.tickets: list[Ticket] = []
+        self.fence_idle = us(FENCE_IDLE)
+
+    def run(self, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        """The rows that the server would answer."""
+        step: Callable[..., list[Row]] = getattr(self, statement.name.removeprefix("holdfast_") + "_rows")
+        return step(*values)
+
+    def snapshot(self) -> tuple[dict[str, Lock], list[Ticket]]:
+        return {name: replace(lock) for name, lock in self.locks.items()}, [replace(one) for one in self.tickets]
+
+    def restore(self, snapshot: tuple[dict[str, Lock], list[Ticket]]) -> None:
+        locks, tickets = snapshot
+        self.locks = {name: replace(lock) for name, lock in locks.items()}
+        self.tickets = [replace(ticket) for ticket in tickets]
+
+    # ── the plain statements of protocol.py ──────────────────────────────────────────────────────────────────────
+
+    def take_rows(self, name: str, nonce: str, ttl: int, agent: str, info: str) -> list[Row]:
+        now = self.clock()
+        lock = self.locks.get(name)
+        is_new = lock is None
+        if lock is None:
+            lock = self.locks[name] = Lock(name, "queue", self.draw(None, now), queued=False)
+        elif self.is_free(lock):
+            lock.drawn = self.draw(lock, now)
+        else:
+            return []
+        self.hold(lock, nonce, now, ttl, (agent, info))
+        reaped = self.reap(lock.drawn) if is_new and lock.drawn & 255 == 0 else None
+        return [(_text(lock.fence), _text(reaped))]
+
+    def is_free(self, lock: Lock) -> bool:
+        """Nobody holds it, nobody waits, and nobody is remembered to have left."""
+        return lock.nonce is None and not lock.queued and lock.departed is None
+
+    def free_rows(self, name: str, nonce: str) -> list[Row]:
+        lock = self.locks.get(name)
+        if lock is None or lock.nonce != nonce:
+            return []
+        lock.nonce = None
+        woken = None
+        if lock.queued:
+            self.wake(name, self.clock())
+            woken = ""  # as void is said
+        return [(_text(_is_after(lock.expires, self.clock())), woken)]
+
+    def enter_rows(self, *values: Any) -> list[Row]:
+        return [self.enter(*values)]
+
+    def leave_rows(self, name: str, nonce: str, unheard: bool) -> list[Row]:  # noqa: FBT001  (as the statement has it)
+        return [(_text(self.leave(name, nonce, unheard=unheard)),)]
+
+    def leave_all_rows(self, names: str, nonces: str, unheard: str) -> list[Row]:
+        every = zip(_items(names), _items(nonces), _items(unheard), strict=True)
+        return [(nonce, _text(self.leave(name, nonce, unheard=is_unheard == "t"))) for name, nonce, is_unheard in every]
+
+    def renew_rows(self, name: str, nonce: str, ttl: int) -> list[Row]:
+        return [(_text(self.renew(name, nonce, ttl)),)]
+
+    def renew_all_rows(self, names: str, nonces: str, ttls: str) -> list[Row]:
+        every = zip(_items(names), _items(nonces), _items(ttls), strict=True)
+        return [(nonce, _text(self.renew(name, nonce, int(ttl)))) for name, nonce, ttl in every]
+
+    def break_rows(self, name: str, fence: int) -> list[Row]:
+        return [(_text(self.break_(name, fence)),)]
+
+    def inspect_rows(self, name: str) -> list[Row]:
+        return self._described(lambda known: known == name)
+
+    def locks_rows(self, prefix: str) -> list[Row]:
+        return self._described(lambda known: known.startswith(prefix))
+
+    def _described(self, is_wanted: Callable[[str], bool]) -> list[Row]:
+        """As the view holdfast_status has it, in order."""
+        now = self.clock()
+        found = [
+            Ticket(
+                *(lock.name, 0, lock.nonce, lock.fence, True, 1),
+                *(lock.expires or 0, lock.since or 0, lock.agent, lock.info, ""),
+            )
+            for lock in self.locks.values()
+            if lock.nonce is not None
+        ]
+        found = [ticket for ticket in found + self.tickets if ticket.expires > now and is_wanted(ticket.name)]
+        return [
+            (
+                *(ticket.name, _text(ticket.fence), _text(ticket.exclusive), _text(ticket.limit)),
+                *(_text(ticket.expires - now), _text(ticket.since), ticket.agent, ticket.info),
+            )
+            for ticket in sorted(found, key=_place)
+        ]
+
+    # ── the functions of schema.sql ──────────────────────────────────────────────────────────────────────────────
+
+    def wake(self, name: str, now: int) -> None:
+        ahead = 0
+        for ticket in self._queue(name):
+            if self.has_run_out(ticket.expires, now):
+                self.tickets.remove(ticket)
+                continue
+            if ticket.fence is None:
+                if ticket.limit is not None and ahead >= ticket.limit:
+                    return
+                if ticket.expires > now + WOKEN_US:
+                    self.hint(ticket, now)
+            if ticket.exclusive:
+                return
+            ahead += 1
+
+    def hint(self, ticket: Ticket, now: int) -> None:
+        ticket.expires = now + WOKEN_US
+        self.notify(ticket.channel, ticket.nonce)
+
+    def enter(  # noqa: PLR0917  (what the function takes, in its order)
+        self,
+        name: str,
+        nonce: str,
+        ttl: int,
+        exclusive: bool,  # noqa: FBT001  (as the statement has it)
+        limit: int | None,
+        queue: bool,  # noqa: FBT001  (likewise)
+        agent: str,
+        info: str,
+        channel: str,
+    ) -> Row:
+        now = self.clock()
+        lock = self.locks.get(name)
+        if lock is None:
+            lock = self.locks[name] = Lock(name, "queue", now, queued=not exclusive)
+        elif not exclusive:
+            lock.queued = True
+        drawn = self.draw(lock, now)
+        holder, departed = lock.nonce, lock.departed
+        has_purged = False
+
+        if holder is not None and holder != nonce and self.has_run_out(lock.expires, now):
+            holder = None
+            has_purged = True
+        if lock.method != "queue" and holder is not None:
+            return _entered("method", other=lock.method)
+
+        mine = self._ticket(name, nonce) if lock.queued else None
+        if _is_after(lock.departed_until, now):
+            if nonce in (departed or ()) and mine is None and holder != nonce:
+                return _entered("gone")
+        else:
+            departed = None
+
+        if not exclusive:
+            for ticket in self._queue(name):
+                if not ticket.exclusive and ticket.limit != limit and ticket.nonce != nonce and ticket.expires > now:
+                    return _entered("limit", other_limit=ticket.limit, other=ticket.info)
+
+        outcome, remaining, other = "in", None, None
+        if holder is not None and holder != nonce:
+            outcome, remaining, other = "wait", (lock.expires or 0) - now, lock.info
+        elif holder is None and lock.queued:
+            place = 0
+            for ticket in self._queue(name):
+                if mine is not None and ticket.number >= mine.number:
+                    break
+                if self.has_run_out(ticket.expires, now):
+                    self.tickets.remove(ticket)
+                    has_purged = True
+                    continue
+                place += 1
+                if ticket.exclusive or place == limit:
+                    outcome, remaining, other = "wait", ticket.expires - now, ticket.info
+                    break
+
+        if outcome == "in" and exclusive:
+            if mine is not None:
+                self.tickets.remove(mine)
+            lock.method, lock.drawn, lock.departed = "queue", drawn, departed
+            lock.queued = lock.queued and self.has_tickets(name)
+            self.hold(lock, nonce, now, ttl, (agent, info))
+            return _entered("in", fence=lock.fence)
+        row = Ticket(
+            *(name, drawn, nonce, None, exclusive, limit),
+            *(now + WAITER_US, now, agent, info, channel),
+        )
+        number = None if mine is None else mine.number
+        fence = None
+        if outcome == "in":
+            fence = drawn
+            if mine is None:
+                self._insert(replace(row, fence=drawn, expires=now + ttl))
+            else:
+                mine.fence, mine.expires, mine.since = drawn, now + ttl, now
+        elif queue and mine is None:
+            number = drawn
+            self._insert(row)
+        elif queue and mine is not None:
+            mine.fence, mine.expires, mine.channel = None, now + WAITER_US, channel
+        if fence is not None or number == drawn or has_purged:
+            lock.method, lock.drawn, lock.departed, lock.nonce, lock.queued = "queue", drawn, departed, holder, True
+        if holder is None and (has_purged or (outcome == "wait" and queue)):
+            self.wake(name, now)
+        if outcome == "in":
+            return _entered("in", fence=fence)
+        waiting = [one for one in self._queue(name) if one.fence is None and (number is None or one.number < number)]
+        return _entered("wait", ahead=min(len(waiting), _LOOKS), remaining=remaining, other=other)
+
+    def leave(self, name: str, nonce: str, *, unheard: bool) -> bool:
+        now = self.clock()
+        if unheard:
+            self.remember(name, nonce, now)
+        lock = self.locks.get(name)
+        if lock is None:
+            return False
+        was_in = False
+        if lock.nonce == nonce:
+            was_in = _is_after(lock.expires, now)
+            lock.nonce = None
+        elif lock.queued:
+            ticket = self._ticket(name, nonce)
+            if ticket is not None:
+                self.tickets.remove(ticket)
+                was_in = ticket.fence is not None and ticket.expires > now
+            if ticket is None or (_is_after(lock.expires, now) and lock.nonce is not None):
+                return False
+        if lock.queued:
+            self.wake(name, now)
+        return was_in
+
+    def remember(self, name: str, nonce: str, now: int) -> None:
+        """That the ticket has left: the first statement of holdfast_leave."""
+        lock = self.locks.get(name)
+        if lock is None:
+            lock = self.locks[name] = Lock(name, "queue", now, queued=False)
+        else:
+            lock.drawn = self.draw(lock, now)
+        kept = (lock.departed or ()) if _is_after(lock.departed_until, now) else ()
+        lock.departed, lock.departed_until = (*kept, nonce), now + WAITER_US
+
+    def renew(self, name: str, nonce: str, ttl: int) -> bool:
+        now = self.clock()
+        lock = self.locks.get(name)
+        if lock is not None and lock.nonce == nonce and _is_after(lock.expires, now):
+            lock.expires = now + ttl
+            return True
+        ticket = self._ticket(name, nonce)
+        if ticket is None or ticket.fence is None or ticket.expires <= now:
+            return False
+        ticket.expires = now + ttl
+        return True
+
+    def break_(self, name: str, fence: int) -> bool:
+        lock = self.locks.get(name)
+        if lock is not None and lock.nonce is not None and lock.fence == fence:
+            lock.nonce = None
+        else:
+            found = [ticket for ticket in self._queue(name) if ticket.fence == fence]
+            if not found:
+                return False
+            for ticket in found:
+                self.tickets.remove(ticket)
+        if lock is not None and lock.queued:
+            self.wake(name, self.clock())
+        return True
+
+    def reap(self, now: int) -> int:
+        idle = now - self.fence_idle
+        kept = {ticket.name for ticket in self.tickets if ticket.expires >= idle}
+        old = [
+            lock.name
+            for lock in self.locks.values()
+            if lock.drawn < idle and (lock.nonce is None or (lock.expires or 0) < idle) and lock.name not in kept
+        ][:REAPED_MAX]
+        self.tickets = [ticket for ticket in self.tickets if ticket.name not in old]
+        for name in old:
+            del self.locks[name]
+        return len(old)
+
+    # ── what several of them do ──────────────────────────────────────────────────────────────────────────────────
+
+    def draw(self, lock: Lock | None, now: int) -> int:
+        """The next number, of a lock that is there or not."""
+        return now if lock is None else max(lock.drawn + 1, now)
+
+    def has_run_out(self, expires: int | None, now: int) -> bool:
+        return expires is not None and expires <= now
+
+    def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
+        """Its number has been drawn: that is the fence."""
+        lock.nonce, lock.fence, lock.expires, lock.since = nonce, lock.drawn, since + ttl, since
+        lock.agent, lock.info = who
+
+    def has_tickets(self, name: str) -> bool:
+        return bool(self._queue(name))
+
+    def _queue(self, name: str) -> list[Ticket]:
+        return sorted((ticket for ticket in self.tickets if ticket.name == name), key=_number)
+
+    def _ticket(self, name: str, nonce: str) -> Ticket | None:
+        return next((ticket for ticket in self._queue(name) if ticket.nonce == nonce), None)
+
+    def _insert(self, row: Ticket) -> None:
+        if any(ticket.number == row.number for ticket in self._queue(row.name)):
+            raise AssertionError(f"two tickets of {row.name!r} have the number {row.number}")
+        self.tickets.append(row)
+
+
+def _entered(
+    outcome: str,
+    *,
+    fence: int | None = None,
+    ahead: int | None = None,
+    remaining: int | None = None,
+    other_limit: int | None = None,
+    other: str | None = None,
+) -> Row:
+    return outcome, _text(fence), _text(ahead), _text(remaining), _text(other_limit), other
+
+
+def _is_after(moment: int | None, now: int) -> bool:
+    return moment is not None and moment > now
+
+
+def _number(ticket: Ticket) -> int:
+    return ticket.number
+
+
+def _place(ticket: Ticket) -> tuple[bytes, int]:
+    return ticket.name.encode(), ticket.number
+
+
+def _text(value: str | int | None) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return str(value)
+
+
+def _items(array: str) -> list[str]:
+    """What an array that protocol.py has written says."""
+    return [re.sub(r"\\(.)", r"\1", item, flags=re.DOTALL) for item in _ITEM.findall(array)]

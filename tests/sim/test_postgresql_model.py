@@ -1,0 +1,306 @@
+"""A model of the tables that does otherwise than PostgreSQL: the same steps, on the model and on a real server.
+
+The statements are those that ship. Only the server's clock is replaced, by one that the test sets: so both sides have
+the same time, and every answer, every hint, every number drawn and every column of every row has to be equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+from psycopg.pq import ExecStatus, PGconn
+
+from holdfast.backends.postgresql import lines, protocol
+from holdfast.backends.postgresql.port import Row, Statement, Value
+from holdfast.backends.postgresql.protocol import stored, us
+from holdfast.backends.postgresql.schema import FENCE_IDLE, quoted, tables
+from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+from holdfast.sim.mutants import postgresql as mutants
+from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
+from tests.support.postgresql import shared
+
+CHANNELS = ("holdfast_a", "holdfast_b", "holdfast_c")
+NAMES = tuple(map(stored, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
+SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
+TTLS = (1, us(1.5), us(30.0), us(30.0))
+BEGIN = 1_700_000_000_000_000
+
+_CLOCK = """CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT current_setting('test.now')::bigint
+$$"""
+_COLUMNS = {
+    "holdfast_locks": [field.name for field in dataclasses.fields(Lock)],
+    "holdfast_tickets": [field.name for field in dataclasses.fields(Ticket)],
+}
+_REAP = Statement("holdfast_reap", "SELECT {schema}.holdfast_reap($1)")
+_OTHER_METHOD = Statement(
+    "other_method", "UPDATE {schema}.holdfast_locks SET method = 'advisory' WHERE name = $1 AND nonce IS NOT NULL"
+)
+
+
+class Real:
+    """Tables of our own on a server, in a session with the settings that ours have."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._pgconn = PGconn.connect(conninfo.encode())
+        name = f"model_{uuid.uuid4().hex}"
+        self._schema = quoted(name)
+        self.say(lines._SETTINGS)
+        self.say(f"CREATE SCHEMA {self._schema}; {tables(name)}")
+        for channel in CHANNELS:
+            self.say(f'LISTEN "{channel}"')
+
+    def say(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        sql = sql.replace("{schema}", self._schema)
+        if values:
+            result = self._pgconn.exec_params(sql.encode(), [lines._encode(value) for value in values])
+        else:
+            result = self._pgconn.exec_(sql.encode())
+        assert result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK), result.get_error_message()
+        return [
+            tuple(_decoded(result.get_value(row, column)) for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+
+    def set_clock(self, now: int) -> None:
+        self.say("SELECT set_config('test.now', $1, false)", [str(now)])
+
+    def notified(self) -> list[tuple[str, str]]:
+        self._pgconn.consume_input()
+        found = []
+        while (said := self._pgconn.notifies()) is not None:
+            found.append((said.relname.decode(), said.extra.decode()))
+        return found
+
+    def rows(self, table: str) -> list[Row]:
+        columns = ", ".join(f'"{column}"' for column in _COLUMNS[table])
+        order = "name, number" if "number" in _COLUMNS[table] else "name"
+        return self.say(f"SELECT {columns} FROM {{schema}}.{table} ORDER BY {order}")  # noqa: S608  (our own words)
+
+    def close(self) -> None:
+        self._pgconn.finish()
+
+
+class Modelled(Tables):
+    """The model, and what it says to whom."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN
+        self._said: list[tuple[str, str]] = []
+        super().__init__(lambda: self.now, lambda channel, nonce: self._said.append((channel, nonce)))
+
+    def reap_rows(self, now: int) -> list[Row]:
+        return [(str(self.reap(now)),)]
+
+    def notified(self) -> list[tuple[str, str]]:
+        """Each once, as within one transaction."""
+        said, self._said = self._said, []
+        return list(dict.fromkeys(said))
+
+    def rows(self, table: str) -> list[Row]:
+        rows: list[Lock] | list[Ticket] = [*self.locks.values()] if table == "holdfast_locks" else self.tickets
+        found = [[getattr(row, column) for column in _COLUMNS[table]] for row in rows]
+        found.sort(key=lambda row: (row[0].encode(), row[1]))
+        return [tuple(map(_said, row)) for row in found]
+
+
+def _decoded(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _said(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return "{" + ",".join(value) + "}" if isinstance(value, tuple) else str(value)
+
+
+@pytest.fixture
+def real() -> Iterator[Real]:
+    server = Real(shared.server().url)
+    yield server
+    server.close()
+
+
+class Steps:
+    """Random steps of three clients, done to both sides at moments of their own."""
+
+    def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
+        self._real = real
+        self._real.say(_CLOCK)
+        self._real.say("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets")
+        self._model = model()
+        self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+        self._tickets: list[tuple[str, str, int | None, bool]] = []  # name, nonce, limit, exclusive
+        self._fences = [1]
+        self.seen: Counter[str] = Counter()
+
+    def step(self) -> None:
+        self._pass_time()
+        statement, values = self._next()
+        self._real.set_clock(self._model.now)
+        if statement is _OTHER_METHOD:
+            self._real.say(statement.sql, values)
+            answer = expected = []
+            lock = self._model.locks.get(str(values[0]))
+            if lock is not None and lock.nonce is not None:
+                lock.method = "advisory"
+        else:
+            expected = self._real.say(statement.sql, values)
+            answer = self._model.run(statement, values)
+        what = f"{statement.name} {values} at {self._model.now}"
+        assert answer == expected, what
+        told = self._real.notified()
+        assert self._model.notified() == told, what
+        for table in _COLUMNS:
+            assert self._model.rows(table) == self._real.rows(table), what
+        self._note(statement, expected, told)
+
+    def _note(self, statement: Statement, rows: list[Row], told: list[tuple[str, str]]) -> None:
+        self.seen[statement.name] += 1
+        self.seen["hint"] += len(told)
+        for row in rows:
+            self.seen[f"{statement.name}: {row[0] if statement is not protocol._INSPECT else 'found'}"] += 1
+            if statement in (protocol._TAKE, protocol._ENTER):
+                fence = row[statement is protocol._ENTER]
+                self._fences += [] if fence is None else [int(fence)]
+                self.seen["reaped by the way"] += statement is protocol._TAKE and row[1] not in (None, "0")
+
+    def _pass_time(self) -> None:
+        """A moment; to the end of a lease, exactly or nearly; the time for which something is remembered; or back."""
+        draw, model = self._draw, self._model
+        leases = [lock.expires for lock in model.locks.values() if lock.expires is not None and lock.nonce is not None]
+        leases += [ticket.expires for ticket in model.tickets]
+        leases += [lock.departed_until for lock in model.locks.values() if lock.departed_until is not None]
+        ends = [end for end in leases if model.now <= end < model.now + us(60.0)]
+        (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[20, 3, 2, 0.6, 0.5])
+        if how == "end" and ends:
+            model.now = draw.choice(ends) + draw.choice((-1, 0, 0, 1))
+        elif how == "much":
+            model.now += draw.choice((us(WOKEN_LEASE), us(WAITER_LEASE), us(5.0))) + draw.choice((-1, 0, 1))
+        elif how == "hour":
+            model.now += us(FENCE_IDLE) + draw.choice((-1, 0, 1, us(60.0)))
+        elif how == "back":
+            model.now -= draw.randrange(us(2.0))
+        else:
+            model.now += draw.randrange(1000)
+        if draw.random() < 0.2:
+            model.now &= ~255  # what is taken anew now removes what is old
+
+    def _next(self) -> tuple[Statement, list[Value]]:
+        draw = self._draw
+        often = {
+            "take": 4,
+            "enter": 6,
+            "again": 5,
+            "free": 2,
+            "leave": 4,
+            "leave all": 1,
+            "renew": 2,
+            "renew all": 1,
+            "break": 1,
+            "inspect": 1,
+            "locks": 0.5,
+            "reap": 0.5,
+            "other method": 0.2,
+        }
+        (verb,) = draw.choices([*often], weights=[*often.values()])
+        if verb in ("take", "enter") or not self._tickets:
+            verb = verb if verb == "take" else "enter"
+            limit, exclusive = draw.choice(SHAPES) if verb == "enter" else (1, True)
+            name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(NAMES)
+            self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive))
+        ticket = self._tickets[-1] if verb in ("take", "enter") else draw.choice(self._tickets[-12:])
+        name, nonce, limit, exclusive = ticket
+        agent, info, ttl = draw.choice(["main", "tâsk 'x'"]), '{"who": {}}', draw.choice(TTLS)
+        some = sorted(
+            {*draw.sample(self._tickets[-12:], k=min(3, len(self._tickets)))}, key=lambda one: one[0].encode()
+        )
+        names, nonces = protocol._array([one[0] for one in some]), protocol._array([one[1] for one in some])
+        match verb:
+            case "take":
+                return protocol._TAKE, [name, nonce, ttl, agent, info]
+            case "enter" | "again":
+                queue, channel = draw.random() < 0.8, draw.choice(CHANNELS)
+                return protocol._ENTER, [name, nonce, ttl, exclusive, limit, queue, agent, info, channel]
+            case "free":
+                return protocol._FREE, [name, nonce]
+            case "leave":
+                return protocol._LEAVE, [name, nonce, draw.random() < 0.3]
+            case "leave all":
+                return protocol._LEAVE_ALL, [names, nonces, protocol._array(draw.choices("tf", k=len(some)))]
+            case "renew":
+                return protocol._RENEW, [name, nonce, ttl]
+            case "renew all":
+                ttls = [str(draw.choice(TTLS)) for _ in some]
+                return protocol._RENEW_ALL, [names, nonces, protocol._array(ttls)]
+            case "break":
+                return protocol._BREAK, [name, draw.choice(self._fences[-6:])]
+            case "inspect":
+                return protocol._INSPECT, [name]
+            case "locks":
+                return protocol._LOCKS, [draw.choice(["", name[:1], name])]
+            case "reap":
+                return _REAP, [self._model.now + draw.choice((0, 0, us(10.0), -us(10.0)))]
+            case _:
+                return _OTHER_METHOD, [name]
+
+
+SEEN = {
+    *("holdfast_enter: in", "holdfast_enter: wait", "holdfast_enter: gone", "holdfast_enter: limit"),
+    *("holdfast_free: t", "holdfast_leave: t", "holdfast_leave: f", "holdfast_renew: t", "holdfast_renew: f"),
+    *("holdfast_break: t", "holdfast_inspect: found", "hint", "reaped by the way", "holdfast_reap: 1"),
+    *("holdfast_enter: method", "holdfast_leave_all", "holdfast_renew_all", "holdfast_locks"),
+}
+
+
+def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(6):
+        steps = Steps(real, seed)
+        for _ in range(400):
+            steps.step()
+        seen += steps.seen
+
+    assert set() == SEEN - set(seen), "what was compared has to have happened"
+
+
+OTHERWISE = [
+    mutants.FenceByClock,
+    mutants.FreesBlindly,
+    mutants.LineForgotten,
+    mutants.NobodyIsRemembered,
+    mutants.NothingRunsOut,
+    mutants.ReapsByNumber,
+    mutants.RenewalRecreates,
+    mutants.RenewsBlindly,
+    mutants.TakesPastTheLine,
+    mutants.WokenKeepsItsLease,
+]
+
+
+@pytest.mark.parametrize("tables_type", OTHERWISE)
+def test_a_model_that_does_otherwise_is_found_out(real: Real, tables_type: type[Tables]) -> None:
+    steps = Steps(real, 1, type("Otherwise", (Modelled, tables_type), {}))
+
+    with pytest.raises(AssertionError, match="holdfast_"):
+        for _ in range(400):
+            steps.step()
+
+
+def test_the_server_s_own_clock_counts_microseconds_and_does_not_stand_still_in_a_transaction(real: Real) -> None:
+    before = time.time()
+
+    ((first,),) = real.say("BEGIN; SELECT {schema}.holdfast_clock()")
+    ((second,),) = real.say("SELECT pg_sleep(0.001); SELECT {schema}.holdfast_clock()")
+
+    real.say("COMMIT")
+    assert before - 1.0 < int(first or 0) / 1e6 < time.time() + 1.0
+    assert int(second or 0) - int(first or 0) >= 1000

@@ -1,0 +1,240 @@
+"""A simulated PostgreSQL that is kinder than a real one: hints for the deaf, statements that survive a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.backends.postgresql import protocol
+from holdfast.backends.postgresql.port import Statement, Value
+from holdfast.backends.postgresql.protocol import us
+from holdfast.checking import history as h
+from holdfast.core.tickets import WAITER_LEASE
+from holdfast.errors import OutcomeUnknown
+from holdfast.sim.choices import Choices
+from holdfast.sim.run import Plan, Simulation, quiet
+from holdfast.sim.servers.postgresql.port import SimPort
+from holdfast.sim.servers.postgresql.server import IDLE, REAPED_EVERY, PostgresqlServer
+from holdfast.sim.servers.subscriptions import NOTICED_MAX
+from holdfast.sim.small import SmallWorld
+
+NAME, TTL = "lock", us(1.0)
+
+
+class Listening:
+    """A world with two clients, and what `a` hears."""
+
+    def __init__(self) -> None:
+        self.small = SmallWorld(Plan(backend="postgresql"), Choices(tape=()))
+        assert isinstance(self.small.server, PostgresqlServer)
+        self.server = self.small.server
+        for name in "ab":
+            self.small.add(name)
+        self.a, self.b = (port for port in self.server.listeners if isinstance(port, SimPort))
+        self.heard: list[str] = []
+        self.a.listen(self.heard.append, lambda: self.heard.append("missed"))
+
+    def do(self, port: SimPort, step: Callable[[], Coroutine[Any, Any, Any]], lasts: float = 0.01) -> Any:
+        outcome: list[Any] = []
+
+        async def run() -> None:
+            try:
+                outcome.append(await step())
+            except OutcomeUnknown as error:
+                outcome.append(error)
+
+        port.link.process.start(run(), "step")
+        self.run(lasts)
+        return outcome[0] if outcome else None
+
+    def run(self, seconds: float) -> None:
+        self.small.world.run(self.small.world.now + seconds)
+
+    def attend(self, nonce: str) -> None:
+        self.do(self.a, lambda: self.a.attend(self.a.channel, nonce, deadline=self.now + 1.0))
+
+    def nonce(self) -> str:
+        return self.small.recorder.new_nonce("a", self.small.recorder.new_call())
+
+    def ask(self, port: SimPort, statement: Statement, *values: Value) -> Any:
+        return self.do(port, lambda: port.ask(statement, values, deadline=self.now + 1.0))
+
+    def take(self, nonce: str) -> Any:
+        return self.ask(self.a, protocol._TAKE, NAME, nonce, TTL, "main", "{}")
+
+    def enter(self, nonce: str) -> str:
+        values = (NAME, nonce, TTL, True, 1, True, "main", "{}", self.a.channel)
+        ((outcome, *_),) = self.ask(self.a, protocol._ENTER, *values)
+        return str(outcome)
+
+    def renew(self, nonce: str) -> bool:
+        ((lives,),) = self.ask(self.a, protocol._RENEW, NAME, nonce, TTL)
+        return bool(lives == "t")
+
+    def leave(self, nonce: str, *, is_unheard: bool) -> None:
+        self.ask(self.b, protocol._LEAVE, NAME, nonce, is_unheard)
+
+    def hand_over(self) -> str:
+        """One has the lock, another one gets in line and is given a hint when the first leaves. Its nonce."""
+        holder, waiter = self.nonce(), self.nonce()
+        assert (self.enter(holder), self.enter(waiter)) == ("in", "wait")
+        for nonce in (holder, waiter):
+            self.leave(nonce, is_unheard=False)
+        return waiter
+
+    @property
+    def now(self) -> float:
+        return self.small.world.now
+
+
+@pytest.fixture
+def world() -> Iterator[Listening]:
+    listening = Listening()
+    yield listening
+    listening.small.end()
+
+
+def test_a_hint_reaches_only_who_listens_by_then(world: Listening) -> None:
+    world.hand_over()
+    assert (world.a.hearing(world.a.channel), world.heard) == (0, [])
+
+    world.attend("n")
+    late = world.hand_over()
+
+    assert world.a.hearing(world.a.channel) > 0
+    assert world.heard == [late]
+
+
+def test_what_is_said_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(world: Listening) -> None:
+    world.attend("n")
+    before = world.a.hearing(world.a.channel)
+
+    world.server.restart()
+    assert world.server.publish(world.a.channel, "in the gap") == 0
+    world.run(NOTICED_MAX + 0.1)
+
+    assert world.heard == ["missed"]
+    assert world.a.hearing(world.a.channel) not in (0, before)
+    after = world.hand_over()
+    assert world.heard == ["missed", after]
+
+
+def test_the_connection_that_nobody_waits_on_is_let_go(world: Listening) -> None:
+    world.attend("one")
+    world.attend("other")
+
+    world.a.dismiss(world.a.channel, "one")
+    world.run(10.0)
+    assert world.a.hearing(world.a.channel)
+    world.a.dismiss(world.a.channel, "other")
+    world.run(10.0)
+
+    assert not world.a.hearing(world.a.channel)
+    world.hand_over()
+    assert world.heard == []
+
+
+def test_what_is_on_its_way_when_the_server_goes_down_is_not_done(world: Listening) -> None:
+    world.small.world.at(world.now + 0.00005, world.server.restart)
+
+    answer = world.take(world.nonce())
+
+    assert isinstance(answer, OutcomeUnknown)
+    assert not world.server.tables.locks
+
+
+def test_a_restart_keeps_all_that_was_committed(world: Listening) -> None:
+    nonce = world.nonce()
+    world.take(nonce)
+
+    world.server.restart()
+
+    assert world.renew(nonce)
+
+
+def test_a_failover_brings_back_what_the_standby_had(world: Listening) -> None:
+    first, second = world.nonce(), world.nonce()
+    world.take(first)
+    world.server.back_up()
+    world.ask(world.b, protocol._FREE, NAME, first)
+    world.take(second)
+
+    world.server.restore_data()
+
+    assert (world.renew(first), world.renew(second)) == (True, False)
+    world.run(1.1)
+    assert not world.renew(first)
+
+
+def test_lost_data_is_no_data(world: Listening) -> None:
+    nonce = world.nonce()
+    world.take(nonce)
+
+    world.server.lose_data()
+
+    assert not world.renew(nonce)
+    assert not world.server.tickets()
+
+
+def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
+    nonce = world.nonce()
+    world.take(nonce)
+
+    world.server.step_clock(-5.0)
+    world.run(3.0)
+    assert nonce in world.server.live()
+    world.server.step_clock(4.0)
+
+    assert nonce not in world.server.live()
+    assert not world.renew(nonce)
+    assert world.server.prolonged == 5.0
+
+
+def lived(seed: int) -> tuple[Simulation, PostgresqlServer]:
+    with quiet():
+        simulation = Simulation(Plan(backend="postgresql"), Choices(seed))
+        simulation.live()
+    assert isinstance(simulation.server, PostgresqlServer)
+    return simulation, simulation.server
+
+
+def test_in_the_end_nobody_is_in_or_waits_and_unused_locks_are_gone() -> None:
+    kept = reaped = 0
+    for seed in range(40):
+        simulation, server = lived(seed)
+        assert not server.live(), seed
+        used = {event.lock for event in simulation.recorder.history if isinstance(event, h.Granted)}
+        left = used & set(server.tables.locks)
+        if simulation.faults.step_clock:
+            kept += len(left)
+        else:
+            reaped += len(used - left)
+            old = server._clock() - us(IDLE + REAPED_EVERY)
+            assert not [one for one in server.tables.tickets if one.expires < old], "the dead are forgotten too"
+
+    assert kept > 5, "for an hour"
+    assert reaped > 20, "for seconds, so that worlds have it"
+
+
+def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
+    listened = 0
+    for seed in range(40):
+        simulation, server = lived(seed)
+        living = [member.link for member in simulation.members.values()]
+        for port in server.listeners:
+            listened += port.subscriptions
+            assert port.link not in living or not port.attended, seed
+
+    assert listened > 40
+
+
+def test_who_left_unheard_is_remembered_for_as_long_as_a_waiter_lives(world: Listening) -> None:
+    nonce = world.nonce()
+    world.leave(nonce, is_unheard=True)
+
+    outcome = world.enter(nonce)
+    world.run(WAITER_LEASE)
+
+    assert (outcome, world.enter(nonce)) == ("gone", "in")
