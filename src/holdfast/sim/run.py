@@ -20,6 +20,7 @@ from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.resource import Resource
 from holdfast.sim.servers.memory import MemoryServer
+from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast.sim.servers.redlock.server import RedlockServer
@@ -42,6 +43,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
     "postgresql": PostgresqlServer,
+    "postgresql-advisory": AdvisoryServer,
 }
 
 HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work

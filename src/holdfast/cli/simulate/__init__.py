@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SEEDS = 1000
 CLIENTS_MAX = 16
-BACKENDS = ("memory", "sqlite", "redis", "redis-setnx", "redis-getset", "redlock", "postgresql")
+BACKENDS = ("memory", "sqlite", "redis", "redis-setnx", "redis-getset", "redlock", "postgresql", "postgresql-advisory")
 
 _DESCRIPTION = """\
 Run the engine and the protocol of a backend in simulated worlds, where
