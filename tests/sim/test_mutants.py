@@ -76,6 +76,7 @@ CAUGHT_BY = {
     "subscribes-too-late": {"steady progress"},
     "takes-past-the-line": {"fair order", "mutual exclusion"},
     "timeout-restarts-at-wake": {"exact outcomes"},
+    "trusts-its-connection": {"steady progress"},
     "wake-up-missed": {"steady progress"},
     "woken-keeps-its-lease": {"steady progress"},
     "writer-ignores-readers": {"mutual exclusion"},

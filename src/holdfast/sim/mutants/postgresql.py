@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.postgresql import advisory, protocol
+from holdfast.backends.postgresql.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.port import Statement
 from holdfast.backends.postgresql.protocol import PostgresqlBackend, us
 from holdfast.sim.mutants.base import Mutant
@@ -14,7 +15,7 @@ from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import PostgresqlPort, Row, Value
+    from holdfast.backends.postgresql.port import Gate, PostgresqlPort, Row, Value
     from holdfast.core.ports import Runtime
     from holdfast.sim.faults import Faults
     from holdfast.sim.process import Process
@@ -205,6 +206,14 @@ class GateIsTheLock(Tables):
         return super().pass_(name, nonce, ttl, who, gated=gated)
 
 
+class TrustsItsConnection(AdvisoryBackend):
+    """As it once was: who waits at the gate hears of it on that connection, or never."""
+
+    async def _hang_up(self, gate: Gate, name: str, deadline: float) -> None:
+        if gate not in self._gates.values():
+            await super()._hang_up(gate, name, deadline)
+
+
 class NobodyIsPutOut(AdvisoryServer):
     """A session keeps the gate for as long as it likes."""
 
@@ -350,6 +359,13 @@ POSTGRESQL = [
         backend="postgresql-advisory",
         server=_gated(GateIsTheLock),
         kinds=frozenset({"drop"}),
+    ),
+    Mutant(
+        name="trusts-its-connection",
+        mistake="who waits at the gate waits for ever if its connection has ended and no word of that came through",
+        backend="postgresql-advisory",
+        server=type("Mutated", (AdvisoryServer,), {"backend": TrustsItsConnection}),
+        kinds=frozenset({"cut"}),
     ),
     Mutant(
         name="nobody-is-put-out",

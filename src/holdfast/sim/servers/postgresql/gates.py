@@ -1,8 +1,8 @@
 """The gates of method=advisory: advisory locks that sessions hold and wait for, and connections that end at either end.
 
 A session ends when the server goes down, when somebody terminates it, or when the server sees that its client has gone.
-The client sees that some time later. A message that is lost ends the connection: the client sees that within a second,
-the server too.
+The client sees that some time later; or never, if the network was cut meanwhile, and nothing comes on that connection
+any more. A message that is lost ends the connection too.
 """
 
 from __future__ import annotations
@@ -83,8 +83,10 @@ class SimGate:
         self._event.set()
 
     def end_soon(self) -> None:
-        """It has ended, and the client sees that some time later."""
+        """It has ended, and the client sees that some time later, if the news gets through."""
         world, process = self.port.link.process.world, self.port.link.process
+        if self.port.link.cut_back:
+            return
         world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self.close)
 
     def _send(self, key: int) -> None:
@@ -251,6 +253,11 @@ class AdvisoryServer(PostgresqlServer):
             self.end_session(gate)
             gate.end_soon()
         return bool(dropped)
+
+    @property
+    def settles(self) -> float:
+        """Until who waits on a connection that has silently ended has looked twice."""
+        return 5.0
 
     def process_died(self, process: Process) -> None:
         super().process_died(process)
