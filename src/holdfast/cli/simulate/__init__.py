@@ -61,7 +61,8 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     which.add_argument("--cancels", action="store_true", help="cancel calls wherever they wait")
     parser.add_argument("--first", type=_whole(0), default=0, metavar="S", help="the first seed (default: 0)")
-    parser.add_argument("--backend", choices=BACKENDS, default="sqlite", help="default: %(default)s")
+    backends = f"{', '.join(BACKENDS)} (default: %(default)s)"
+    parser.add_argument("--backend", choices=BACKENDS, default="sqlite", metavar="B", help=backends)
     parser.add_argument("--mutant", metavar="M", help="with this deliberate bug; `list` shows them")
     faults = parser.add_mutually_exclusive_group()
     faults.add_argument("--faults", type=_words, metavar="KIND,KIND", help="only these, in every world; or `list`")
