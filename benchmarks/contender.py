@@ -38,6 +38,7 @@ class Arena(StrEnum):
     MEMCACHED = "clients of one memcached"
     ZOOKEEPER = "clients of one ZooKeeper"
     ETCD = "clients of one etcd"
+    MYSQL = "clients of one MariaDB"
 
     @property
     def slug(self) -> str:
