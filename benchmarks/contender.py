@@ -90,6 +90,7 @@ class Contender:
     has_ttl: bool = False  # it has leases that end by themselves and are renewed
     has_fence: bool = False
     threads_exclude: bool = True  # two threads (or tasks) of one process keep each other out too
+    connection_each: bool = False  # whoever waits takes up a connection of the server's
     only_in: tuple[str, ...] = ()  # the measures that it goes through; (): all
     baseline_of: tuple[str, ...] = ()  # the measures in which the others of its arena are compared with it
 

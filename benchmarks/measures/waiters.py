@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Literal, NamedTuple
 
 from benchmarks import figures
-from benchmarks.contender import AsyncLocks, Contender, Locks
+from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
 from benchmarks.crowd import Crowd, answer, cpu_of
 from benchmarks.figures import Turn
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
@@ -23,6 +23,8 @@ from benchmarks.servers import Stats
 
 PROCESSES = 2  # that the waiters of a lock between processes are spread over, as threads or as tasks
 PROCESSES_MAX = 64  # where every waiter has to be a process
+CONNECTIONS_MAX = 200  # where every waiter has a connection: the servers allow some more
+FEW = 4  # asked only where waiting is looking, and what it costs must not grow with those who wait
 NAME = "queued"
 
 
@@ -355,6 +357,10 @@ def _cannot(contender: Contender, setting: Setting) -> str | None:
         return "cannot wait"
     if not contender.threads_exclude and setting.numbers["waiters"] > PROCESSES_MAX:
         return "would take a process for each waiter"
+    if contender.connection_each and setting.numbers["waiters"] > CONNECTIONS_MAX:
+        return "would take a connection for each waiter"
+    if setting.numbers["waiters"] == FEW and contender.arena is not Arena.MYSQL:
+        return "is not asked of it"
     return None
 
 

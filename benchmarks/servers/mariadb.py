@@ -16,7 +16,7 @@ _PLACES = "/usr/sbin:/usr/local/sbin"  # where the server is, which need not be 
 _SETTINGS = (
     *("--skip-name-resolve", "--max-connections=300", "--performance-schema=OFF"),
     *("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M"),
-    *("--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF"),
+    *("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=OFF"),
     *("--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M"),
 )
 
