@@ -285,7 +285,7 @@ def test_only_where_it_is_claimed_are_four_asked_to_wait() -> None:
 
 
 def test_who_takes_a_connection_for_each_waiter_is_not_asked_for_more_than_a_server_has() -> None:
-    plan = make_plan(all_measures(), all_contenders(), FULL, ["waiters/mysql"])
+    plan = make_plan(all_measures(), all_contenders(), FULL, ["waiters/postgresql"])
     asked = {
         (group.setting.slug, case.contender.name)
         for group in plan
@@ -293,8 +293,8 @@ def test_who_takes_a_connection_for_each_waiter_is_not_asked_for_more_than_a_ser
         if not group.measure.cannot(case.contender, group.setting)
     }
 
-    assert {("64", "GET_LOCK"), ("64", "holdfast mysql"), ("1000", "holdfast mysql")} <= asked
-    assert ("1000", "GET_LOCK") not in asked
+    assert {("64", "PALs"), ("64", "holdfast postgresql"), ("1000", "holdfast postgresql")} <= asked
+    assert ("1000", "PALs") not in asked
 
 
 def test_without_its_server_a_family_is_left_out_with_one_line(
