@@ -209,6 +209,7 @@ CLAIMS: list[Claim] = [
     _above("holdfast etcd", 1.4, "two etcd calls"),
     *_fastest("holdfast etcd", "etcd3gw", "tooz etcd"),
     *_fastest("holdfast etcd asyncio", "aetcd"),
+    _above("holdfast memcached", 1.4, "two raw memcached calls"),
     _above("holdfast memcached", 1.4, "two calls of our port"),
     *_fastest("holdfast memcached", "sherlock memcached", "tooz memcached"),
 ]
