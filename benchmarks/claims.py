@@ -103,6 +103,19 @@ def _difference(name: str) -> Callable[[_Run], float | None]:
     return measured
 
 
+def _growth(name: str, few: str, many: str) -> Callable[[_Run], float | None]:
+    """How many times as many commands per second waiting costs if many wait, instead of a few."""
+
+    def measured(run: _Run) -> float | None:
+        counts = [run.values("waiters", setting, "idle_commands", name) for setting in (many, few)]
+        if not all(counts):
+            return None
+        most, least = (figures.median(values) for values in counts)
+        return most / least if least else None
+
+    return measured
+
+
 Claim = tuple[str, Literal["at most", "at least"], float, Callable[[_Run], float | None]]
 
 
@@ -119,20 +132,18 @@ def _fair(name: str) -> list[Claim]:
 
 _PAIR = ("uncontended", "pairs", "pair")
 
+
+def _above(name: str, limit: float, bare: str) -> Claim:
+    """What a lock costs, by the bare calls that it needs on the same driver."""
+    return f"{name}: a pair / {bare}", "at most", limit, _ratio(*_PAIR, name, bare)
+
+
+def _fastest(name: str, *peers: str) -> list[Claim]:
+    """All peers are slower."""
+    return [(f"{peer}: a pair / {name}'s", "at least", 1.0, _ratio(*_PAIR, peer, name)) for peer in peers]
+
+
 CLAIMS: list[Claim] = [
-    (
-        "holdfast zookeeper: a pair / three kazoo calls",
-        "at most",
-        1.4,
-        _ratio(*_PAIR, "holdfast zookeeper", "three kazoo calls"),
-    ),
-    ("holdfast zookeeper: a pair / kazoo Lock's", "at most", 1.0, _ratio(*_PAIR, "holdfast zookeeper", "kazoo Lock")),
-    (
-        "holdfast zookeeper asyncio: a pair / three kazoo calls",
-        "at most",
-        1.4,
-        _ratio(*_PAIR, "holdfast zookeeper asyncio", "three kazoo calls"),
-    ),
     ("holdfast redis: a pair / redis-py Lock's", "at most", 0.6, _ratio(*_PAIR, "holdfast redis", "redis-py Lock")),
     (
         "holdfast redis: a pair / two Connection calls",
@@ -178,10 +189,27 @@ CLAIMS: list[Claim] = [
         1.3,
         _ratio("uncontended", "5ms-away", "pair", "holdfast redlock", "holdfast redis, 1 node"),
     ),
+    _above("holdfast postgresql", 1.8, "INSERT + DELETE"),
+    _above("holdfast mysql", 1.8, "INSERT + DELETE, MariaDB"),
     (
-        "holdfast postgresql: a pair / INSERT + DELETE",
+        "holdfast mysql, 64 / 4 wait: questions per second of waiting",
         "at most",
-        1.8,
-        _ratio(*_PAIR, "holdfast postgresql", "INSERT + DELETE"),
+        2.0,
+        _growth("holdfast mysql", "4", "64"),
     ),
+    (
+        "holdfast mysql asyncio, 64 / 4 wait: questions per second of waiting",
+        "at most",
+        2.0,
+        _growth("holdfast mysql asyncio", "4", "64"),
+    ),
+    _above("holdfast zookeeper", 1.4, "three kazoo calls"),
+    _above("holdfast zookeeper asyncio", 1.4, "three kazoo calls"),
+    *_fastest("holdfast zookeeper", "kazoo Lock", "tooz zookeeper"),
+    _above("holdfast etcd", 1.4, "two etcd calls"),
+    *_fastest("holdfast etcd", "etcd3gw", "tooz etcd"),
+    *_fastest("holdfast etcd asyncio", "aetcd"),
+    _above("holdfast memcached", 1.4, "two raw memcached calls"),
+    _above("holdfast memcached", 1.4, "two calls of our port"),
+    *_fastest("holdfast memcached", "sherlock memcached", "tooz memcached"),
 ]

@@ -38,6 +38,7 @@ class Arena(StrEnum):
     MEMCACHED = "clients of one memcached"
     ZOOKEEPER = "clients of one ZooKeeper"
     ETCD = "clients of one etcd"
+    MYSQL = "clients of one MariaDB"
 
     @property
     def slug(self) -> str:
@@ -89,6 +90,7 @@ class Contender:
     has_ttl: bool = False  # it has leases that end by themselves and are renewed
     has_fence: bool = False
     threads_exclude: bool = True  # two threads (or tasks) of one process keep each other out too
+    connection_each: bool = False  # whoever waits takes up a connection of the server's
     only_in: tuple[str, ...] = ()  # the measures that it goes through; (): all
     baseline_of: tuple[str, ...] = ()  # the measures in which the others of its arena are compared with it
 

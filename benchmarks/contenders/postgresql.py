@@ -114,7 +114,7 @@ _FAMILY: dict[str, Any] = {
     "only_in": ("uncontended", "contended", "waiters"),
 }
 _OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "driver": "psycopg", "has_ttl": True, "has_fence": True}
-_WAITS = "in the server"
+_IN_THE_SERVER: dict[str, Any] = {"waits": "in the server", "order": "the server's", "connection_each": True}
 
 CONTENDERS = [
     Contender(
@@ -139,8 +139,7 @@ CONTENDERS = [
         name="holdfast advisory",
         threads=lambda url: Holdfast(f"{url}?method=advisory"),
         imports="import holdfast",
-        waits=_WAITS,
-        order="the server's",
+        **_IN_THE_SERVER,
         **_FAMILY,
         **_OURS,
     ),
@@ -159,9 +158,8 @@ CONTENDERS = [
         package="sqlalchemy-dlock",
         driver="psycopg",
         imports="import sqlalchemy_dlock",
-        waits=_WAITS,
-        order="the server's",
         baseline_of=("contended", "waiters"),
+        **_IN_THE_SERVER,
         **_FAMILY,
     ),
     Contender(
@@ -169,8 +167,7 @@ CONTENDERS = [
         threads=Pals,
         package="PALs",
         imports="import pals",
-        waits=_WAITS,
-        order="the server's",
+        **_IN_THE_SERVER,
         **_FAMILY,
     ),
     Contender(
@@ -178,8 +175,7 @@ CONTENDERS = [
         threads=Tooz,
         package="tooz",
         imports="import tooz.coordination",
-        waits=_WAITS,
-        order="the server's",
+        **_IN_THE_SERVER,
         **_FAMILY,
     ),
 ]

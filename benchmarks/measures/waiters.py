@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Literal, NamedTuple
 
 from benchmarks import figures
-from benchmarks.contender import AsyncLocks, Contender, Locks
+from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
 from benchmarks.crowd import Crowd, answer, cpu_of
 from benchmarks.figures import Turn
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
@@ -23,6 +23,11 @@ from benchmarks.servers import Stats
 
 PROCESSES = 2  # that the waiters of a lock between processes are spread over, as threads or as tasks
 PROCESSES_MAX = 64  # where every waiter has to be a process
+CONNECTIONS_MAX = 200  # where every waiter has a connection: the servers allow some more
+# On MySQL the next in line looks whether it is its turn. What that costs is claimed from FEW waiters on; and it takes
+# its time, so that through more than POLLED_MAX a lock would not come before the limit.
+FEW, POLLED_MAX = 4, 200
+CALM = 4  # there waiters first connect, which takes them a while, and few commands are to be counted for longer
 NAME = "queued"
 
 
@@ -39,12 +44,20 @@ class _Script(NamedTuple):
     waiters: int
     passes: int  # how often the lock goes through all of them; more than once where that is over at once
     settle: float  # seconds until all of them certainly wait
-    idle: float  # seconds for which the cost of waiting is watched, in the first pass
+    calm: float  # so many more before the cost of waiting is watched
+    idle: float  # seconds for which it is, in the first pass
 
 
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
     """The figures of one hand-over through the whole queue, the median of all passes; see the columns below."""
-    script = _Script(int(numbers["waiters"]), int(numbers["passes"]), numbers["settle"], numbers["idle"])
+    calm = CALM if contender.arena is Arena.MYSQL else 1
+    script = _Script(
+        waiters=int(numbers["waiters"]),
+        passes=int(numbers["passes"]),
+        settle=numbers["settle"],
+        calm=numbers["settle"] * (calm - 1),
+        idle=numbers["idle"] * calm,
+    )
     if contender.arena.has_processes:
         return _between_processes(contender, place, script)
     if contender.tasks is not None:
@@ -64,6 +77,7 @@ def _in_one_process(locks: Locks, script: _Script) -> Figures:
             waiters = _ThreadWaiters(locks, script.waiters)
             time.sleep(script.settle + _any_phase())
             if number == 0:
+                time.sleep(script.calm)
                 ledger.idle_begins()
                 time.sleep(script.idle)
                 ledger.idle_ends()
@@ -82,6 +96,7 @@ async def _in_one_loop(locks: AsyncLocks, script: _Script) -> Figures:
             waiters = await _TaskWaiters.start(locks, script.waiters)
             await asyncio.sleep(script.settle + _any_phase())
             if number == 0:
+                await asyncio.sleep(script.calm)
                 ledger.idle_begins()
                 await asyncio.sleep(script.idle)
                 ledger.idle_ends()
@@ -123,6 +138,7 @@ def _hold_as_thread(locks: Locks, crowd: Crowd, script: _Script, stats: Stats | 
             crowd.hear()  # all are asking
             time.sleep(script.settle + _any_phase())
             if number == 0:
+                time.sleep(script.calm)
                 ledger.idle_begins()
                 time.sleep(script.idle)
                 ledger.idle_ends()
@@ -147,6 +163,7 @@ async def _hold_as_task(locks: AsyncLocks, crowd: Crowd, script: _Script, stats:
             await asyncio.to_thread(crowd.hear)
             await asyncio.sleep(script.settle + _any_phase())
             if number == 0:
+                await asyncio.sleep(script.calm)
                 ledger.idle_begins()
                 await asyncio.sleep(script.idle)
                 ledger.idle_ends()
@@ -351,11 +368,16 @@ def _settings(effort: Effort) -> list[Setting]:
 
 
 def _cannot(contender: Contender, setting: Setting) -> str | None:
+    number, looks = setting.numbers["waiters"], contender.arena is Arena.MYSQL
     if contender.waits is None:
         return "cannot wait"
-    if not contender.threads_exclude and setting.numbers["waiters"] > PROCESSES_MAX:
+    if not contender.threads_exclude and number > PROCESSES_MAX:
         return "would take a process for each waiter"
-    return None
+    if contender.connection_each and number > CONNECTIONS_MAX:
+        return "would take a connection for each waiter"
+    if looks and number > POLLED_MAX:
+        return "would take too long"
+    return "is not asked of it" if number == FEW and not looks else None
 
 
 def _cores(contender: Contender) -> Literal["one", "all"]:

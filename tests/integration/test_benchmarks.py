@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pymysql
 import pytest
 
 from benchmarks import claims, figures, front, plots, runner
@@ -29,7 +30,7 @@ from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
-from benchmarks.servers import Memcached, Redis, RedisNodes, ServerFailed
+from benchmarks.servers import Mariadb, Memcached, Redis, RedisNodes, ServerFailed
 from benchmarks.table import WIDTH, Row, Table, number
 from tests.support.processes import eventually
 
@@ -179,6 +180,23 @@ def test_claims_are_judged_by_what_was_run_and_by_nothing_else() -> None:
     assert "NO" not in claims.claims_table(claims.judge(fine)).to_text()
 
 
+def test_what_waiting_costs_is_claimed_by_the_many_and_the_few() -> None:
+    measure, name = _measure("waiters"), "holdfast mysql"
+    few, many = (
+        Case(measure, setting, _contender(name)) for setting in measure.settings(FULL) if setting.slug in {"4", "64"}
+    )
+    outcomes = [
+        _outcome(Record(few, [{"idle_commands": 50.0}, {"idle_commands": 70.0}])),
+        _outcome(Record(many, [{"idle_commands": 150.0}])),
+    ]
+
+    (judged,) = claims.judge(outcomes)
+
+    assert (judged.measured, judged.sense, judged.limit, judged.holds) == (2.5, "at most", 2.0, False)
+    assert claims.judge(outcomes[:1]) == []
+    assert claims.judge([_outcome(Record(few, [{"idle_commands": 0.0}])), outcomes[1]]) == []
+
+
 def test_every_claim_is_about_somebody_who_takes_part_and_something_that_is_measured() -> None:
     outcomes = [
         Outcome(group, {}, [Record(case, [_ones(group.measure)]) for case in group.cases])
@@ -259,6 +277,26 @@ def test_only_a_quorum_is_asked_how_it_does_with_servers_far_away() -> None:
     assert [group.setting.delay for group in plan] == [0.0, 0.0, 0.005]
 
 
+def test_only_where_it_is_claimed_are_four_asked_to_wait() -> None:
+    plan = make_plan(all_measures(), all_contenders(), FULL, ["waiters"])
+
+    assert {group.arena for group in plan if group.setting.slug == "4"} == {Arena.MYSQL}
+    assert Arena.REDIS in {group.arena for group in plan if group.setting.slug == "64"}
+
+
+def test_who_takes_a_connection_for_each_waiter_is_not_asked_for_more_than_a_server_has() -> None:
+    plan = make_plan(all_measures(), all_contenders(), FULL, ["waiters/postgresql"])
+    asked = {
+        (group.setting.slug, case.contender.name)
+        for group in plan
+        for case in group.cases
+        if not group.measure.cannot(case.contender, group.setting)
+    }
+
+    assert {("64", "PALs"), ("64", "holdfast postgresql"), ("1000", "holdfast postgresql")} <= asked
+    assert ("1000", "PALs") not in asked
+
+
 def test_without_its_server_a_family_is_left_out_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -315,6 +353,38 @@ def test_commands_of_memcached_are_counted_and_those_that_count_are_not(tmp_path
         stats.close()
 
     assert counted == [5.0, 5.0]
+
+
+@pytest.mark.skipif(Mariadb().version() is None, reason="no mariadbd on this machine")
+def test_questions_to_a_mariadb_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+    with Mariadb().run(str(tmp_path), CORES[-1:]) as url:
+        stats = Mariadb().stats(url)
+        pid = stats.pid()
+        cores = os.sched_getaffinity(pid)
+        before = stats.commands()
+        parts = urlsplit(url)
+        with (
+            contextlib.closing(
+                pymysql.connect(
+                    host=parts.hostname,
+                    port=parts.port or 0,
+                    user=parts.username,
+                    database=parts.path[1:],
+                    autocommit=True,  # which is a question too
+                )
+            ) as client,
+            client.cursor() as cursor,
+        ):
+            logged_in = stats.commands() - before
+            for number in range(5):
+                cursor.execute("SELECT %s", (number,))
+            counted = [stats.commands() - before - logged_in, stats.commands() - before - logged_in]
+        stats.close()
+
+    assert counted == [5.0, 5.0]
+    assert cores == {CORES[-1]}
+    assert not Path("/proc", str(pid)).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["server.log"]  # its data is where another user may get to
 
 
 @needs_redis
@@ -445,7 +515,7 @@ def test_a_server_that_does_not_come_up_says_why_and_is_a_failure_of_its_case_on
 
 @pytest.mark.parametrize("measure", all_measures(), ids=lambda measure: measure.name)
 def test_a_tiny_run_of_everything_of_ours(measure: Measure, tmp_path: Path) -> None:
-    plan = make_plan([measure], _contenders_here(), TINY, ["holdfast-*"])
+    plan = _thinned(make_plan([measure], _contenders_here(), TINY, ["holdfast-*"]))
 
     outcomes = runner.run(plan, cores=CORES, folder=str(tmp_path))
 
@@ -560,6 +630,20 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "interrupted" in said
     eventually(lambda: not _processes_with(str(tmp_path)))  # killed ones may take a moment on a busy machine
     assert not list(tmp_path.iterdir())
+
+
+def _thinned(plan: list[Group]) -> list[Group]:
+    """Each contender once, and each measure with each server; starting these is what takes time.
+
+    Other methods of the same server are only measured alone, and back to back only what has no server.
+    """
+    found = []
+    for group in plan:
+        cases = {(case.contender.arena, case.contender.tasks is None): case for case in reversed(group.cases)}
+        kept = group.cases if group.measure.name == "uncontended" else tuple(reversed(cases.values()))
+        if not group.setting.slug.endswith("back-to-back") or kept[0].contender.server is None:
+            found.append(replace(group, cases=kept))
+    return found
 
 
 def _contenders_here() -> list[Contender]:

@@ -1,0 +1,150 @@
+"""MariaDB, which speaks MySQL's protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+from benchmarks.servers.base import HOST, Stats, connect, ended, shown_version, start
+from benchmarks.servers.databases import DATA, another_user, copied
+
+DATABASE = "benchmark"
+_PLACES = "/usr/sbin:/usr/local/sbin"  # where the server is, which need not be on the PATH
+_SETTINGS = (
+    *("--skip-name-resolve", "--max-connections=300", "--performance-schema=OFF"),
+    *("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M"),
+    *("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=OFF"),
+    *("--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M"),
+)
+
+
+class Mariadb:
+    """MariaDB of the distribution; what is committed need not reach the disk."""
+
+    name = "MariaDB"
+    program = "mariadbd"
+
+    def version(self) -> str | None:
+        program = _found(self.program)
+        return None if program is None else shown_version([program, "--version"], r"Ver (\d[\d.]*)")
+
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
+        with copied("mariadb", _make) as own:
+            process, port = start(
+                self.program,
+                lambda port: self._command(own, port),
+                _has_database,
+                cores=cores,
+                log=os.path.join(folder, "server.log"),
+            )
+            with ended(process):
+                yield f"mysql://root@{HOST}:{port}/{DATABASE}"
+
+    def stats(self, url: str) -> Stats:
+        return _MariadbStats(urlsplit(url).port or 0)
+
+    def _command(self, own: str, port: int) -> list[str]:
+        return [
+            *(*another_user(own), _found(self.program) or self.program, "--no-defaults"),
+            *(f"--datadir={own}/{DATA}", f"--socket={own}/socket", f"--pid-file={own}/pid"),
+            *(f"--bind-address={HOST}", f"--port={port}", *_SETTINGS),
+        ]
+
+
+class _Session:
+    """As much of the protocol as root without a password needs, for statements that answer with few short rows."""
+
+    # Long passwords (of none), protocol 4.1, login as since 4.1: MySQL's names for it are CLIENT_LONG_PASSWORD, …
+    _ABLE = 0x1 | 0x200 | 0x8000
+
+    def __init__(self, port: int, timeout: float) -> None:
+        self._socket = connect(port, timeout)
+        self._stream = self._socket.makefile("rb")
+        try:
+            self._receive()  # its greeting
+            login = self._ABLE.to_bytes(4, "little") + (1 << 24).to_bytes(4, "little") + bytes([45]) + bytes(23)
+            self._send(1, login + b"root\x00" + b"\x00")
+            self._receive()
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, statement: str) -> list[list[str]]:
+        """The rows of its answer; none if it has none."""
+        self._send(0, b"\x03" + statement.encode())
+        columns = self._receive()[0]
+        if not columns:
+            return []
+        for _ in range(columns + 1):  # their names, and the end of these
+            self._receive()
+        rows = []
+        while (row := self._receive())[0] != 0xFE:
+            rows.append(_texts(row))
+        return rows
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def _send(self, number: int, packet: bytes) -> None:
+        self._socket.sendall(len(packet).to_bytes(3, "little") + bytes([number]) + packet)
+
+    def _receive(self) -> bytes:
+        head = self._stream.read(4)
+        packet = self._stream.read(int.from_bytes(head[:3], "little"))
+        if not packet or packet[0] == 0xFF:
+            raise ConnectionError(packet[3:].decode(errors="replace") or "the server hung up")
+        return packet
+
+
+class _MariadbStats:
+    """Its status, over a connection of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._session = _Session(port, 10.0)
+        self._asked = 0
+
+    def commands(self) -> float:
+        # What clients asked for: a CALL counts as one, and the statements of its procedure do not count.
+        found = float(self._ask("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+        return found - self._asked
+
+    def pid(self) -> int:
+        with open(self._ask("SELECT @@pid_file")[0][0]) as file:
+            return int(file.read())
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _ask(self, statement: str) -> list[list[str]]:
+        self._asked += 1
+        return self._session.ask(statement)
+
+
+def _texts(row: bytes) -> list[str]:
+    """The values of a row: each is the number of its bytes, and these."""
+    found, at = [], 0
+    while at < len(row):
+        end = at + 1 + row[at]
+        found.append(row[at + 1 : end].decode())
+        at = end
+    return found
+
+
+def _found(program: str) -> str | None:
+    return shutil.which(program) or shutil.which(program, path=_PLACES)
+
+
+def _make(data: str) -> list[str]:
+    normal = "--auth-root-authentication-method=normal"
+    return ["mariadb-install-db", "--no-defaults", normal, "--skip-test-db", f"--datadir={data}"]
+
+
+def _has_database(port: int) -> bool:
+    with contextlib.closing(_Session(port, 1.0)) as session:
+        session.ask(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+    return True

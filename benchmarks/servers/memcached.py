@@ -1,0 +1,55 @@
+"""memcached."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from urllib.parse import urlsplit
+
+from benchmarks.servers.base import HOST, OnePort, Stats, connect
+
+# What counts the commands that are used for locks, meta and classic; `stats` itself is in none of these.
+_COUNTED = ("cmd_get", "cmd_set", "cmd_touch", "delete_hits", "delete_misses")
+
+
+class Memcached(OnePort):
+    """memcached, as it comes."""
+
+    name = "memcached"
+    program = "memcached"
+    _url = f"memcached://{HOST}:{{port}}"
+    _asked, _answer, _shown = b"mn\r\n", b"MN\r\n", r"memcached (\S+)"
+
+    def stats(self, url: str) -> Stats:
+        return _MemcachedStats(url)
+
+    def _command(self, folder: str, port: int) -> list[str]:
+        user = pwd.getpwuid(os.getuid()).pw_name  # as root it does not run unless it is told to
+        return [self.program, "-l", HOST, "-p", str(port), "-U", "0", "-u", user]
+
+
+class _MemcachedStats:
+    """The command `stats`, over a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._socket = connect(urlsplit(url).port or 0, 10.0)
+        self._stream = self._socket.makefile("rb")
+
+    def commands(self) -> float:
+        found = self._stats()
+        return float(sum(int(found[name]) for name in _COUNTED))
+
+    def pid(self) -> int:
+        return int(self._stats()["pid"])
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def _stats(self) -> dict[str, str]:
+        self._socket.sendall(b"stats\r\n")
+        found = {}
+        while (line := self._stream.readline()) not in {b"END\r\n", b""}:
+            _, name, value = line.decode().split(maxsplit=2)
+            found[name] = value.strip()
+        return found

@@ -1,0 +1,82 @@
+"""redis-server: one, or several."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+from benchmarks.servers.base import HOST, OnePort, Stats, connect
+
+
+class Redis(OnePort):
+    """redis-server, without persistence."""
+
+    name = "Redis"
+    program = "redis-server"
+    _url = f"redis://{HOST}:{{port}}/0"
+    _asked, _answer, _shown = b"PING\r\n", b"+PONG\r\n", r"v=(\S+)"
+
+    def stats(self, url: str) -> Stats:
+        return _RedisStats(url)
+
+    def _command(self, folder: str, port: int) -> list[str]:
+        return [
+            *(self.program, "--port", str(port), "--bind", HOST, "--dir", folder),
+            *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
+        ]
+
+
+class RedisNodes(Redis):
+    """Several of them, which know nothing of each other; the URL names all: redlock://h1:1,h2:2,h3:3."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
+        with contextlib.ExitStack() as running:
+            nodes = []
+            for number in range(self._number):
+                own = os.path.join(folder, f"node-{number}")
+                os.mkdir(own)
+                nodes.append(urlsplit(running.enter_context(super().run(own, cores))).netloc)
+            yield f"redlock://{','.join(nodes)}"
+
+    def stats(self, url: str) -> Stats:
+        raise NotImplementedError  # no measure asks for it: several servers have no account in common
+
+
+class _RedisStats:
+    """INFO, over a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._socket = connect(urlsplit(url).port or 0, 10.0)
+        self._stream = self._socket.makefile("rb")
+        self._asked = 0
+
+    def commands(self) -> float:
+        # INFO counts itself only after it has answered, so the answer holds the earlier ones of ours and not this one.
+        found = float(self._info("stats", "total_commands_processed")) - self._asked
+        self._asked += 1
+        return found
+
+    def pid(self) -> int:
+        found = int(self._info("server", "process_id"))
+        self._asked += 1
+        return found
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+    def _info(self, section: str, key: str) -> str:
+        self._socket.sendall(f"INFO {section}\r\n".encode())
+        size = int(self._stream.readline()[1:])
+        text = self._stream.read(size + 2).decode()
+        found = re.search(rf"^{key}:(\S+)", text, re.MULTILINE)
+        if found is None:
+            raise RuntimeError(f"INFO {section} has no {key}")
+        return found[1]

@@ -1,0 +1,78 @@
+"""ZooKeeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+from benchmarks.servers.base import HOST, Stats, connect, ended, shown_version, start
+
+_JARS = ("/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar")
+_PACKAGE = "org.apache.zookeeper"
+
+
+class Zookeeper:
+    """One ZooKeeper server. What it writes to its log is not forced to the disk."""
+
+    name = "ZooKeeper"
+    program = "java"
+
+    def version(self) -> str | None:
+        if shutil.which(self.program) is None or not all(map(os.path.exists, _JARS)):
+            return None
+        said = f"{_PACKAGE}.version.VersionInfoMain"
+        return shown_version([self.program, "-cp", ":".join(_JARS), said], r"version (\d[\d.]*)")
+
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
+        process, port = start(
+            self.name,
+            lambda port: self._command(folder, port),
+            lambda port: "Mode:" in _four_letters(port, "srvr"),
+            cores=cores,
+            log=os.path.join(folder, "server.log"),
+        )
+        with ended(process):
+            yield f"zookeeper://{HOST}:{port}/benchmark"
+
+    def stats(self, url: str) -> Stats:
+        return _ZookeeperStats(url)
+
+    def _command(self, folder: str, port: int) -> list[str]:
+        settings = os.path.join(folder, "zoo.cfg")
+        with open(settings, "w") as written:
+            written.write(f"tickTime=2000\ndataDir={folder}/data\nclientPort={port}\nclientPortAddress={HOST}\n")
+            written.write("admin.enableServer=false\nmaxClientCnxns=0\n")
+        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no", "-Djava.net.preferIPv4Stack=true"]
+        flags += ["-Dzookeeper.4lw.commands.whitelist=*", "-Dzookeeper.preAllocSize=4096"]
+        main = f"{_PACKAGE}.server.quorum.QuorumPeerMain"
+        return [self.program, *flags, "-cp", ":".join(_JARS), main, settings]
+
+
+class _ZookeeperStats:
+    """Its four-letter words, each on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._port = urlsplit(url).port or 0
+
+    def commands(self) -> float:
+        return float(self._fact("zk_packets_received"))
+
+    def pid(self) -> int:
+        raise NotImplementedError  # no measure asks for it
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    def _fact(self, name: str) -> str:
+        facts = dict(line.split("\t", 1) for line in _four_letters(self._port, "mntr").splitlines() if "\t" in line)
+        return facts[name]
+
+
+def _four_letters(port: int, word: str) -> str:
+    with connect(port, 0.5) as connection:
+        connection.sendall(word.encode())
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
