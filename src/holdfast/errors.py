@@ -69,16 +69,16 @@ class WouldDeadlock(HoldfastError):
 class StaleFence(HoldfastError):
     """The resource has been written under a newer fence: this lease is over, whatever its holder believes.
 
-    Nothing was written. It is the newer holder's turn: drop the work, or take the lock again and start from what is
-    there now. Fences compare only within one lock of one backend, and only exclusive leases can be told apart by them.
+    The write was not done. It is the newer holder's turn: drop the work (roll back a transaction), or take the lock
+    again and start from what is there now. Fences compare only within one lock of one backend, and only exclusive leases can be told apart by them.
     """
 
     def __init__(self, *, resource: str, fence: int, newest: int | None) -> None:
         """`newest` is None where the resource only says that it has a newer one."""
         seen = "a newer one" if newest is None else f"fence {newest}"
         super().__init__(
-            f"{resource!r} refused fence {fence}: it has seen {seen}, so the lock went to somebody else in the "
-            "meantime; nothing was written, stop"
+            f"{resource!r} refused fence {fence}: it has seen {seen}, so the lock has had another holder since; "
+            "this write was not done, it is not your turn any more: stop"
         )
         self.resource, self.fence, self.newest = resource, fence, newest
 
