@@ -70,7 +70,8 @@ class StaleFence(HoldfastError):
     """The resource has been written under a newer fence: this lease is over, whatever its holder believes.
 
     The write was not done. It is the newer holder's turn: drop the work (roll back a transaction), or take the lock
-    again and start from what is there now. Fences compare only within one lock of one backend, and only exclusive leases can be told apart by them.
+    again and start from what is there now. Fences compare only within one lock of one backend, and only exclusive
+    leases can be told apart by them.
     """
 
     def __init__(self, *, resource: str, fence: int, newest: int | None) -> None:
