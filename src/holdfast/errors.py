@@ -5,6 +5,7 @@
     ├── LockLost                         you had it and do not any more: stop
     ├── NotHeld                          you never had it: a bug in the calling code
     ├── WouldDeadlock                    you hold it already and it is not reentrant
+    ├── StaleFence                       the resource has seen a newer holder: stop
     ├── BackendError                     the server could not be asked properly
     │   ├── BackendUnavailable           nothing changed there: retry freely
     │   ├── OutcomeUnknown               sent, no answer: it may have happened
@@ -63,6 +64,24 @@ class WouldDeadlock(HoldfastError):
     def __init__(self, *, lock: str, fence: int, reason: str) -> None:
         super().__init__(f"lock {lock!r} is already held by this thread or task (fence {fence}): {reason}")
         self.lock, self.fence, self.reason = lock, fence, reason
+
+
+class StaleFence(HoldfastError):
+    """The resource has been written under a newer fence: this lease is over, whatever its holder believes.
+
+    The write was not done. It is the newer holder's turn: drop the work (roll back a transaction), or take the lock
+    again and start from what is there now. Fences compare only within one lock of one backend, and only exclusive
+    leases can be told apart by them.
+    """
+
+    def __init__(self, *, resource: str, fence: int, newest: int | None) -> None:
+        """`newest` is None where the resource only says that it has a newer one."""
+        seen = "a newer one" if newest is None else f"fence {newest}"
+        super().__init__(
+            f"{resource!r} refused fence {fence}: it has seen {seen}, so the lock has had another holder since; "
+            "this write was not done, it is not your turn any more: stop"
+        )
+        self.resource, self.fence, self.newest = resource, fence, newest
 
 
 class BackendError(HoldfastError):

@@ -15,6 +15,7 @@ EXAMPLES: list[holdfast.HoldfastError] = [
     holdfast.LockLost(lock="a", fence=7, reason="its ttl is over"),
     holdfast.NotHeld(lock="a", reason="released already"),
     holdfast.WouldDeadlock(lock="a", fence=7, reason="not reentrant"),
+    holdfast.StaleFence(resource="stock", fence=7, newest=8),
     holdfast.BackendError(backend="redis://cache", problem="?"),
     holdfast.BackendUnavailable(backend="redis://cache", problem="connection refused"),
     holdfast.OutcomeUnknown(backend="redis://cache", problem="no answer in 5 s"),

@@ -119,6 +119,16 @@ def test_importing_holdfast_imports_no_driver_and_no_asyncio() -> None:
     assert "holdfast.client" in loaded
 
 
+def test_importing_the_guards_imports_no_driver() -> None:
+    guards = sorted(path.stem for path in (SOURCE / "fencing").glob("[a-z]*.py"))
+    code = f"import {', '.join(f'holdfast.fencing.{guard}' for guard in guards)}\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-IS", "-c", _with_path(code)], check=True, capture_output=True, text=True)
+
+    assert {"sql", "redis", "files", "http"} <= set(guards)
+    drivers = {"redis", "psycopg", "psycopg2", "pymysql", "sqlite3", "asyncio"}
+    assert drivers.isdisjoint(loaded.stdout.split())
+
+
 def test_a_client_for_threads_needs_no_asyncio() -> None:
     code = (
         "import sys, holdfast\n"

@@ -1,0 +1,298 @@
+"""Guards for a resource behind HTTP: the client sends its fence in a header, middleware refuses stale ones.
+
+    requests.put(url, data, headers=fence_header(lease))                     # the client
+
+    app = FenceMiddleware(app, resource=by_path, store=MemoryFences())       # the server, WSGI
+    app = AsyncFenceMiddleware(app, resource=by_path, store=…)               # the server, ASGI
+
+`resource` is the application's: it names what a request writes to, or says None for requests that need no fence. What
+the guard answers itself is plain text:
+
+    400 Bad Request              the header is no fence
+    412 Precondition Failed      the resource has seen a newer fence: the request did not reach the application
+    428 Precondition Required    the resource is guarded and there is no header
+
+A request that passed keeps others of the same resource waiting until the application is done with it, so that a slow
+old request cannot write after a fast new one. The application must not call itself for the same resource.
+
+A store says which fences were seen. In memory: right for a server that is one process, until it restarts. In SQL: for
+many processes; it uses a transaction of its own, so a guard in the transaction of the write itself (fencing.sql) is
+stronger where there is one, and with SQLite needs another database file than the application's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from holdfast.errors import StaleFence
+from holdfast.fencing.values import FENCE_MAX, check_fence, check_resource, refuse_stale
+
+if TYPE_CHECKING:
+    import asyncio
+    import threading
+
+    from holdfast.fencing.sql import SqlGuard
+
+HEADER = "Holdfast-Fence"
+_WSGI_KEY = "HTTP_HOLDFAST_FENCE"
+_ASGI_NAME = b"holdfast-fence"
+_M = TypeVar("_M")
+_FENCE = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
+
+
+class _Fenced(Protocol):
+    @property
+    def fence(self) -> int: ...
+
+
+def fence_header(lease: _Fenced) -> dict[str, str]:
+    """The header to send with every request made under this lease (a Lease or an AsyncLease).
+
+    >>> import holdfast
+    >>> with holdfast.Client("memory://").lock("stock") as lease:
+    ...     fence_header(lease) == {"Holdfast-Fence": str(lease.fence)}
+    True
+    """
+    return {HEADER: str(check_fence(lease.fence))}
+
+
+# ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FenceStore(Protocol):
+    """Remembers the greatest fence of each resource."""
+
+    def holding(self, resource: str, fence: int) -> contextlib.AbstractContextManager[None]:
+        """Be the only one at this resource in the body; the fence is remembered before it begins.
+
+        Raises:
+            StaleFence: a greater one is remembered; the body is not entered.
+        """
+
+
+class AsyncFenceStore(Protocol):
+    """The same for asyncio."""
+
+    def holding(self, resource: str, fence: int) -> contextlib.AbstractAsyncContextManager[None]:
+        """Be the only one at this resource in the body; the fence is remembered before it begins.
+
+        Raises:
+            StaleFence: a greater one is remembered; the body is not entered.
+        """
+
+
+class MemoryFences:
+    """For the threads of one process. It keeps a number and a mutex for each resource, for ever."""
+
+    def __init__(self) -> None:
+        import threading
+
+        self._mutex = threading.Lock()
+        self._places: dict[str, _Place[threading.Lock]] = {}
+
+    @contextlib.contextmanager
+    def holding(self, resource: str, fence: int) -> Iterator[None]:
+        import threading
+
+        with self._mutex:
+            place = self._places.setdefault(resource, _Place(threading.Lock()))
+        with place.mutex:
+            place.newest = _newer(resource, fence, place.newest)
+            yield
+
+
+class AsyncMemoryFences:
+    """For the tasks of one loop. It keeps a number and a mutex for each resource, for ever."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, _Place[asyncio.Lock]] = {}
+
+    @contextlib.asynccontextmanager
+    async def holding(self, resource: str, fence: int) -> AsyncIterator[None]:
+        import asyncio
+
+        place = self._places.setdefault(resource, _Place(asyncio.Lock()))
+        async with place.mutex:
+            place.newest = _newer(resource, fence, place.newest)
+            yield
+
+
+class SqlFences:
+    """In the table of a SQL guard. `connect` gives a connection without autocommit; it is closed after use."""
+
+    def __init__(self, guard: SqlGuard, connect: Callable[[], Any]) -> None:
+        self._guard = guard
+        self._connect = connect
+
+    @contextlib.contextmanager
+    def holding(self, resource: str, fence: int) -> Iterator[None]:
+        with contextlib.closing(self._connect()) as connection:
+            # Twice: the first makes sure that the fence outlives whatever the application does under it, the second
+            # takes the row's lock, which is kept for as long as the transaction stays open.
+            self._guard.check(connection.cursor(), resource, fence)
+            connection.commit()
+            self._guard.check(connection.cursor(), resource, fence)
+            yield
+            connection.rollback()
+
+
+class AsyncSqlFences:
+    """The same for connections whose methods are awaited, such as psycopg's AsyncConnection."""
+
+    def __init__(self, guard: SqlGuard, connect: Callable[[], Awaitable[Any]]) -> None:
+        self._guard = guard
+        self._connect = connect
+
+    @contextlib.asynccontextmanager
+    async def holding(self, resource: str, fence: int) -> AsyncIterator[None]:
+        connection = await self._connect()
+        try:
+            await self._guard.check_async(connection.cursor(), resource, fence)
+            await connection.commit()
+            await self._guard.check_async(connection.cursor(), resource, fence)
+            yield
+            await connection.rollback()
+        finally:
+            await connection.close()
+
+
+class _Place(Generic[_M]):
+    """What memory has of one resource."""
+
+    def __init__(self, mutex: _M) -> None:
+        self.mutex = mutex
+        self.newest = 0
+
+
+def _newer(resource: str, fence: int, newest: int) -> int:
+    refuse_stale(resource, fence, newest)
+    return fence
+
+
+# ── middleware ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Environ = dict[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class FenceMiddleware:
+    """For a WSGI application."""
+
+    def __init__(
+        self,
+        app: Callable[..., Iterable[bytes]],
+        *,
+        resource: Callable[[Environ], str | None],
+        store: FenceStore,
+    ) -> None:
+        self._app = app
+        self._resource = resource
+        self._store = store
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        resource = self._resource(environ)
+        if resource is None:
+            return self._app(environ, start_response)
+        try:
+            fence = _parse(resource, environ.get(_WSGI_KEY))
+        except _Refusal as refusal:
+            return _refuse_wsgi(refusal, start_response)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._store.holding(check_resource(resource), fence))
+            except StaleFence as error:
+                return _refuse_wsgi(_Refusal("412 Precondition Failed", str(error)), start_response)
+            body = self._app(environ, start_response)
+            # An application may do its work while its body is read: the turn ends when the server closes that.
+            return _Body(body, stack.pop_all())
+        raise AssertionError  # a store that swallows what its body raises
+
+
+class AsyncFenceMiddleware:
+    """For an ASGI application. What is not HTTP passes."""
+
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        *,
+        resource: Callable[[Scope], str | None],
+        store: AsyncFenceStore,
+    ) -> None:
+        self._app = app
+        self._resource = resource
+        self._store = store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        resource = self._resource(scope) if scope["type"] == "http" else None
+        if resource is None:
+            await self._app(scope, receive, send)
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                fence = _parse(resource, _asgi_header(scope))
+                await stack.enter_async_context(self._store.holding(check_resource(resource), fence))
+            except _Refusal as refusal:
+                await _refuse_asgi(refusal, send)
+            except StaleFence as error:
+                await _refuse_asgi(_Refusal("412 Precondition Failed", str(error)), send)
+            else:
+                await self._app(scope, receive, send)
+
+
+class _Refusal(Exception):
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = f"{text}\n".encode()
+
+
+class _Body:
+    """The application's body, and what is to be ended with it."""
+
+    def __init__(self, body: Iterable[bytes], turn: contextlib.ExitStack) -> None:
+        self._body = body
+        self._turn = turn
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        with self._turn:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+
+
+def _parse(resource: str, header: str | None) -> int:
+    if header is None:
+        raise _Refusal(
+            "428 Precondition Required", f"{resource!r} is guarded: send the fence of your lease as {HEADER}"
+        )
+    if not _FENCE.fullmatch(header) or int(header) > FENCE_MAX:
+        raise _Refusal("400 Bad Request", f"{HEADER} must be the fence of a lease, a whole number from 1 on")
+    return int(header)
+
+
+def _asgi_header(scope: Mapping[str, Any]) -> str | None:
+    values = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == _ASGI_NAME]
+    return ",".join(values) if values else None  # two are none that can be right
+
+
+def _refuse_wsgi(refusal: _Refusal, start_response: Callable[..., Any]) -> list[bytes]:
+    start_response(refusal.status, _plain(refusal))
+    return [refusal.body]
+
+
+async def _refuse_asgi(refusal: _Refusal, send: Send) -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in _plain(refusal)]
+    await send({"type": "http.response.start", "status": int(refusal.status[:3]), "headers": headers})
+    await send({"type": "http.response.body", "body": refusal.body})
+
+
+def _plain(refusal: _Refusal) -> list[tuple[str, str]]:
+    return [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(refusal.body)))]

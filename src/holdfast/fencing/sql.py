@@ -1,0 +1,227 @@
+"""Guards for rows of a database: the fence is checked in the transaction that writes.
+
+    guard = PostgreSQLGuard()                       # or MySQLGuard(), SQLiteGuard()
+    guard.create(cursor)                            # once; or hand guard.ddl to a DBA
+
+    with client.lock("stock") as lease, connection.transaction():
+        guard.check(cursor, "stock", lease.fence)   # first, before anything is read
+        cursor.execute("UPDATE stock SET …")
+
+`check` raises the stored fence by one statement, which takes the lock of that row and keeps it until the caller's
+transaction ends. Two writers are therefore one after the other, and the later one sees the fence of the earlier one,
+unless that was rolled back together with its writes.
+
+Why first. The row lock makes what follows serial, not what went before: a value that was read before it may be old
+by then. READ COMMITTED reads anew with every statement. Under REPEATABLE READ and SERIALIZABLE PostgreSQL ends a
+transaction whose snapshot is older than the row with a serialization failure; it reaches the caller as the driver's
+own error, to be retried like any other. MySQL does not: its statements that write see the newest rows, its plain SELECT
+the snapshot of the transaction's first one. So with `check` first the snapshot is taken under the row lock; START
+TRANSACTION WITH CONSISTENT SNAPSHOT would take it too early. SQLite has one writer at a time, and refuses to
+let a transaction write that has read something older (SQLITE_BUSY).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from holdfast.errors import ConfigurationError, StaleFence, UsageError
+from holdfast.fencing.values import check_fence, check_resource, refuse_stale
+
+TABLE = "holdfast_fences"
+_PLACEHOLDERS = {"format": "%s", "pyformat": "%s", "qmark": "?"}
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", re.ASCII)
+_IDLE = 0  # libpq's PQTRANS_IDLE
+_IN_TRANSACTION = 1  # MySQL's SERVER_STATUS_IN_TRANS
+_FOUND_ROWS = 2  # MySQL's CLIENT_FOUND_ROWS
+
+
+class FenceColumn(NamedTuple):
+    """The texts for a fence that is kept in the row itself, see `SqlGuard.column`."""
+
+    assignment: str
+    condition: str
+
+
+class SqlGuard:
+    """What the three have in common. `paramstyle` is the driver's: "format" and "pyformat" (%s), or "qmark" (?).
+
+    A guard is a value: it has no connection and may be shared by everybody.
+    """
+
+    ddl: str
+    """What creates the table, for a DBA; it may be run again."""
+
+    _DDL: ClassVar[str]
+    _RAISE: ClassVar[str]
+    _READ: ClassVar[str]
+    _paramstyle: ClassVar[str]
+
+    def __init__(self, *, table: str = TABLE, paramstyle: str | None = None) -> None:
+        style = self._paramstyle if paramstyle is None else paramstyle
+        if style not in _PLACEHOLDERS:
+            raise ConfigurationError(f"paramstyle must be one of {', '.join(_PLACEHOLDERS)}, not {style!r}")
+        _check_identifier("table", table)
+        self._mark = _PLACEHOLDERS[style]
+        self.ddl = self._DDL.format(table=table)
+        self._raise = self._RAISE.format(table=table, mark=self._mark)
+        self._read = self._READ.format(table=table, mark=self._mark)
+
+    def create(self, cursor: Any) -> None:
+        """Create the table if it is not there. MySQL ends the current transaction with it: do it at deployment."""
+        cursor.execute(self.ddl)
+
+    def check(self, cursor: Any, resource: str, fence: int) -> None:
+        """Let this fence write to the resource until the transaction ends, and none smaller from then on.
+
+        Waits while another transaction has passed the check and has not ended. What the database says to that (lock
+        wait timeout, deadlock, serialization failure) is raised as the driver's own error.
+
+        Raises:
+            StaleFence: the resource has seen a newer fence. Roll back.
+            UsageError: the connection is in autocommit mode: the check would be over before the write.
+        """
+        values = self._values(resource, fence)
+        cursor.execute(self._raise, values)
+        if not self._has_passed(cursor):
+            cursor.execute(self._read, values[:1])
+            self._refuse(resource, fence, cursor.fetchone())
+        self._require_transaction(cursor)
+
+    async def check_async(self, cursor: Any, resource: str, fence: int) -> None:
+        """The same for a cursor whose methods are awaited, such as psycopg's AsyncCursor."""
+        values = self._values(resource, fence)
+        await cursor.execute(self._raise, values)
+        if not self._has_passed(cursor):
+            await cursor.execute(self._read, values[:1])
+            self._refuse(resource, fence, await cursor.fetchone())
+        self._require_transaction(cursor)
+
+    def column(self, column: str = "fence") -> FenceColumn:
+        """The texts for an UPDATE of a row that has a column for its fence: no other table, and no other statement.
+
+            fenced = guard.column("fence")
+            cursor.execute(
+                f"UPDATE orders SET state = %s, {fenced.assignment} WHERE id = %s AND {fenced.condition}",
+                (state, lease.fence, order, lease.fence),
+            )
+            guard.check_updated(cursor, "order:42", lease.fence)
+
+        Each text has one placeholder, for the fence. A row whose fence is NULL has not been written under one yet. An
+        INSERT or a DELETE leaves no row that could refuse: keep the row, or use `check`.
+        """
+        _check_identifier("column", column)
+        return FenceColumn(f"{column} = {self._mark}", f"({column} IS NULL OR {column} <= {self._mark})")
+
+    def check_updated(self, cursor: Any, resource: str, fence: int) -> None:
+        """Whether such an UPDATE found its row, by the cursor's rowcount.
+
+        Raises:
+            StaleFence: it changed nothing: the row has a newer fence, or is not there.
+            UsageError: the cursor's rowcount does not tell.
+        """
+        check_resource(resource)
+        check_fence(fence)
+        self._require_rowcount(cursor)
+        if cursor.rowcount < 0:
+            raise UsageError("the cursor has no rowcount: check_updated belongs right after the execute of one UPDATE")
+        if cursor.rowcount == 0:
+            raise StaleFence(resource=resource, fence=fence, newest=None)
+
+    def _values(self, resource: str, fence: int) -> tuple[Any, ...]:
+        # As bytes: no collation folds or pads them, and NUL is a character like any other.
+        return check_resource(resource).encode(), check_fence(fence)
+
+    def _has_passed(self, cursor: Any) -> bool:
+        """Whether the statement that raises says so already."""
+        return bool(cursor.rowcount == 1)
+
+    def _refuse(self, resource: str, fence: int, row: Any) -> None:
+        newest = row["fence"] if isinstance(row, Mapping) else row[0]
+        refuse_stale(resource, fence, int(newest))
+
+    def _require_transaction(self, cursor: Any) -> None:
+        if self._is_outside_of_transactions(cursor):
+            raise UsageError(
+                "the fence was checked outside of a transaction, so nothing keeps another writer out until the write: "
+                "begin a transaction, or turn autocommit off"
+            )
+
+    def _is_outside_of_transactions(self, cursor: Any) -> bool:
+        raise NotImplementedError
+
+    def _require_rowcount(self, cursor: Any) -> None:
+        """Most count the rows that an UPDATE found."""
+
+
+class PostgreSQLGuard(SqlGuard):
+    """For PostgreSQL, with psycopg (also its AsyncCursor) or psycopg2."""
+
+    _paramstyle = "format"
+    _DDL = "CREATE TABLE IF NOT EXISTS {table} (resource bytea PRIMARY KEY, fence bigint NOT NULL)"
+    # The row is locked also where the condition does not hold (manual, INSERT, "ON CONFLICT Clause"), so what is read
+    # after a refusal is what refused it.
+    _RAISE = (
+        "INSERT INTO {table} AS seen (resource, fence) VALUES ({mark}, {mark}) ON CONFLICT (resource) "
+        "DO UPDATE SET fence = excluded.fence WHERE seen.fence <= excluded.fence"
+    )
+    _READ = "SELECT fence FROM {table} WHERE resource = {mark}"
+
+    def _is_outside_of_transactions(self, cursor: Any) -> bool:
+        return bool(cursor.connection.info.transaction_status == _IDLE)
+
+
+class MySQLGuard(SqlGuard):
+    """For MySQL and MariaDB, with PyMySQL or what follows it."""
+
+    _paramstyle = "format"
+    _DDL = (
+        "CREATE TABLE IF NOT EXISTS {table} (resource VARBINARY(2048) PRIMARY KEY, fence BIGINT NOT NULL) ENGINE=InnoDB"
+    )
+    _RAISE = (
+        "INSERT INTO {table} (resource, fence) VALUES ({mark}, {mark}) "
+        "ON DUPLICATE KEY UPDATE fence = GREATEST(fence, {mark})"
+    )
+    # FOR UPDATE reads the newest row, which this transaction has locked; a plain SELECT would read its snapshot.
+    _READ = "SELECT fence FROM {table} WHERE resource = {mark} FOR UPDATE"
+
+    def _values(self, resource: str, fence: int) -> tuple[Any, ...]:
+        return (*super()._values(resource, fence), fence)
+
+    def _has_passed(self, cursor: Any) -> bool:
+        # An equal fence and a stale one both change nothing, which counts as a row or not by the connection's flags.
+        return False
+
+    def _is_outside_of_transactions(self, cursor: Any) -> bool:
+        status = getattr(cursor.connection, "server_status", None)  # PyMySQL; others do not show it
+        return status is not None and not status & _IN_TRANSACTION
+
+    def _require_rowcount(self, cursor: Any) -> None:
+        # Without this flag a row that was found but had these very values already is not counted.
+        flags = getattr(cursor.connection, "client_flag", None)
+        if flags is not None and not flags & _FOUND_ROWS:
+            raise UsageError(
+                "MySQL counts only rows that changed, so an UPDATE that repeats itself would look refused: "
+                "connect with client_flag=pymysql.constants.CLIENT.FOUND_ROWS"
+            )
+
+
+class SQLiteGuard(SqlGuard):
+    """For SQLite, with sqlite3."""
+
+    _paramstyle = "qmark"
+    _DDL = "CREATE TABLE IF NOT EXISTS {table} (resource BLOB PRIMARY KEY NOT NULL, fence INTEGER NOT NULL)"
+    _RAISE = (
+        "INSERT INTO {table} AS seen (resource, fence) VALUES ({mark}, {mark}) ON CONFLICT (resource) "
+        "DO UPDATE SET fence = excluded.fence WHERE seen.fence <= excluded.fence"
+    )
+    _READ = "SELECT fence FROM {table} WHERE resource = {mark}"
+
+    def _is_outside_of_transactions(self, cursor: Any) -> bool:
+        return getattr(cursor.connection, "in_transaction", None) is False
+
+
+def _check_identifier(what: str, name: object) -> None:
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+        raise ConfigurationError(f"{what} must be a plain SQL name, with its schema or without, not {name!r}")

@@ -1,0 +1,142 @@
+"""Hazard: a late writer replaces a file past a newer one; a crash leaves half a file, or one newer than its fence."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.fencing import files
+
+SCRIPT = """
+import sys
+from holdfast.fencing import files
+with files.guarded(sys.argv[1], fence=int(sys.argv[2])):
+    print("inside", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_smaller_fence_is_refused_and_an_equal_or_greater_one_passes(tmp_path: Path) -> None:
+    path = tmp_path / "prices.json"
+
+    for fence in (7, 7, 10, 2**63 - 1):
+        files.replace(path, b"%d" % fence, fence=fence)
+        assert files.newest(path) == fence
+
+    with pytest.raises(holdfast.StaleFence) as caught:
+        files.replace(path, b"late", fence=10)
+    assert (caught.value.resource, caught.value.fence, caught.value.newest) == (str(path), 10, 2**63 - 1)
+    assert path.read_bytes() == b"%d" % (2**63 - 1)
+    assert sorted(os.listdir(tmp_path)) == ["prices.json", "prices.json.fence"]
+
+
+def test_the_mode_is_kept_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "real", tmp_path / "link"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+
+    files.replace(link, b"new", fence=5)
+
+    assert link.is_symlink()
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o7777 == 0o640
+    with pytest.raises(holdfast.StaleFence):
+        files.replace(path, b"late", fence=4)
+
+
+def test_what_a_dead_writer_left_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    (tmp_path / "a.fence").touch()
+    (tmp_path / "a.fence-new").write_bytes(b"half of someth")
+
+    files.replace(path, b"new", fence=5)
+
+    assert path.read_bytes() == b"new"
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.fence"]
+
+
+@pytest.mark.parametrize("content", [b"7", b"hello\n", b"0" * 18 + b"-7"])
+def test_a_side_file_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.fence").write_bytes(content)
+
+    with pytest.raises(holdfast.ConfigurationError, match=r"a\.fence"):
+        files.replace(tmp_path / "a", b"new", fence=5)
+
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_body_that_fails_leaves_its_fence_and_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), files.guarded(tmp_path / "a", fence=5):
+        raise ZeroDivisionError
+
+    with pytest.raises(holdfast.StaleFence):
+        files.replace(tmp_path / "a", b"late", fence=4)
+    files.replace(tmp_path / "a", b"new", fence=5)
+
+
+def test_a_writer_killed_within_the_step_keeps_nobody_out(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(path), "5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"inside\n"
+        done = threading.Event()
+
+        def replace() -> None:
+            files.replace(path, b"new", fence=6)
+            done.set()
+
+        waiting = threading.Thread(target=replace)
+        waiting.start()
+        assert not done.wait(0.3)
+
+        writer.send_signal(signal.SIGKILL)
+
+        assert done.wait(30)
+        waiting.join()
+    assert path.read_bytes() == b"new"
+
+
+def test_many_processes_with_random_fences_never_bring_the_file_back(tmp_path: Path) -> None:
+    path = tmp_path / "register"
+    files.replace(path, b"0", fence=1)
+    context = multiprocessing.get_context("spawn")
+    ends = context.Queue()
+    processes = [context.Process(target=_write, args=(str(path), number, ends)) for number in range(4)]
+    for process in processes:
+        process.start()
+
+    seen = [0]
+    while any(process.is_alive() for process in processes):
+        seen.append(int(path.read_bytes()))
+    results = [ends.get(timeout=30) for _ in processes]
+    for process in processes:
+        process.join(30)
+
+    assert seen == sorted(seen)
+    assert int(path.read_bytes()) == max(passed for passed, _ in results) == files.newest(path)
+    assert sum(refused for _, refused in results) > 0
+
+
+def _write(path: str, seed: int, ends: multiprocessing.Queue[tuple[int, int]]) -> None:
+    dice, greatest, refused = random.Random(seed), 0, 0  # noqa: S311  (repeatable, not secret)
+    for step in range(60):
+        fence = 1 + step * 10 + dice.randrange(100)
+        try:
+            files.replace(path, b"%d" % fence, fence=fence)
+            greatest = max(greatest, fence)
+        except holdfast.StaleFence:
+            refused += 1
+    ends.put((greatest, refused))

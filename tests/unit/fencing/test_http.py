@@ -1,0 +1,230 @@
+"""Hazard: a late request reaches the application, or a slow old one writes after a fast new one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+
+import holdfast
+from holdfast.fencing.http import (
+    AsyncFenceMiddleware,
+    AsyncMemoryFences,
+    FenceMiddleware,
+    FenceStore,
+    MemoryFences,
+    SqlFences,
+    fence_header,
+)
+from holdfast.fencing.sql import SQLiteGuard
+
+Answer = tuple[int, str]
+
+
+@pytest.fixture(params=["memory", "sql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FenceStore:
+    if request.param == "memory":
+        return MemoryFences()
+
+    def connect() -> sqlite3.Connection:
+        # A transaction of one thread may be ended by another: a server may close a body where it likes.
+        return sqlite3.connect(tmp_path / "fences.db", timeout=30, check_same_thread=False)
+
+    with contextlib.closing(connect()) as connection:
+        SQLiteGuard().create(connection.cursor())
+    return SqlFences(SQLiteGuard(), connect)
+
+
+def by_path(environ: dict[str, Any]) -> str | None:
+    return None if environ["REQUEST_METHOD"] == "GET" else environ["PATH_INFO"]
+
+
+def call(app: Any, fence: str | None, *, method: str = "PUT") -> Answer:
+    environ: dict[str, Any] = {"REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": "/stock", "QUERY_STRING": ""}
+    setup_testing_defaults(environ)
+    if fence is not None:
+        environ["HTTP_HOLDFAST_FENCE"] = fence
+    statuses: list[str] = []
+
+    def start_response(status: str, headers: Any, exc_info: Any = None) -> Callable[[bytes], object]:
+        statuses.append(status)
+        return lambda _: None
+
+    body = validator(app)(environ, start_response)
+    try:
+        text = b"".join(body).decode()
+    finally:
+        body.close()  # type: ignore[attr-defined]
+    return int(statuses[0][:3]), text
+
+
+class Application:
+    """It notes which fences reached it, while its body is read: as late as it can."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.before: Callable[[int], object] = lambda _: None
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return self._body(int(environ.get("HTTP_HOLDFAST_FENCE", 0)))
+
+    def _body(self, fence: int) -> Iterator[bytes]:
+        self.before(fence)
+        self.seen.append(fence)
+        yield b"written"
+
+
+def test_stale_fences_do_not_reach_the_application(store: FenceStore) -> None:
+    application = Application()
+    app = FenceMiddleware(application, resource=by_path, store=store)
+
+    answers = [call(app, fence) for fence in ("7", "7", "6", "9", "8")]
+
+    assert [status for status, _ in answers] == [200, 200, 412, 200, 412]
+    assert "has seen fence 7" in answers[2][1]
+    assert application.seen == [7, 7, 9]
+
+
+@pytest.mark.parametrize(
+    ("fence", "status"),
+    [(None, 428), ("", 400), ("0", 400), ("-1", 400), ("7,8", 400), ("\u0667", 400), ("9" * 19, 400)],
+)
+def test_requests_without_a_fence_are_told_what_to_send(store: FenceStore, fence: str | None, status: int) -> None:
+    application = Application()
+    app = FenceMiddleware(application, resource=by_path, store=store)
+
+    answered, text = call(app, fence)
+
+    assert (answered, application.seen) == (status, [])
+    assert "Holdfast-Fence" in text
+    assert call(app, None, method="GET")[0] == 200
+
+
+def test_a_newer_request_waits_until_the_application_is_done_with_the_older_one(store: FenceStore) -> None:
+    application, inside, go_on = Application(), threading.Event(), threading.Event()
+    app = FenceMiddleware(application, resource=by_path, store=store)
+
+    def pause(fence: int) -> None:
+        if fence == 7:
+            inside.set()
+            assert go_on.wait(30)
+
+    application.before = pause
+    with ThreadPoolExecutor(2) as pool:
+        old = pool.submit(call, app, "7")
+        assert inside.wait(30)
+        new = pool.submit(call, app, "8")
+        with pytest.raises(TimeoutError):
+            new.result(0.3)
+        go_on.set()
+        assert (old.result(30)[0], new.result(30)[0]) == (200, 200)
+
+    assert application.seen == [7, 8]
+
+
+def test_an_application_that_fails_leaves_its_fence_and_no_lock(store: FenceStore) -> None:
+    application = Application()
+    app = FenceMiddleware(application, resource=by_path, store=store)
+    application.before = lambda _: 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        call(app, "7")
+    application.before = lambda _: None
+
+    assert [call(app, fence)[0] for fence in ("6", "7")] == [412, 200]
+
+
+def test_many_requests_with_random_fences_never_bring_the_resource_back(store: FenceStore) -> None:
+    application = Application()
+    app = FenceMiddleware(application, resource=by_path, store=store)
+
+    def run(seed: int) -> list[int]:
+        dice = random.Random(seed)  # noqa: S311  (repeatable, not secret)
+        return [call(app, str(1 + step * 10 + dice.randrange(100)))[0] for step in range(25)]
+
+    with ThreadPoolExecutor(4) as pool:
+        statuses = [status for run_statuses in pool.map(run, range(4)) for status in run_statuses]
+
+    assert set(statuses) == {200, 412}
+    assert application.seen == sorted(application.seen)
+    assert len(application.seen) == statuses.count(200)
+
+
+# ── ASGI ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def call_asgi(app: Any, *fences: str, kind: str = "http") -> Answer:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"holdfast-fence", fence.encode()) for fence in fences]
+    await app({"type": kind, "method": "PUT", "path": "/stock", "headers": headers}, receive, send)
+    return sent[0]["status"], sent[1]["body"].decode()
+
+
+class AsgiApplication:
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.before: Callable[[int], Awaitable[object]] = lambda _: asyncio.sleep(0)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        fence = int(scope["headers"][0][1]) if scope["headers"] else 0
+        await self.before(fence)
+        self.seen.append(fence)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"written"})
+
+
+async def test_asgi_refuses_the_same() -> None:
+    application = AsgiApplication()
+    app = AsyncFenceMiddleware(application, resource=lambda scope: scope["path"], store=AsyncMemoryFences())
+
+    answers = [await call_asgi(app, *fences) for fences in (["7"], ["7"], ["6"], ["9"], [], ["x"], ["9", "10"])]
+
+    assert [status for status, _ in answers] == [200, 200, 412, 200, 428, 400, 400]
+    assert "has seen fence 7" in answers[2][1]
+    assert application.seen == [7, 7, 9]
+    assert (await call_asgi(app, kind="websocket"))[0] == 200
+
+
+async def test_asgi_keeps_a_newer_request_waiting_until_the_older_one_is_done() -> None:
+    application, inside, go_on = AsgiApplication(), asyncio.Event(), asyncio.Event()
+    app = AsyncFenceMiddleware(application, resource=lambda scope: scope["path"], store=AsyncMemoryFences())
+
+    async def pause(fence: int) -> None:
+        if fence == 7:
+            inside.set()
+            await go_on.wait()
+
+    application.before = pause
+    old = asyncio.create_task(call_asgi(app, "7"))
+    await inside.wait()
+    new = asyncio.create_task(call_asgi(app, "8"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not new.done()
+    go_on.set()
+
+    assert [(await old)[0], (await new)[0]] == [200, 200]
+    assert application.seen == [7, 8]
+
+
+def test_the_header_of_a_lease() -> None:
+    with holdfast.Client("memory://") as client, client.lock("stock") as lease:
+        assert fence_header(lease) == {"Holdfast-Fence": str(lease.fence)}
