@@ -32,7 +32,7 @@ from holdfast.errors import (
     UsageError,
     WouldDeadlock,
 )
-from holdfast.guarantees import Guarantees
+from holdfast.guarantees import Guarantees, Requirements
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
@@ -64,6 +64,7 @@ __all__ = [
     "OutcomeUnknown",
     "QuorumError",
     "RWLock",
+    "Requirements",
     "Semaphore",
     "TicketInfo",
     "Unsupported",

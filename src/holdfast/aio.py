@@ -164,6 +164,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]
     In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
     or a list of redis:// URLs: independent servers, a majority of which decides (redlock).
     What may stand behind the question mark of a URL may also be given as keywords: `prefix="jobs:"`.
+    With `require={"exclusion": "durable-authority", "order": "FIFO"}` a store whose `guarantees` fall short is refused.
 
     It belongs to the event loop that first uses it.
 
@@ -284,7 +285,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]
 
     def _start(self) -> Engine[AsyncLease]:
         self._runtime = AsyncioRuntime()
-        return Engine(self._open(self._address, self._runtime), self._runtime, self._events, AsyncLease)
+        return Engine(self._open(self._address, self._runtime), self._runtime, self._events, AsyncLease, self._required)
 
 
 def _decorated(

@@ -167,6 +167,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
     In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
     or a list of redis:// URLs: independent servers, a majority of which decides (redlock).
     What may stand behind the question mark of a URL may also be given as keywords: `prefix="jobs:"`.
+    With `require={"exclusion": "durable-authority", "order": "FIFO"}` a store whose `guarantees` fall short is refused.
 
     >>> import holdfast
     >>> client = holdfast.Client("memory://")
@@ -278,7 +279,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
 
     def _start(self) -> Engine[Lease]:
         runtime = ThreadRuntime()
-        return Engine(self._open(self._address, runtime), runtime, self._events, Lease)
+        return Engine(self._open(self._address, runtime), runtime, self._events, Lease, self._required)
 
 
 def default_client() -> Client:
