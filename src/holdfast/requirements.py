@@ -39,7 +39,7 @@ class Requirement(NamedTuple):
             has, strengths = getattr(guarantees, field), FROM_WEAK_TO_STRONG[field]
             if strengths.index(has) < strengths.index(least):
                 better = " or better" if least is not strengths[-1] else ""
-                found.append(f"{field} is {has.value!r}, not {least.value!r}{better}")
+                found.append(f"{field} is {has.value}, not {least.value}{better}")
         return found
 
     def insist(self, url: str, guarantees: Guarantees) -> None:
@@ -47,18 +47,21 @@ class Requirement(NamedTuple):
         found = self.shortfalls(guarantees)
         if found:
             others = ", ".join(self.fulfilled_by())
-            would_do = f"these would do: {others}" if others else "no backend promises all that is required"
-            raise ConfigurationError(f"{url} promises less than is required: {'; '.join(found)} ({would_do})")
+            raise ConfigurationError(
+                f"{url} promises less than is required: {'; '.join(found)}; these promise enough: {others}"
+            )
 
     def fulfilled_by(self) -> list[str]:
-        """The backends that promise enough before their servers are asked; one scheme stands for its like."""
-        schemes = {row.package: scheme for scheme, row in reversed(SCHEMES.items())}
-        return [
-            f"{scheme}://" if number == 0 else f"{scheme}://…?method={method}"
-            for scheme in sorted(schemes.values(), key=[*SCHEMES].index)
-            for number, (method, guarantees) in enumerate(declared(scheme).items())
-            if not self.shortfalls(guarantees)
-        ]
+        """The backends that promise enough before their servers are asked; of several schemes of one, the first."""
+        found: dict[str, list[str]] = {}
+        for name, scheme in SCHEMES.items():
+            if scheme.package not in found:
+                found[scheme.package] = [
+                    f"{name}://" if number == 0 else f"{name}://…?method={method}"
+                    for number, (method, guarantees) in enumerate(declared(scheme).items())
+                    if not self.shortfalls(guarantees)
+                ]
+        return [each for those in found.values() for each in those]
 
 
 def _field(field: object) -> str:

@@ -251,12 +251,12 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
     return function
 
 
-def declared(scheme: str) -> Mapping[str, Guarantees]:
+def declared(scheme: Scheme) -> Mapping[str, Guarantees]:
     """What its backend promises before a server was asked, for each method, the default first; "" if it has only one.
 
     No driver is needed for that: protocols import none.
     """
-    guarantees = importlib.import_module(f"{SCHEMES[scheme].package}.protocol").GUARANTEES
+    guarantees = importlib.import_module(f"{scheme.package}.protocol").GUARANTEES
     methods: Mapping[str, Guarantees] = {"": guarantees} if isinstance(guarantees, Guarantees) else guarantees
     return methods
 

@@ -105,7 +105,7 @@ def describe(name: str, scheme: Scheme) -> Backend:
     return Backend(
         scheme=name,
         folder=scheme.package,
-        guarantees=declared(name),
+        guarantees=declared(scheme),
         primitives=tuple(getattr(protocol, "PRIMITIVES", facts.PRIMITIVES)),
         options=scheme.options,
         driver=scheme.driver,
