@@ -296,9 +296,10 @@ def _decorated(
 
     @functools.wraps(function)
     async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
+        lock = AsyncLock(client(), terms_for(args, kwargs), timeout)
         is_inside = False
         try:
-            async with AsyncLock(client(), terms_for(args, kwargs), timeout) as lease:
+            async with lock as lease:
                 is_inside = True
                 if parameter is None:
                     return await function(*args, **kwargs)

@@ -357,9 +357,10 @@ def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client
 
     @functools.wraps(function)
     def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
+        lock = Lock(client(), terms_for(args, kwargs), timeout)
         is_inside = False
         try:
-            with Lock(client(), terms_for(args, kwargs), timeout) as lease:
+            with lock as lease:
                 is_inside = True
                 if parameter is None:
                     return function(*args, **kwargs)

@@ -219,6 +219,8 @@ def test_the_body_s_own_timeout_is_not_taken_for_a_busy_lock(client: holdfast.Cl
         work()
 
     assert caught.value.lock == "b"
+    with pytest.raises(holdfast.AcquireTimeout):  # nor is that of the function that gives the name
+        client.locked(lambda: str(client.lock("b", timeout=0).__enter__()), busy="skip")(plain)()
     assert lease is not None
     lease.release()
 
