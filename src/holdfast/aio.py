@@ -297,15 +297,14 @@ def _decorated(
     @functools.wraps(function)
     async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
         lock = AsyncLock(client(), terms_for(args, kwargs), timeout)
-        is_inside = False
+        lease = None
         try:
             async with lock as lease:
-                is_inside = True
                 if parameter is None:
                     return await function(*args, **kwargs)
                 return await cast("Callable[..., Any]", function)(*args, **kwargs, **{parameter: lease})
         except AcquireTimeout:
-            if is_inside or not skips:  # the body's own goes out as it is
+            if lease is not None or not skips:  # the body's own goes out as it is
                 raise
             return skipped
 

@@ -10,14 +10,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
-from holdfast.core.calls import Plan, make_plan, terms_of
+from holdfast.core.calls import Plan, make_plan, refuse_coroutine, terms_of
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
-from holdfast.core.holds import Hold, Terms
+from holdfast.core.holds import Hold, Phase, Terms
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -358,17 +358,27 @@ def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client
     @functools.wraps(function)
     def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
         lock = Lock(client(), terms_for(args, kwargs), timeout)
-        is_inside = False
+        lease, depth = None, 0
         try:
             with lock as lease:
-                is_inside = True
+                depth = lease._depth
                 if parameter is None:
-                    return function(*args, **kwargs)
-                return cast("Callable[..., T]", function)(*args, **kwargs, **{parameter: lease})
+                    result = function(*args, **kwargs)
+                else:
+                    result = cast("Callable[..., T]", function)(*args, **kwargs, **{parameter: lease})
+                if isinstance(result, CoroutineType):  # of a function that hides what it is
+                    result.close()
+                    refuse_coroutine(function)
+                return result
         except AcquireTimeout:
-            if is_inside or not skips:  # the body's own goes out as it is
+            if lease is not None or not skips:  # the body's own goes out as it is
                 raise
             return skipped
+        except BaseException:
+            # A KeyboardInterrupt just before the first instruction of __exit__. Nobody else has the lock to release it.
+            if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
+                lease._engine.interrupted_leaving(lease)
+            raise
 
     if signature is not None:
         locked_function.__signature__ = signature  # type: ignore[attr-defined]

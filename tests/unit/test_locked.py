@@ -243,6 +243,23 @@ def test_recursion(client: holdfast.Client) -> None:
     assert held(client) == []
 
 
+def test_an_error_of_an_inner_call_leaves_the_outer_one_its_lock(client: holdfast.Client) -> None:
+    @client.locked("a", reentrant=True)
+    def inner() -> None:
+        raise KeyError("mine")
+
+    @client.locked("a", reentrant=True, lease="lease")
+    def outer(*, lease: holdfast.Lease | None = None) -> list[str]:
+        with pytest.raises(KeyError):
+            inner()
+        assert lease is not None
+        lease.check()
+        return held(client)
+
+    assert outer() == ["a"]
+    assert held(client) == []
+
+
 def test_the_body_gets_the_lease_if_it_asks(client: holdfast.Client) -> None:
     @client.locked("a", lease="mine", meta={"job": 1})
     def work(day: str, *, mine: holdfast.Lease | None = None) -> holdfast.Lease:
@@ -357,6 +374,16 @@ def test_what_threads_cannot_decorate(client: holdfast.Client, function: Any, pa
 def test_what_asyncio_cannot_decorate(function: Any, pattern: str) -> None:
     with refused(pattern):
         holdfast.AsyncClient("memory://").locked("a")(function)
+
+
+def test_a_function_that_hides_its_coroutine_is_found_out_before_that_runs(client: holdfast.Client) -> None:
+    @client.locked("a")
+    def work() -> Any:
+        return coroutine()
+
+    with refused("returned a coroutine: use AsyncClient.locked"):
+        work()
+    assert held(client) == []
 
 
 def test_objects_and_partials_that_can_be_called(client: holdfast.Client) -> None:

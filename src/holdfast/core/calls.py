@@ -7,7 +7,7 @@ the shells: one calls the function, the other awaits it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast.core import names
 from holdfast.core.handles import UNSET, LockOptions, Unset, make_terms
@@ -104,6 +104,11 @@ def terms_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tup
         return terms._replace(name=names.check_name(text))
 
     return by_arguments, seen
+
+
+def refuse_coroutine(function: object) -> NoReturn:
+    """A plain function returned a coroutine, whose body would run after the lock was given back."""
+    raise ConfigurationError(f"{_title(function)} returned a coroutine: use AsyncClient.locked on a coroutine function")
 
 
 class _Field(NamedTuple):
