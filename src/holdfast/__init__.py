@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Client, Lease, Lock, RWLock, Semaphore, default_client, lock, rwlock, semaphore
+from holdfast.client import Client, Lease, Lock, RWLock, Semaphore, default_client, lock, locked, rwlock, semaphore
 from holdfast.core.events import Event, log_events
 from holdfast.core.handles import LockOptions
 from holdfast.core.tickets import LockInfo, TicketInfo
@@ -33,7 +33,7 @@ from holdfast.errors import (
     UsageError,
     WouldDeadlock,
 )
-from holdfast.guarantees import Guarantees
+from holdfast.guarantees import Guarantees, Requirements
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
@@ -65,6 +65,7 @@ __all__ = [
     "OutcomeUnknown",
     "QuorumError",
     "RWLock",
+    "Requirements",
     "Semaphore",
     "StaleFence",
     "TicketInfo",
@@ -73,6 +74,7 @@ __all__ = [
     "WouldDeadlock",
     "default_client",
     "lock",
+    "locked",
     "log_events",
     "rwlock",
     "semaphore",

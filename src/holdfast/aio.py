@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
+from holdfast.core.calls import Plan, make_plan, terms_of
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.handles import UNSET, Handle, Unset
+from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.aio import AsyncioRuntime, current_task
 from holdfast.shell import BaseClient, BaseRWLock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D")
+D_co = TypeVar("D_co", covariant=True)
 
 
 class AsyncLease(Hold):
@@ -136,12 +144,27 @@ class AsyncRWLock(BaseRWLock[AsyncLock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
 
+class AsyncLocked(Protocol):
+    """What `locked` returns: the function keeps its parameters and its result."""
+
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+
+class AsyncLockedOrSkipped(Protocol[D_co]):
+    """What `locked` returns with busy="skip": a call may also return that it was skipped."""
+
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Callable[P, Coroutine[Any, Any, T | D_co]]: ...
+
+
 class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
     or a list of redis:// URLs: independent servers, a majority of which decides (redlock).
     What may stand behind the question mark of a URL may also be given as keywords: `prefix="jobs:"`.
+    With `require={"exclusion": "durable-authority", "order": "FIFO"}` a store whose `guarantees` fall short is refused.
 
     It belongs to the event loop that first uses it.
 
@@ -159,6 +182,68 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]
     _lock_type = AsyncLock
     _semaphore_type = AsyncSemaphore
     _rwlock_type = AsyncRWLock
+
+    @overload
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: Literal["wait", "raise"] = "wait",
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLocked: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: Literal["skip"],
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkipped[None]: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: Literal["skip"],
+        skipped: D,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkipped[D]: ...
+
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: str = "wait",
+        skipped: object = UNSET,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Any:
+        """A decorator: each call of the function holds the lock that its arguments name, until it returns.
+
+        Args:
+            name: Text with fields over the parameters, as in str.format: "report:{day}", "order:{order.id}",
+                "stock:{item[sku]}"; or a function of the same arguments that returns the name.
+            busy: "wait" waits for `timeout` seconds, then raises AcquireTimeout; "skip" returns without running the
+                body, at once or after `timeout`; "raise" raises AcquireTimeout at once.
+            skipped: What a call that was skipped returns. Default: None.
+            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            options: Those of `lock`.
+
+        A method's name may use `{self.…}`. @staticmethod and @classmethod stand above this decorator. With
+        reentrant=True the function may call itself with the same name, else that is WouldDeadlock (where it does not
+        wait: busy). Client is for plain functions, AsyncClient for coroutine functions.
+
+        Raises:
+            ConfigurationError: at decoration: an argument, a field or the kind of function is refused; at a call: the
+                name comes out empty or too long.
+        """
+        plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        return lambda function: _decorated(function, plan, lambda: self)
 
     async def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
@@ -200,7 +285,32 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]
 
     def _start(self) -> Engine[AsyncLease]:
         self._runtime = AsyncioRuntime()
-        return Engine(self._open(self._address, self._runtime), self._runtime, self._events, AsyncLease)
+        return Engine(self._open(self._address, self._runtime), self._runtime, self._events, AsyncLease, self._required)
+
+
+def _decorated(
+    function: Callable[P, Coroutine[Any, Any, T]], plan: Plan, client: Callable[[], AsyncClient]
+) -> Callable[P, Coroutine[Any, Any, Any]]:
+    terms_for, signature = terms_of(plan, function, is_async=True)
+    timeout, skips, skipped, parameter = plan.timeout, plan.skips, plan.skipped, plan.lease
+
+    @functools.wraps(function)
+    async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
+        lock = AsyncLock(client(), terms_for(args, kwargs), timeout)
+        lease = None
+        try:
+            async with lock as lease:
+                if parameter is None:
+                    return await function(*args, **kwargs)
+                return await cast("Callable[..., Any]", function)(*args, **kwargs, **{parameter: lease})
+        except AcquireTimeout:
+            if lease is not None or not skips:  # the body's own goes out as it is
+                raise
+            return skipped
+
+    if signature is not None:
+        locked_function.__signature__ = signature  # type: ignore[attr-defined]
+    return locked_function
 
 
 class _Body:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import threading
 import warnings
-from types import TracebackType
-from typing import Self, Unpack
+from collections.abc import Callable
+from types import CoroutineType, TracebackType
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
+from holdfast.core.calls import Plan, make_plan, refuse_coroutine, terms_of
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
-from holdfast.core.holds import Hold, Terms
+from holdfast.core.holds import Hold, Phase, Terms
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.shell import BaseClient, BaseRWLock
+from holdfast.shell import DEFAULT_TTL, BaseClient, BaseRWLock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D")
+D_co = TypeVar("D_co", covariant=True)
 
 
 class Lease(Hold):
@@ -141,12 +149,25 @@ class RWLock(BaseRWLock[Lock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
 
+class Locked(Protocol):
+    """What `locked` returns: the function keeps its parameters and its result."""
+
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+class LockedOrSkipped(Protocol[D_co]):
+    """What `locked` returns with busy="skip": a call may also return that it was skipped."""
+
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T | D_co]: ...
+
+
 class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
     or a list of redis:// URLs: independent servers, a majority of which decides (redlock).
     What may stand behind the question mark of a URL may also be given as keywords: `prefix="jobs:"`.
+    With `require={"exclusion": "durable-authority", "order": "FIFO"}` a store whose `guarantees` fall short is refused.
 
     >>> import holdfast
     >>> client = holdfast.Client("memory://")
@@ -161,6 +182,68 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
     _lock_type = Lock
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
+
+    @overload
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: Literal["wait", "raise"] = "wait",
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Locked: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: Literal["skip"],
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkipped[None]: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: Literal["skip"],
+        skipped: D,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkipped[D]: ...
+
+    def locked(
+        self,
+        name: str | Callable[..., str],
+        *,
+        busy: str = "wait",
+        skipped: object = UNSET,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Any:
+        """A decorator: each call of the function holds the lock that its arguments name, until it returns.
+
+        Args:
+            name: Text with fields over the parameters, as in str.format: "report:{day}", "order:{order.id}",
+                "stock:{item[sku]}"; or a function of the same arguments that returns the name.
+            busy: "wait" waits for `timeout` seconds, then raises AcquireTimeout; "skip" returns without running the
+                body, at once or after `timeout`; "raise" raises AcquireTimeout at once.
+            skipped: What a call that was skipped returns. Default: None.
+            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            options: Those of `lock`.
+
+        A method's name may use `{self.…}`. @staticmethod and @classmethod stand above this decorator. With
+        reentrant=True the function may call itself with the same name, else that is WouldDeadlock (where it does not
+        wait: busy). Client is for plain functions, AsyncClient for coroutine functions.
+
+        Raises:
+            ConfigurationError: at decoration: an argument, a field or the kind of function is refused; at a call: the
+                name comes out empty or too long.
+        """
+        plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        return lambda function: _decorated(function, plan, lambda: self)
 
     def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
@@ -196,7 +279,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
 
     def _start(self) -> Engine[Lease]:
         runtime = ThreadRuntime()
-        return Engine(self._open(self._address, runtime), runtime, self._events, Lease)
+        return Engine(self._open(self._address, runtime), runtime, self._events, Lease, self._required)
 
 
 def default_client() -> Client:
@@ -222,6 +305,84 @@ def rwlock(name: str, **options: Unpack[LockOptions]) -> RWLock:
 def semaphore(name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
     """`Client.semaphore` on the default store."""
     return default_client().semaphore(name, limit, **options)
+
+
+@overload
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: Literal["wait", "raise"] = "wait",
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> Locked: ...
+
+
+@overload
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: Literal["skip"],
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[None]: ...
+
+
+@overload
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: Literal["skip"],
+    skipped: D,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[D]: ...
+
+
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: str = "wait",
+    skipped: object = UNSET,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> Any:
+    """`Client.locked` on the default store, whose client is made at the first call, not at import."""
+    plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
+    return lambda function: _decorated(function, plan, default_client)
+
+
+def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
+    terms_for, signature = terms_of(plan, function, is_async=False)
+    timeout, skips, skipped, parameter = plan.timeout, plan.skips, plan.skipped, plan.lease
+
+    @functools.wraps(function)
+    def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
+        lock = Lock(client(), terms_for(args, kwargs), timeout)
+        lease, depth = None, 0
+        try:
+            with lock as lease:
+                depth = lease._depth
+                if parameter is None:
+                    result = function(*args, **kwargs)
+                else:
+                    result = cast("Callable[..., T]", function)(*args, **kwargs, **{parameter: lease})
+                if isinstance(result, CoroutineType):  # of a function that hides what it is
+                    result.close()
+                    refuse_coroutine(function)
+                return result
+        except AcquireTimeout:
+            if lease is not None or not skips:  # the body's own goes out as it is
+                raise
+            return skipped
+        except BaseException:
+            # A KeyboardInterrupt just before the first instruction of __exit__. Nobody else has the lock to release it.
+            if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
+                lease._engine.interrupted_leaving(lease)
+            raise
+
+    if signature is not None:
+        locked_function.__signature__ = signature  # type: ignore[attr-defined]
+    return locked_function
 
 
 _default: Client | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 
 class Exclusion(Enum):
@@ -64,3 +64,28 @@ class Guarantees(NamedTuple):
     def as_dict(self) -> dict[str, str]:
         """The same as plain words, for tables and JSON."""
         return {field: value.value for field, value in zip(self._fields, self, strict=True)}
+
+
+class Requirements(TypedDict, total=False):
+    """What a program asks of its store, as enum members or as their words; what it leaves out may be anything."""
+
+    exclusion: Exclusion | Literal["cache", "best-effort", "durable-authority", "consensus"]
+    fence: FenceOrder | Literal["best-effort", "clock-bounded", "durable-storage", "unconditional"]
+    order: Order | Literal["none", "store's", "FIFO"]
+    wake: Wake | Literal["poll", "push"]
+    scope: Scope | Literal["process", "machine+user", "network"]
+
+
+# Each promise includes those before it.
+FROM_WEAK_TO_STRONG: dict[str, tuple[Enum, ...]] = {
+    "exclusion": (Exclusion.CACHE, Exclusion.BEST_EFFORT, Exclusion.DURABLE_AUTHORITY, Exclusion.CONSENSUS),
+    "fence": (
+        FenceOrder.BEST_EFFORT,
+        FenceOrder.CLOCK_BOUNDED,
+        FenceOrder.DURABLE_STORAGE,
+        FenceOrder.UNCONDITIONAL,
+    ),
+    "order": (Order.NONE, Order.STORE, Order.FIFO),
+    "wake": (Wake.POLL, Wake.PUSH),
+    "scope": (Scope.PROCESS, Scope.MACHINE, Scope.NETWORK),
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
 from holdfast.core import names
@@ -12,7 +13,8 @@ from holdfast.core.events import Event, Events
 from holdfast.core.handles import LockOptions, make_terms
 from holdfast.core.holds import Hold
 from holdfast.errors import UsageError
-from holdfast.guarantees import Guarantees
+from holdfast.guarantees import Guarantees, Requirements
+from holdfast.requirements import Requirement
 from holdfast.runtimes import system
 from holdfast.url import Address, Option, default_url, opener, parse, together
 
@@ -64,15 +66,25 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
     _semaphore_type: ClassVar[type[Any]]
     _rwlock_type: ClassVar[type[Any]]
 
-    def __init__(self, url: Store | None = None, *, ttl: float = DEFAULT_TTL, **options: Option) -> None:
+    def __init__(
+        self,
+        url: Store | None = None,
+        *,
+        ttl: float = DEFAULT_TTL,
+        require: Requirements | None = None,
+        **options: Option,
+    ) -> None:
         self._url = default_url() if url is None else together(url) if isinstance(url, list | tuple) else url
         self._options = options
         self._ttl = names.check_ttl(ttl)
+        self._required = None if require is None else Requirement.of(require)
         self._address: Address = parse(self._url, options)
         self._open = opener(self._address, self._runtime_name)
         self._events = Events()
         self._closed = False
         self._current: Engine[LeaseT] | None = self._start()
+        if self._required is not None:
+            self._required.insist(self.url, self._current.backend.guarantees)
         system.on_fork(self)
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> LockT:
@@ -154,7 +166,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
     def __reduce__(self) -> tuple[Any, ...]:
         if not isinstance(self._url, str):
             raise UsageError("a client made from a driver's client object cannot be pickled: make it from a url")
-        return (_remake, (type(self), self._url, self._ttl, self._options))
+        require = None if self._required is None else self._required.least
+        return (_remake, (type(self), self._url, self._ttl, self._options, require))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -180,5 +193,5 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
         return kind(self, *make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options))
 
 
-def _remake(kind: type[Any], url: str, ttl: float, options: dict[str, Option]) -> Any:
-    return kind(url, ttl=ttl, **options)
+def _remake(kind: type[Any], url: str, ttl: float, options: dict[str, Option], require: dict[str, Enum] | None) -> Any:
+    return kind(url, ttl=ttl, require=require, **options)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from holdfast.errors import ConfigurationError
+from holdfast.guarantees import Guarantees
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class Scheme(NamedTuple):
@@ -141,7 +142,7 @@ def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
         raise ConfigurationError(f"url must look like scheme://…, not {shown!r} (known: {_known()})")
     parts = _split(url)
     if parts.scheme not in SCHEMES:
-        raise ConfigurationError(f"url has the unknown scheme {parts.scheme!r}{_did_you_mean(parts.scheme, SCHEMES)}")
+        raise ConfigurationError(f"url has the unknown scheme {parts.scheme!r}{did_you_mean(parts.scheme, SCHEMES)}")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     if len(options) < len(pairs):
@@ -203,7 +204,7 @@ def check_options(scheme: str, options: Mapping[str, str]) -> None:
             raise ConfigurationError("url has an @ behind its question mark: write ? as %3F in a password")
         if option not in takes:
             known = ", ".join(takes) or "none"
-            hint = _did_you_mean(option, takes) if takes else ""
+            hint = did_you_mean(option, takes) if takes else ""
             raise ConfigurationError(
                 f"url has the unknown option {option!r}{hint} ({scheme}:// takes: {known}); "
                 "what belongs to a lock, such as ttl, goes to client.lock()"
@@ -250,6 +251,25 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
     return function
 
 
+def declared(scheme: Scheme) -> Mapping[str, Guarantees]:
+    """What its backend promises before a server was asked, for each method, the default first; "" if it has only one.
+
+    No driver is needed for that: protocols import none.
+    """
+    guarantees = importlib.import_module(f"{scheme.package}.protocol").GUARANTEES
+    methods: Mapping[str, Guarantees] = {"": guarantees} if isinstance(guarantees, Guarantees) else guarantees
+    return methods
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint for a message: the nearest of what is known, or all of it."""
+    import difflib
+
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(words)})"
+
+
 def require_driver(scheme: str, driver: str, extra: str | None) -> None:
     """Import it, or say how to get it."""
     try:
@@ -288,10 +308,3 @@ def _split(url: str) -> _Parts:
 
 def _known() -> str:
     return ", ".join(f"{scheme}://" for scheme in SCHEMES)
-
-
-def _did_you_mean(word: str, known: Any) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(known)})"

@@ -106,10 +106,10 @@ class Lab:
         self._actors: list[Actor] = []
         self._clients: list[Any] = []
 
-    def actor(self, *, like: Actor | None = None) -> Actor:
-        """With a client of its own, as if it were another process; or with another actor's client."""
+    def actor(self, *, like: Actor | None = None, **options: Any) -> Actor:
+        """With a client of its own, as if it were another process, made with `options`; or with another actor's."""
         if like is None:
-            client: Any = (holdfast.Client if self.runtime == "threads" else holdfast.AsyncClient)(self.url)
+            client: Any = (holdfast.Client if self.runtime == "threads" else holdfast.AsyncClient)(self.url, **options)
             self._clients.append(client)
         else:
             client = like.client

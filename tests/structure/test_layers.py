@@ -18,7 +18,7 @@ LAYERS = [
     {"errors", "guarantees"},
     {"core"},
     {"runtimes"},
-    {"url"},
+    {"url", "requirements"},
     {"backends"},
     {"shell"},
     {"client", "aio", "__init__"},

@@ -18,7 +18,16 @@ PAIRS = [
 ]
 # What does no I/O is not awaited.
 LOCAL = {
-    "Client": {"lock", "rwlock", "semaphore", "subscribe", "before_fork", "after_fork_in_parent", "after_fork"},
+    "Client": {
+        "lock",
+        "locked",
+        "rwlock",
+        "semaphore",
+        "subscribe",
+        "before_fork",
+        "after_fork_in_parent",
+        "after_fork",
+    },
     "Lock": {"keep", "drop", "last_of", "is_held_by", "waits"},
     "Semaphore": {"keep", "drop", "last_of", "is_held_by", "waits"},
     "RWLock": {"read", "write"},

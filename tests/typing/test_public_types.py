@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import assert_type
+from typing import TYPE_CHECKING, assert_type
 
 import holdfast
 
@@ -43,20 +43,76 @@ async def use_asyncio(client: holdfast.AsyncClient) -> None:
     assert_type(await lock.locked(), bool)
 
 
+def decorate(client: holdfast.Client) -> None:
+    @client.locked("a:{day}", timeout=5)
+    def kept(day: str, *, count: int = 1) -> int:
+        return len(day) * count
+
+    @client.locked("a", busy="skip")
+    def maybe() -> int:
+        return 1
+
+    @holdfast.locked(lambda: "a", busy="skip", skipped=False)
+    def or_else() -> int:
+        return 1
+
+    class Shop:
+        @client.locked("shop:{self}", busy="raise")
+        def sell(self, what: str) -> str:
+            return what
+
+        def __str__(self) -> str:
+            return "corner"
+
+    assert_type(kept("monday", count=2), int)
+    assert_type(maybe(), int | None)
+    if TYPE_CHECKING:
+        assert_type(or_else(), int | bool)
+    assert_type(Shop().sell("tea"), str)
+
+
+async def decorate_in_asyncio(client: holdfast.AsyncClient) -> None:
+    @client.locked("a:{day}")
+    async def kept(day: str) -> int:
+        return len(day)
+
+    @client.locked("a", busy="skip", timeout=1)
+    async def maybe() -> int:
+        return 1
+
+    @client.locked("a", busy="skip", skipped="busy")
+    async def or_else() -> int:
+        return 1
+
+    assert_type(await kept("monday"), int)
+    assert_type(await maybe(), int | None)
+    assert_type(await or_else(), int | str)
+
+
 def refused_by_type_checkers(client: holdfast.Client) -> None:
     """Each ignore is needed: an unused one is an error of mypy's."""
     client.lock("a", blocking_timeout=5)  # type: ignore[call-arg]
     client.lock(7)  # type: ignore[arg-type]
     client.lock("a", 30)  # type: ignore[call-arg]
     client.semaphore("a")  # type: ignore[call-arg]
+    client.locked("a", busy="later")  # type: ignore[call-overload]
+    client.locked("a", skipped=1)  # type: ignore[call-overload]
+
+    @client.locked("a:{day}")
+    def kept(day: str) -> int:
+        return len(day)
+
+    kept(7)  # type: ignore[arg-type]
 
 
 def test_the_examples_also_run() -> None:
     with holdfast.Client("memory://types") as client:
         use_threads(client)
+        decorate(client)
 
     async def main() -> None:
         async with holdfast.AsyncClient("memory://types") as client:
             await use_asyncio(client)
+            await decorate_in_asyncio(client)
 
     asyncio.run(main())

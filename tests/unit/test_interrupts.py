@@ -124,6 +124,57 @@ def test_an_interrupted_with_leaves_nothing_behind(url: str) -> None:
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
 
 
+def test_an_interrupted_call_of_a_decorated_function_leaves_nothing_behind(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        probe = other.lock("a")
+        count = 0
+
+        @client.locked("a", timeout=20, reentrant=True)
+        def work(depth: int) -> None:
+            if depth:
+                work(depth - 1)
+
+        for delay in SWEEP:
+            count += interrupted(delay, lambda: work(1))
+
+            got = probe.acquire(timeout=20)
+            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            got.release()
+
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
+
+
+def test_an_interrupt_before_the_first_instruction_of_an_exit_ends_a_decorated_call(url: str) -> None:
+    def interrupt_exit(frame: Any, *_: object) -> None:
+        if frame.f_code is holdfast.Lock.__exit__.__code__:
+            sys.settrace(None)
+            raise Interrupt
+
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+
+        @client.locked("a", reentrant=True)
+        def work() -> None: ...
+
+        @client.locked("a", reentrant=True)
+        def around() -> None:
+            hit()
+            assert other.lock("a").acquire(timeout=0) is None  # the outer call still has it
+
+        def hit() -> None:
+            sys.settrace(interrupt_exit)
+            try:
+                with pytest.raises(Interrupt):
+                    work()
+            finally:
+                sys.settrace(None)
+
+        for call in (hit, around):
+            call()
+            got = other.lock("a").acquire(timeout=20)
+            assert got is not None
+            got.release()
+
+
 def test_an_interrupted_re_entry_is_not_counted(url: str) -> None:
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         lock = client.lock("a", reentrant=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import USAGE, Commands, add_command
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.cli.terminal import Terminal
     from holdfast.guarantees import Guarantees
     from holdfast.url import Scheme
@@ -97,14 +98,14 @@ def describe(name: str, scheme: Scheme) -> Backend:
     import importlib
 
     from holdfast.cli import facts
+    from holdfast.url import declared
 
     protocol = importlib.import_module(f"{scheme.package}.protocol")
-    declared = protocol.GUARANTEES
     is_installed, package, version = _driver(scheme.driver)
     return Backend(
         scheme=name,
         folder=scheme.package,
-        guarantees=declared if isinstance(declared, Mapping) else {"": declared},
+        guarantees=declared(scheme),
         primitives=tuple(getattr(protocol, "PRIMITIVES", facts.PRIMITIVES)),
         options=scheme.options,
         driver=scheme.driver,

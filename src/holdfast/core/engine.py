@@ -11,7 +11,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import Hold, Phase, Terms, next_renewal
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.core.handles import Handle
     from holdfast.core.ports import Backend, Owner, Runtime
     from holdfast.core.tickets import LockInfo
+    from holdfast.guarantees import Guarantees
 
 L = TypeVar("L", bound=Hold)
 
@@ -51,16 +52,31 @@ class Attempt(NamedTuple, Generic[L]):
     waited: float = 0.0
 
 
+class Required(Protocol):
+    """The least that a program asks of its store."""
+
+    def insist(self, url: str, guarantees: Guarantees) -> None:
+        """Raise ConfigurationError if they fall short."""
+
+
 class Engine(Generic[L]):
     """One per client: its leases, its keeper, its backend."""
 
-    def __init__(self, backend: Backend, runtime: Runtime, events: Events, lease_type: type[L]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        runtime: Runtime,
+        events: Events,
+        lease_type: type[L],
+        required: Required | None = None,
+    ) -> None:
         self.backend = backend
         self.runtime = runtime
         self.events = events
         self.io_timeout = IO_TIMEOUT
         self.mutex = runtime.mutex()
         self._lease_type = lease_type
+        self._required = required
         self._serial = next(_serials)
         self._who = runtime.who()
         self._last_info = ("", "")  # a lock's meta, and what tickets say with it: mostly the same as the last time
@@ -116,6 +132,8 @@ class Engine(Generic[L]):
                         raise
                     outage = error  # a lost reply: the next round asks again, which is the same question
                 else:
+                    if self._required is not None:
+                        await self._check_promises(self._required, ticket, give_up)
                     if isinstance(outcome, Waiting):
                         if self.events.subscribers and in_the_way is None:
                             self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
@@ -161,6 +179,14 @@ class Engine(Generic[L]):
             if known:
                 self._keeper.owe(ticket)
             self._taking.pop(ticket.nonce, None)
+            raise
+
+    async def _check_promises(self, required: Required, ticket: Ticket, give_up: float) -> None:
+        """After the answer, because servers say only when asked what they promise; each time, because that changes."""
+        try:
+            required.insist(self.backend.url, self.backend.guarantees)
+        except ConfigurationError:
+            await self._withdraw(ticket, give_up)
             raise
 
     async def _wait(self, ticket: Ticket, until: float) -> None:

@@ -161,6 +161,10 @@ def test_a_server_that_may_forget_promises_less(own_server: Server, client_of: O
     try:
         with client.lock("forgetful"):
             assert client.guarantees.exclusion is Exclusion.BEST_EFFORT
+        with holdfast.Client(own_server.url, require={"exclusion": "durable-authority"}) as strict:
+            with pytest.raises(holdfast.ConfigurationError, match="exclusion is best-effort"):
+                strict.lock("forgetful").acquire()
+            assert strict.inspect("forgetful").holders == ()
     finally:
         own_server.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 

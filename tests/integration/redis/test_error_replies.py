@@ -149,6 +149,20 @@ def test_a_server_that_may_drop_locks_is_refused_unless_that_is_allowed(
     assert allowed.guarantees.exclusion.value == "cache"
 
 
+@pytest.mark.parametrize("method", ["queue", "setnx"])
+def test_a_program_that_requires_more_than_a_cache_is_refused_by_the_first_acquire(
+    method: str, start_server: StartServer
+) -> None:
+    server = start_server("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb")
+    url = f"{server.url}?eviction=allow&method={method}"
+
+    with holdfast.Client(url, require={"exclusion": "best-effort"}) as client:
+        for _ in range(2):
+            with pytest.raises(holdfast.ConfigurationError, match="exclusion is cache, not best-effort or better"):
+                client.lock("one").acquire()
+            assert server.call("EXISTS", "holdfast:one") == 0
+
+
 async def test_a_server_that_may_drop_locks_is_refused_by_tasks_too(start_server: StartServer) -> None:
     server = start_server("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb")
 

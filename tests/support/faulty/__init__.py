@@ -13,6 +13,7 @@ from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown, QuorumError
+from holdfast.guarantees import Guarantees
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class Faults:
         self._plans: dict[str, list[Any]] = {}
         self.calls: list[tuple[str, str]] = []  # verb and what happened to it
         self.last: Any = OK
+        self.promises: Guarantees | None = None  # what the server says of itself; None: what memory:// promises
 
     @classmethod
     def of(cls, url: str) -> Faults:
@@ -59,13 +61,16 @@ class FaultyBackend:
 
     def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
         self.url = url
-        self.guarantees = inner.guarantees
         self.troubles = inner.troubles
         self.lifelines = inner.lifelines
         self._inner = inner
         self._runtime = runtime
         self._faults = Faults.of(url)
         self._is_closed = False
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return self._faults.promises or self._inner.guarantees
 
     async def _send(self, verb: str, work: Callable[[], Awaitable[T]]) -> T:
         fate = self._faults.next(verb)

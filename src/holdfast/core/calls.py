@@ -1,0 +1,239 @@
+"""How the calls of a decorated function take their lock: which name, how long they wait, what comes of a busy one.
+
+All that can be known before the first call is checked when the function is decorated. The decorators themselves are in
+the shells: one calls the function, the other awaits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+
+from holdfast.core import names
+from holdfast.core.handles import UNSET, LockOptions, Unset, make_terms
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from inspect import Signature
+
+    from holdfast.core.holds import Terms
+
+Name = str | Callable[..., str]
+TermsOf = Callable[[tuple[Any, ...], dict[str, Any]], "Terms"]
+
+_BUSY = ("wait", "skip", "raise")
+_STANDIN = "the name comes with the call"
+
+
+class Plan(NamedTuple):
+    """What `locked` was given, checked."""
+
+    name: Name
+    terms: Terms  # of every call, but for the name
+    timeout: float | None
+    skips: bool  # a busy lock ends the call without an error
+    skipped: Any  # what the call returns then
+    lease: str | None  # the parameter that gets the lease
+
+
+def make_plan(name: object, *, busy: object, skipped: object, lease: object, ttl: float, options: LockOptions) -> Plan:
+    """Check everything that does not need the function.
+
+    Raises:
+        ConfigurationError: names the argument and the fix.
+    """
+    if not callable(name):
+        names.check_name(name)
+    if busy not in _BUSY:
+        raise ConfigurationError(f"busy must be 'wait', 'skip' or 'raise', not {busy!r}")
+    if lease is not None and not isinstance(lease, str):
+        raise ConfigurationError(f"lease must be the name of a parameter, or None, not {lease!r}")
+    if busy != "skip" and not isinstance(skipped, Unset):
+        raise ConfigurationError("skipped is what a call returns with busy='skip': give both, or none")
+    terms, timeout = make_terms("locked", _STANDIN, 1, exclusive=True, ttl=ttl, options=options)
+    if busy == "raise" and timeout:
+        raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
+    if busy == "skip" and "timeout" in options and timeout is None:
+        raise ConfigurationError("busy='skip' would never skip with timeout=None: give seconds, or leave timeout out")
+    return Plan(
+        name=cast("Name", name),
+        terms=terms,
+        timeout=timeout if busy == "wait" else timeout or 0.0,
+        skips=busy == "skip",
+        skipped=None if skipped is UNSET else skipped,
+        lease=lease,
+    )
+
+
+def terms_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tuple[TermsOf, Signature | None]:
+    """What gives each call of the function its terms; and the signature that callers see, if it is another one.
+
+    Raises:
+        ConfigurationError: it is no function that this decorator can do, or has not the parameters that were named.
+    """
+    _check_kind(function, is_async=is_async)
+    called = _title(function)
+    seen = None if plan.lease is None else _without_lease(function, plan.lease)
+    name, terms = plan.name, plan.terms
+    if not isinstance(name, str):
+
+        def by_function(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Terms:
+            return terms._replace(name=names.check_name(name(*args, **kwargs)))
+
+        return by_function, seen
+    pieces = _parse(name)
+    if all(isinstance(piece, str) for piece in pieces):
+        fixed = terms._replace(name=names.check_name("".join(map(str, pieces))))
+        return lambda _args, _kwargs: fixed, seen
+    signature = seen or _signature(function)
+    for piece in pieces:
+        if isinstance(piece, _Field) and piece.parameter not in signature.parameters:
+            known = ", ".join(signature.parameters) or "none"
+            raise ConfigurationError(
+                f"name {name!r} has the field {piece.text!r}, and {called} has no such parameter (it has: {known})"
+            )
+
+    def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Terms:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:  # inspect leaves out which function it is about
+            raise TypeError(f"{called} {error}") from None
+        bound.apply_defaults()
+        given = bound.arguments
+        text = "".join([piece if isinstance(piece, str) else piece.of(given) for piece in pieces])
+        return terms._replace(name=names.check_name(text))
+
+    return by_arguments, seen
+
+
+def refuse_coroutine(function: object) -> NoReturn:
+    """A plain function returned a coroutine, whose body would run after the lock was given back."""
+    raise ConfigurationError(f"{_title(function)} returned a coroutine: use AsyncClient.locked on a coroutine function")
+
+
+class _Field(NamedTuple):
+    """One replacement field of a name, as in str.format: a parameter, the way from it, and how to write it."""
+
+    text: str
+    parameter: str
+    way: tuple[tuple[bool, str | int], ...]  # an attribute (True), or an index or key
+    conversion: str | None
+    spec: str
+
+    def of(self, given: Mapping[str, Any]) -> str:
+        try:
+            value = given[self.parameter]
+            for is_attribute, key in self.way:
+                value = getattr(value, cast("str", key)) if is_attribute else value[key]
+            if self.conversion is not None:
+                value = _CONVERSIONS[self.conversion](value)
+            elif _has_no_text(type(value)):
+                raise ConfigurationError(
+                    f"a {type(value).__name__} has no text of its own, only an address that differs in every process"
+                )
+            return format(value, self.spec)
+        except Exception as error:
+            what = error if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+            raise ConfigurationError(f"the field {self.text!r} of the lock's name cannot be filled: {what}") from error
+
+
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
+
+
+def _has_no_text(kind: type) -> bool:
+    """It would be written as <… object at 0x7f…>."""
+    return all(getattr(kind, how) is getattr(object, how) for how in ("__repr__", "__str__", "__format__"))
+
+
+def _parse(text: str) -> list[str | _Field]:
+    import string
+
+    pieces: list[str | _Field] = []
+    try:
+        for literal, field, spec, conversion in string.Formatter().parse(text):
+            if literal:
+                pieces.append(literal)
+            if field is not None:
+                pieces.append(_field(field, spec or "", conversion))
+    except ConfigurationError:
+        raise
+    except ValueError as error:
+        problem = f"name {text!r} cannot be read as a format: {error}"
+        raise ConfigurationError(f"{problem}; write {{{{ and }}}} for braces that belong to the name") from None
+    return pieces
+
+
+def _field(text: str, spec: str, conversion: str | None) -> _Field:
+    import re
+
+    found = re.fullmatch(r"(\w+)((?:\.\w+|\[[^\[\]]+\])*)", text)
+    if found is None or found[1].isdigit():
+        raise ConfigurationError(
+            f"name has the field {text!r}: write the name of a parameter, with .attribute or [key] behind it if need be"
+        )
+    steps = re.findall(r"\.(\w+)|\[([^\[\]]+)\]", found[2])
+    for word in (found[1], *(attribute for attribute, _ in steps)):
+        if word.startswith("_"):
+            raise ConfigurationError(f"name has the field {text!r}: what begins with _ is private, and refused")
+    if conversion is not None and conversion not in _CONVERSIONS:
+        raise ConfigurationError(f"name has the unknown conversion {'!' + conversion!r}: there are !s, !r and !a")
+    if "{" in spec:
+        raise ConfigurationError(f"name has a field within the format of the field {text!r}: that is refused")
+    way = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
+    return _Field(text, found[1], way, conversion, spec)
+
+
+def _key(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text  # as str.format does
+
+
+def _check_kind(function: Any, *, is_async: bool) -> None:
+    import functools
+    import inspect
+
+    if isinstance(function, staticmethod | classmethod):
+        word = f"@{type(function).__name__}"
+        raise ConfigurationError(f"locked must stand below {word}, next to the function: put {word} above it")
+    if not callable(function) or isinstance(function, type):
+        raise ConfigurationError(
+            f'locked is for functions and methods, not for {function!r}: @client.locked("name") above a function'
+        )
+    called = _title(function)
+    is_plain = inspect.isroutine(function) or isinstance(function, functools.partial)
+    seen = function if is_plain else type(function).__call__  # an object that can be called
+    if inspect.isasyncgenfunction(seen):
+        how = "take it inside, with `async with` on the lock of an AsyncClient"
+        raise ConfigurationError(f"{called} is an async generator, whose body runs after the call: {how}")
+    if inspect.isgeneratorfunction(seen):
+        how = "take it inside, with `with` on the lock of a Client"
+        raise ConfigurationError(f"{called} is a generator, whose body runs after the call: {how}")
+    if inspect.iscoroutinefunction(seen) and not is_async:
+        raise ConfigurationError(f"{called} is a coroutine function: use AsyncClient.locked for it")
+    if is_async and not inspect.iscoroutinefunction(seen):
+        raise ConfigurationError(f"{called} is not a coroutine function: use Client.locked for it")
+
+
+def _without_lease(function: Callable[..., Any], lease: str) -> Signature:
+    """As callers see it: the lease is not theirs to give."""
+    signature = _signature(function)
+    parameter = signature.parameters.get(lease)
+    if parameter is None or parameter.kind is not parameter.KEYWORD_ONLY:
+        raise ConfigurationError(
+            f"lease={lease!r} must name a parameter of {_title(function)} that stands behind a *: def f(…, *, {lease})"
+        )
+    return signature.replace(parameters=[one for one in signature.parameters.values() if one.name != lease])
+
+
+def _signature(function: Callable[..., Any]) -> Signature:
+    import inspect
+
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the parameters of {_title(function)} cannot be known ({error}): give locked a function for the name"
+        ) from error
+
+
+def _title(function: object) -> str:
+    return f"{getattr(function, '__qualname__', None) or type(function).__qualname__}()"

@@ -1,0 +1,82 @@
+"""`Client(url, require=…)`: a store that promises less is refused, with the names of those that would do.
+
+Refused at construction by what the URL says; and at an acquire, if a server has meanwhile said that it promises less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from holdfast.errors import ConfigurationError
+from holdfast.guarantees import FROM_WEAK_TO_STRONG, Guarantees
+from holdfast.url import SCHEMES, declared, did_you_mean
+
+
+class Requirement(NamedTuple):
+    """The least that a program asks of its store."""
+
+    least: dict[str, Enum]
+
+    @classmethod
+    def of(cls, require: object) -> Requirement:
+        """Check what a client was given.
+
+        Raises:
+            ConfigurationError: no such promise, or no such word for it; says which there are.
+        """
+        if not isinstance(require, Mapping):
+            raise ConfigurationError(
+                f'require must be a dict such as {{"exclusion": "durable-authority"}}, not {require!r}'
+            )
+        return cls({_field(field): _promise(field, value) for field, value in require.items()})
+
+    def shortfalls(self, guarantees: Guarantees) -> list[str]:
+        """In words, what falls short; empty if all is at least as strong."""
+        found = []
+        for field, least in self.least.items():
+            has, strengths = getattr(guarantees, field), FROM_WEAK_TO_STRONG[field]
+            if strengths.index(has) < strengths.index(least):
+                better = " or better" if least is not strengths[-1] else ""
+                found.append(f"{field} is {has.value}, not {least.value}{better}")
+        return found
+
+    def insist(self, url: str, guarantees: Guarantees) -> None:
+        """Raise ConfigurationError if they fall short."""
+        found = self.shortfalls(guarantees)
+        if found:
+            others = ", ".join(self.fulfilled_by())
+            raise ConfigurationError(
+                f"{url} promises less than is required: {'; '.join(found)}; these promise enough: {others}"
+            )
+
+    def fulfilled_by(self) -> list[str]:
+        """The backends that promise enough before their servers are asked; of several schemes of one, the first."""
+        found: dict[str, list[str]] = {}
+        for name, scheme in SCHEMES.items():
+            if scheme.package not in found:
+                found[scheme.package] = [
+                    f"{name}://" if number == 0 else f"{name}://…?method={method}"
+                    for number, (method, guarantees) in enumerate(declared(scheme).items())
+                    if not self.shortfalls(guarantees)
+                ]
+        return [each for those in found.values() for each in those]
+
+
+def _field(field: object) -> str:
+    if field not in FROM_WEAK_TO_STRONG:
+        hint = did_you_mean(str(field), FROM_WEAK_TO_STRONG)
+        raise ConfigurationError(
+            f"require has the unknown key {field!r}{hint}: its keys are those of client.guarantees"
+        )
+    return str(field)
+
+
+def _promise(field: str, value: object) -> Enum:
+    strengths = FROM_WEAK_TO_STRONG[_field(field)]
+    for promise in strengths:
+        if value is promise or value == promise.value:
+            return promise
+    hint = did_you_mean(str(value), [promise.value for promise in strengths])
+    raise ConfigurationError(f"require has {field}={value!r}{hint}")

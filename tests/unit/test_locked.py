@@ -1,0 +1,471 @@
+"""The decorator: which lock a call takes, what a busy one makes of the call, and what is refused before any call."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+
+
+@pytest.fixture
+def client() -> Iterator[holdfast.Client]:
+    with holdfast.Client("memory://") as made:
+        yield made
+
+
+def held(client: holdfast.Client) -> list[str]:
+    return [info.name for info in client.locks()]
+
+
+def refused(pattern: str) -> Any:
+    return pytest.raises(holdfast.ConfigurationError, match=pattern)
+
+
+module_client = holdfast.Client("memory://pickled")
+
+
+@module_client.locked("square:{number}")
+def square(number: int) -> int:
+    """Of a module, so that it can be pickled by its name."""
+    return number * number
+
+
+# ── the name ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Shop:
+    def __init__(self, number: int) -> None:
+        self.id = number
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fixed", "fixed"),
+        ("{{fixed}}", "{fixed}"),
+        ("{day}", "monday"),
+        ("{shop.id}:{day!r}", "7:'monday'"),
+        ("{order[id]}/{order[lines][0]}", "A1/first"),
+        ("{order[_id]}", "key"),
+        ("{count:03}", "002"),
+        ("{more[1]}", "y"),
+        ("{extra[tag]}", "t"),
+    ],
+)
+def test_the_name_is_written_from_the_arguments_and_defaults(client: holdfast.Client, name: str, expected: str) -> None:
+    @client.locked(name)
+    def work(shop: Shop, order: dict[str, Any], day: str = "monday", *more: str, count: int = 2, **extra: str) -> Any:
+        return held(client)
+
+    order = {"id": "A1", "lines": ["first"], "_id": "key"}
+    assert work(Shop(7), order, "monday", "x", "y", tag="t") == [expected]
+    assert held(client) == []
+    if "more" not in name and "extra" not in name:
+        assert work(order=order, shop=Shop(7)) == [expected]
+
+
+def test_a_value_that_looks_like_a_field_is_only_text(client: holdfast.Client) -> None:
+    @client.locked("a:{text}")
+    def work(text: str) -> list[str]:
+        return held(client)
+
+    assert work("{text.__class__}") == ["a:{text.__class__}"]
+
+
+def test_a_function_may_give_the_name(client: holdfast.Client) -> None:
+    def name_of(number: int, *, unit: str = "kg") -> str:
+        return f"{number} {unit}"
+
+    @client.locked(name_of)
+    def work(number: int, *, unit: str = "kg") -> list[str]:
+        return held(client)
+
+    assert work(3) == ["3 kg"]
+    assert work(3, unit="m") == ["3 m"]
+
+
+def test_methods(client: holdfast.Client) -> None:
+    class Report:
+        id = 9
+
+        @client.locked("report:{self.id}:{day}")
+        def plain(self, day: str) -> list[str]:
+            return held(client)
+
+        @staticmethod
+        @client.locked("static:{day}")
+        def static(day: str) -> tuple[str, list[str]]:
+            return day, held(client)
+
+        @classmethod
+        @client.locked("class:{cls.id}")
+        def of_class(cls) -> list[str]:
+            return held(client)
+
+    assert Report().plain("monday") == ["report:9:monday"]
+    assert Report.static("monday") == ("monday", ["static:monday"])
+    assert Report.of_class() == ["class:9"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("{}", "name of a parameter"),
+        ("{0}", "name of a parameter"),
+        ("{day!x}", "unknown conversion"),
+        ("{da", "cannot be read as a format"),
+        ("}", "cannot be read as a format"),
+        ("{dya}", "field 'dya', and .*work.. has no such parameter .it has: day, _secret"),
+        ("{day.__class__}", "begins with _ is private"),
+        ("{day.year._x}", "begins with _ is private"),
+        ("{_secret}", "begins with _ is private"),
+        ("{day:{day}}", "field within the format"),
+        ("{day.}", "name of a parameter"),
+        ("{day()}", "name of a parameter"),
+        ("", "name must not be empty"),
+        ("x" * 513, "at most 512"),
+        (7, "name must be a str, not int"),
+    ],
+)
+def test_a_name_that_cannot_work_is_refused_at_decoration(client: holdfast.Client, name: Any, pattern: str) -> None:
+    with refused(pattern):
+
+        @client.locked(name)
+        def work(day: str, _secret: str = "") -> None: ...
+
+
+def test_a_name_that_comes_out_wrong_is_refused_at_the_call(client: holdfast.Client) -> None:
+    @client.locked("{thing}")
+    def work(thing: object) -> None:
+        pytest.fail("ran without a lock")
+
+    @client.locked("{order[id]}")
+    def other(order: Any) -> None:
+        pytest.fail("ran without a lock")
+
+    with refused("must not be empty"):
+        work("")
+    with refused("at most 512"):
+        work("x" * 513)
+    with refused("a Shop has no text of its own"):
+        work(Shop(1))
+    with refused(r"'order\[id\]' of the lock's name cannot be filled: KeyError"):
+        other({})
+
+
+def test_wrong_arguments_are_the_usual_error(client: holdfast.Client) -> None:
+    @client.locked("{day}")
+    def work(day: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"work\(\) missing a required argument: 'day'"):
+        work()  # type: ignore[call-arg]
+
+
+# ── busy ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"busy": "ignore"}, "busy must be 'wait', 'skip' or 'raise'"),
+        ({"busy": "raise", "timeout": 5}, "does not wait"),
+        ({"busy": "skip", "timeout": None}, "never skip"),
+        ({"skipped": 0}, "give both"),
+        ({"lease": 7}, "lease must be the name of a parameter"),
+        ({"lease": "day"}, r"behind a \*"),
+        ({"lease": "leese"}, r"behind a \*"),
+        ({"ttl": -1}, "ttl must be"),
+        ({"blocking_timeout": 1}, "locked.. takes no argument 'blocking_timeout'"),
+    ],
+)
+def test_options_are_checked_at_decoration(client: holdfast.Client, options: Any, pattern: str) -> None:
+    with refused(pattern):
+
+        @client.locked("a", **options)  # type: ignore[untyped-decorator]
+        def work(day: str, *, lease: object = None) -> None: ...
+
+
+def test_a_skipped_call_returns_what_was_asked_for(client: holdfast.Client) -> None:
+    @client.locked("a", busy="skip", skipped="later")
+    def with_word() -> str:
+        return "done"
+
+    assert with_word() == "done"
+    lease = client.lock("a").acquire()
+    assert with_word() == "later"
+    assert lease is not None
+    lease.release()
+
+
+def test_the_body_s_own_timeout_is_not_taken_for_a_busy_lock(client: holdfast.Client) -> None:
+    @client.locked("a", busy="skip")
+    def work() -> None:
+        with client.lock("b", timeout=0):
+            pass
+
+    lease = client.lock("b").acquire()
+    with pytest.raises(holdfast.AcquireTimeout) as caught:
+        work()
+
+    assert caught.value.lock == "b"
+    with pytest.raises(holdfast.AcquireTimeout):  # nor is that of the function that gives the name
+        client.locked(lambda: str(client.lock("b", timeout=0).__enter__()), busy="skip")(plain)()
+    assert lease is not None
+    lease.release()
+
+
+# ── re-entry, loss, the lease ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_recursion(client: holdfast.Client) -> None:
+    @client.locked("a", reentrant=True)
+    def again(depth: int) -> int:
+        return depth if depth == 0 else 1 + again(depth - 1)
+
+    @client.locked("a")
+    def once(depth: int) -> None:
+        once(depth)
+
+    assert again(3) == 3
+    with pytest.raises(holdfast.WouldDeadlock, match="reentrant=True"):
+        once(1)
+    assert held(client) == []
+
+
+def test_an_error_of_an_inner_call_leaves_the_outer_one_its_lock(client: holdfast.Client) -> None:
+    @client.locked("a", reentrant=True)
+    def inner() -> None:
+        raise KeyError("mine")
+
+    @client.locked("a", reentrant=True, lease="lease")
+    def outer(*, lease: holdfast.Lease | None = None) -> list[str]:
+        with pytest.raises(KeyError):
+            inner()
+        assert lease is not None
+        lease.check()
+        return held(client)
+
+    assert outer() == ["a"]
+    assert held(client) == []
+
+
+def test_the_body_gets_the_lease_if_it_asks(client: holdfast.Client) -> None:
+    @client.locked("a", lease="mine", meta={"job": 1})
+    def work(day: str, *, mine: holdfast.Lease | None = None) -> holdfast.Lease:
+        assert mine is not None
+        mine.check()
+        return mine
+
+    lease = work("monday")
+
+    assert (lease.name, lease.meta, lease.held) == ("a", {"job": 1}, False)
+    assert [*inspect.signature(work).parameters] == ["day"]
+    with pytest.raises(TypeError, match="multiple values"):
+        work("monday", mine=lease)
+
+
+def test_a_loss_is_raised_at_the_end_as_with_does(client: holdfast.Client) -> None:
+    told = threading.Event()
+
+    @client.locked("a", lease="lease", ttl=3, max_hold=0.05, on_lost=lambda _: told.set())
+    def work(*, lease: holdfast.Lease | None = None) -> str:
+        assert lease is not None
+        assert lease.wait_lost(30)
+        return "too late"
+
+    with pytest.raises(holdfast.LockLost, match="max_hold"):
+        work()
+    assert told.wait(30)
+
+
+def test_an_error_of_the_body_goes_out_and_gives_the_lock_back(client: holdfast.Client) -> None:
+    @client.locked("a")
+    def work() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        work()
+    assert held(client) == []
+
+
+def test_threads_take_turns(client: holdfast.Client) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    @client.locked("turn:{shop.id}")
+    def work(shop: Shop) -> None:
+        inside.append(1)
+        most.append(len(inside))
+        inside.pop()
+
+    threads = [threading.Thread(target=lambda: [work(Shop(1)) for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (len(most), max(most)) == (200, 1)
+
+
+# ── the function that comes back ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_function_looks_as_before_and_pickles() -> None:
+    assert (square.__name__, square.__doc__) == ("square", "Of a module, so that it can be pickled by its name.")
+    assert str(inspect.signature(square)) == "(number: 'int') -> 'int'"
+    assert pickle.loads(pickle.dumps(square)) is square
+    assert square(3) == 9
+
+
+def plain() -> None: ...
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def coroutine() -> None: ...
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+class CallableObject:
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "pattern"),
+    [
+        (coroutine, r"coroutine\(\) is a coroutine function: use AsyncClient.locked"),
+        (functools.partial(coroutine), "use AsyncClient.locked"),
+        (CallableObject(), "use AsyncClient.locked"),
+        (generator, "is a generator, .* on the lock of a Client"),
+        (async_generator, "is an async generator, .* on the lock of an AsyncClient"),
+        (staticmethod(plain), "put @staticmethod above"),
+        (classmethod(plain), "put @classmethod above"),  # type: ignore[arg-type]
+        (Shop, "for functions and methods"),
+        ("monday", "for functions and methods"),
+    ],
+)
+def test_what_threads_cannot_decorate(client: holdfast.Client, function: Any, pattern: str) -> None:
+    for locked in (client.locked, holdfast.locked):
+        with refused(pattern):
+            locked("a")(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "pattern"),
+    [
+        (plain, r"plain\(\) is not a coroutine function: use Client.locked"),
+        (generator, "is a generator, .* on the lock of a Client"),
+        (async_generator, "is an async generator, .* on the lock of an AsyncClient"),
+        (staticmethod(coroutine), "put @staticmethod above"),
+    ],
+)
+def test_what_asyncio_cannot_decorate(function: Any, pattern: str) -> None:
+    with refused(pattern):
+        holdfast.AsyncClient("memory://").locked("a")(function)
+
+
+def test_a_function_that_hides_its_coroutine_is_found_out_before_that_runs(client: holdfast.Client) -> None:
+    @client.locked("a")
+    def work() -> Any:
+        return coroutine()
+
+    with refused("returned a coroutine: use AsyncClient.locked"):
+        work()
+    assert held(client) == []
+
+
+def test_objects_and_partials_that_can_be_called(client: holdfast.Client) -> None:
+    def add(left: int, right: int) -> int:
+        return left + right
+
+    class Adder:
+        def __call__(self, left: int) -> int:
+            return left + 1
+
+    assert client.locked("{right}")(functools.partial(add, 1))(2) == 3
+    assert client.locked("{left}")(Adder())(2) == 3
+
+
+def test_a_function_without_a_signature_can_have_a_fixed_name(client: holdfast.Client) -> None:
+    assert client.locked("fixed")(max)(1, 2) == 2
+    with refused(r"parameters of max\(\) cannot be known .*: give locked a function for the name"):
+        client.locked("{value}")(max)
+
+
+def test_the_default_client_is_made_at_the_first_call(tmp_path: Path) -> None:
+    code = (
+        "import holdfast, holdfast.client as module\n"
+        "@holdfast.locked('report:{day}', busy='skip')\n"
+        "def report(day):\n"
+        "    return [info.name for info in holdfast.default_client().locks()]\n"
+        "assert module._default is None\n"
+        "assert report('monday') == ['report:monday']\n"
+        "assert module._default is not None\n"
+    )
+    environment = {"HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db"}
+
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+# ── asyncio ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_asyncio_names_busy_lease_and_recursion() -> None:
+    async with holdfast.AsyncClient("memory://") as client:
+
+        class Report:
+            id = 9
+
+            @client.locked("report:{self.id}:{day}", lease="lease", busy="skip", skipped="later", reentrant=True)
+            async def make(self, day: str, depth: int = 1, *, lease: holdfast.AsyncLease | None = None) -> str:
+                assert lease is not None
+                assert lease.name == "report:9:monday"
+                return await self.make(day, depth - 1) if depth else lease.name
+
+        assert await Report().make("monday") == "report:9:monday"
+        assert inspect.iscoroutinefunction(Report.make)
+
+        async with client.lock("report:9:monday"):
+            assert await asyncio.create_task(Report().make("monday")) == "later"
+        assert await client.locks() == []
+
+
+async def test_asyncio_loss_cancels_the_body() -> None:
+    async with holdfast.AsyncClient("memory://") as client:
+
+        @client.locked("a", max_hold=0.05)
+        async def work() -> None:
+            await asyncio.Event().wait()
+
+        with pytest.raises(holdfast.LockLost, match="max_hold"):
+            await work()
+
+
+async def test_asyncio_own_timeout_and_deadlock_go_out() -> None:
+    async with holdfast.AsyncClient("memory://") as client:
+
+        @client.locked("a", busy="skip")
+        async def work() -> None:
+            raise holdfast.AcquireTimeout(lock="b", waited=0)
+
+        @client.locked("b")
+        async def once() -> None:
+            await once()
+
+        with pytest.raises(holdfast.AcquireTimeout) as caught:
+            await work()
+        assert caught.value.lock == "b"
+        with pytest.raises(holdfast.WouldDeadlock):
+            await once()
