@@ -163,6 +163,18 @@ def test_tables_that_somebody_dropped_are_made_again(server: Server, url: str, s
         assert after.fence > before.fence
 
 
+def test_a_single_table_that_somebody_dropped_is_made_again(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    with client.lock("a") as before:
+        pass
+    server.rows(sql.SQL("DROP TABLE {}.holdfast_locks CASCADE").format(sql.Identifier(schema)))
+
+    with client.lock("a", timeout=0) as after:
+        assert after.fence > before.fence
+
+
 def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, url: str, schema: str, client_of: Open) -> None:
     with client_of(url).lock("a"):
         pass

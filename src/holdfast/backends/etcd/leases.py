@@ -33,14 +33,13 @@ SAME_MOMENT = 0.02  # seconds: a keep-alive this old will do for who asks for on
 class Lease:
     """One lease on the server."""
 
-    __slots__ = ("asked", "deadline", "id", "is_over", "reaped", "sent", "ttl")
+    __slots__ = ("asked", "deadline", "id", "is_over", "sent", "ttl")
 
     def __init__(self, lease_id: int, asked: int) -> None:
         self.id = lease_id
         self.asked = self.ttl = asked  # seconds; the server may have given more than was asked for
         self.is_over = False
         self.sent = self.deadline = 0.0
-        self.reaped = 0.0  # the keep-alive after which it was last seen to that nothing dropped lives on under it
 
     def answered(self, ttl: int, sent: float) -> None:
         """The server has let it run for its ttl again."""

@@ -100,7 +100,6 @@ class EtcdBackend:
         self._leases = Leases(url, port, runtime)
         self._wakeups = Wakeups(runtime)
         self._places: dict[str, Place] = {}  # by nonce: waiting tickets and granted ones
-        self._granted: dict[str, tuple[Ticket, float]] = {}  # until when each may be believed
         self._unheard: dict[str, Lease] = {}  # tickets of which an enter had no answer: it may still come
         self._left_unheard: set[str] = set()  # tickets of which a leave had no answer
         self._slots = Slots(runtime.nonce())
@@ -127,7 +126,6 @@ class EtcdBackend:
         nonce = ticket.nonce
         while True:
             lease = await self._leases.fresh(ticket.ttl, deadline)
-            await self._reap(lease, deadline)
             place = self._places.get(nonce)
             sent = self._runtime.now()
             try:
@@ -146,9 +144,7 @@ class EtcdBackend:
                 self._places[nonce] = view.place
                 if view.is_in:
                     self._stop_waiting(nonce)
-                    believed = self._believed(ticket, lease, sent)
-                    self._granted[nonce] = (ticket, believed)
-                    return Granted(view.place.created, believed)
+                    return Granted(view.place.created, self._believed(ticket, lease, sent))
             elif not queue:
                 await self._turn_away(ticket, deadline)
             look_again = LOOK_AGAIN if view.place is None or view.place.is_next else LOOK_AGAIN_BEHIND
@@ -387,7 +383,6 @@ class EtcdBackend:
         sent = self._runtime.now()
         if not await self._leases.keep(lease, deadline):
             return {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
-        await self._reap(lease, deadline)
         outcomes: dict[str, Live | Gone] = {}
         for start in range(0, len(tickets), OPERATIONS_MAX):
             some = tickets[start : start + OPERATIONS_MAX]
@@ -396,30 +391,10 @@ class EtcdBackend:
             for number, ticket in enumerate(some):
                 place = self._places.get(ticket.nonce)
                 if place is not None and any(one.created == place.created for one in entries(answer, number)):
-                    believed = self._believed(ticket, lease, sent)
-                    outcomes[ticket.nonce] = Live(believed)
-                    if ticket.nonce in self._granted:
-                        self._granted[ticket.nonce] = (ticket, believed)
+                    outcomes[ticket.nonce] = Live(self._believed(ticket, lease, sent))
                 else:
                     outcomes[ticket.nonce] = Gone()
         return outcomes
-
-    async def _reap(self, lease: Lease, deadline: float) -> None:
-        """Delete the keys of leases that were dropped: nobody renews them, but etcd's lease is kept for the others."""
-        if lease.reaped == lease.sent:
-            return
-        lease.reaped = lease.sent
-        now = self._runtime.now()
-        over = [
-            ticket
-            for ticket, believed in list(self._granted.values())
-            if believed < now and (place := self._places.get(ticket.nonce)) is not None and place.lease is lease
-        ]
-        try:
-            if over:
-                await self.leave(over, deadline=deadline)
-        except BackendError:
-            lease.reaped = 0.0  # the next one who uses it tries again
 
     def intact(self, store: Hashable) -> bool:
         return True
@@ -485,7 +460,6 @@ class EtcdBackend:
     def _forget(self, nonce: str) -> None:
         self._stop_waiting(nonce)
         self._places.pop(nonce, None)
-        self._granted.pop(nonce, None)
         if nonce in self._unheard or nonce in self._left_unheard:
             self._unheard.pop(nonce, None)
             self._left_unheard.discard(nonce)

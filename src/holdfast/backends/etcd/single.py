@@ -79,7 +79,6 @@ class KeyBackend:
             self._wakeups.expect(ticket.nonce)
         while True:
             lease = await self._leases.fresh(ticket.ttl, deadline)
-            await self._reap(lease, deadline)
             try:
                 outcome = await self._enter(ticket, lease, deadline)
             except LeaseNotFound:
@@ -199,7 +198,6 @@ class KeyBackend:
         sent = self._runtime.now()
         if held is None or not await self._leases.keep(held.lease, deadline):
             return Gone(LEASE_OVER)
-        await self._reap(held.lease, deadline)
         request = txn([], [get(self._keys.base(ticket.name), keys_only=True)])
         answer = await self._port.call("kv/txn", request, deadline=deadline)
         if not any(one.created == held.created for one in entries(answer.message, 0)):
@@ -207,16 +205,6 @@ class KeyBackend:
         believed = min(lease_deadline(sent, ticket.ttl, GRANULARITY), held.lease.deadline)
         self._held[ticket.nonce] = held._replace(believed=believed)
         return Live(believed)
-
-    async def _reap(self, lease: Lease, deadline: float) -> None:
-        """Delete the keys of leases that were dropped: nobody renews them, but etcd's lease is kept for the others."""
-        if lease.reaped == lease.sent:
-            return
-        lease.reaped = lease.sent
-        now = self._runtime.now()
-        over = [held.ticket for held in list(self._held.values()) if held.lease is lease and held.believed < now]
-        if any(isinstance(left, BackendError) for left in await self.leave(over, deadline=deadline)):
-            lease.reaped = 0.0  # the next one who uses it tries again
 
     def intact(self, store: Hashable) -> bool:
         return True

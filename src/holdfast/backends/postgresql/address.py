@@ -73,6 +73,10 @@ def place_of(address: Address) -> Place:
         raise ConfigurationError(f"url must name one database, postgresql://host/database, not {database!r}")
     login = {
         "application_name": "holdfast",
+        # A server that has gone without a word is noticed on idle connections too.
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "3",
         **{option: options[option] for option in LIBPQ_OPTIONS if option in options},
         "client_encoding": "UTF8",
     }

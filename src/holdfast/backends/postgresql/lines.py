@@ -264,7 +264,7 @@ class Lines:
         while True:
             try:
                 if not self._has_tables:
-                    await self._meet_tables(wire, deadline)
+                    await self._meet_tables(wire, deadline, are_missing=has_created)
                 return await wire.ask(statement, self._place.schema, values, deadline)
             except OnceMore as met:
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()
@@ -400,8 +400,11 @@ class Lines:
                 return wire
         return await self.open(deadline, shared=True)
 
-    async def _meet_tables(self, wire: Wire, deadline: float) -> None:
-        """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""
+    async def _meet_tables(self, wire: Wire, deadline: float, *, are_missing: bool = False) -> None:
+        """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet.
+
+        `are_missing`: some are, even if the version says that they are there.
+        """
         schema = self._place.schema
         try:
             try:
@@ -414,7 +417,7 @@ class Lines:
                     f"{self._place.url}: the tables in schema {schema} are of a newer holdfast (version {found}, "
                     f"this one knows {VERSION}): use that one, or another schema"
                 )
-            if found < VERSION:
+            if found < VERSION or are_missing:
                 await self._create_tables(wire, deadline)
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
