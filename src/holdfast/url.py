@@ -71,9 +71,15 @@ SCHEMES["postgresql"] = Scheme(
 )
 SCHEMES["postgres"] = SCHEMES["postgresql"]  # as libpq has it
 
-_MEMCACHED = ("prefix", "connect_timeout", "io_timeout")
-SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED)
-SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS))
+_MYSQL = Scheme(
+    "holdfast.backends.mysql",
+    driver="pymysql",
+    extra="mysql",
+    tables=True,
+    options=("method", "connect_timeout", "socket", "user", "password", "tls", *_TLS),
+    adopts=True,
+)
+SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
 
 _ETCD = ("prefix", "raw_names", "method", "connect_timeout")
 
@@ -87,15 +93,9 @@ SCHEMES["zookeeper"] = Scheme(
     options=("layout", "raw_names", "session_timeout", "acl", "tls", *_TLS),
 )
 
-_MYSQL = Scheme(
-    "holdfast.backends.mysql",
-    driver="pymysql",
-    extra="mysql",
-    tables=True,
-    options=("method", "connect_timeout", "socket", "user", "password", "tls", *_TLS),
-    adopts=True,
-)
-SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
+_MEMCACHED = ("prefix", "connect_timeout", "io_timeout")
+SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED)
+SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS))
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
