@@ -85,7 +85,7 @@ sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each
 	@for search in "--seeds 3000 $(ARGS)" --exhaustive --cancels; do \
 		$(BIN)/holdfast simulate --backend redlock $$search || exit; \
 	done
-	@for backend in redis-setnx redis-getset memcached etcd etcd-key zookeeper; do \
+	@for backend in redis-setnx redis-getset mysql mysql-version memcached etcd etcd-key zookeeper; do \
 		$(BIN)/holdfast simulate --backend $$backend --seeds 10000 $(ARGS) || exit; \
 	done
 

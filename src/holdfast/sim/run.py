@@ -22,6 +22,7 @@ from holdfast.sim.resource import Resource
 from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.memory import MemoryServer
+from holdfast.sim.servers.mysql.server import UniqueServer, VersionServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast.sim.servers.redlock.server import RedlockServer
@@ -45,6 +46,8 @@ SERVERS: Mapping[str, type[Server]] = {
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
     "postgresql": PostgresqlServer,
+    "mysql": UniqueServer,
+    "mysql-version": VersionServer,
     "memcached": MemcachedServer,
     "etcd": EtcdServer,
     "etcd-key": EtcdKeyServer,

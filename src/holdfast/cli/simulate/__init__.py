@@ -27,6 +27,8 @@ BACKENDS = (
     "redis-getset",
     "redlock",
     "postgresql",
+    "mysql",
+    "mysql-version",
     "memcached",
     "etcd",
     "etcd-key",
