@@ -13,7 +13,9 @@ from holdfast.sim.run import Plan
 CALLS = {"acquire, free", "acquire, busy", "acquire, time up", "release", "renew", "keeper"}
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite", "redis", "redlock", "memcached", "zookeeper", "postgresql"])
+@pytest.mark.parametrize(
+    "backend", ["memory", "sqlite", "redis", "redlock", "memcached", "zookeeper", "postgresql", "postgresql-advisory"]
+)
 def test_no_call_leaves_anything_behind_wherever_it_is_cancelled(backend: str) -> None:
     tried: Counter[str] = Counter()
     for one in cancellations(Plan(backend=backend)):

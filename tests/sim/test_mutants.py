@@ -47,6 +47,8 @@ CAUGHT_BY = {
     "fence-not-stored": {"growing fences"},
     "fence-without-floor": {"growing fences"},
     "frees-blindly": {"mutual exclusion"},
+    "gate-before-lease": {"steady progress"},
+    "gate-is-the-lock": {"mutual exclusion"},
     "getset-own-nonce-is-ours": {"mutual exclusion"},
     "getset-without-compare": {"mutual exclusion"},
     "ghost-waiters": {"steady progress", "nothing left"},
@@ -109,13 +111,14 @@ CAUGHT_BY = {
     "version-never-outdated": {"nothing left", "steady progress"},
     "version-not-compared": {"mutual exclusion", "nothing left"},
     "version-of-any-age": {"nothing left", "steady progress"},
+    "trusts-its-connection": {"steady progress"},
     "wake-up-missed": {"steady progress"},
     "woken-keeps-its-lease": {"steady progress"},
     "writer-ignores-readers": {"mutual exclusion"},
     "zero-timeout-queues": {"exact outcomes"},
 }
 
-# The others are in test_redlock_fences.py.
+# The others are in test_redlock_fences.py and test_postgresql_worlds.py.
 BY_SEEDS = [name for name, mutant in MUTANTS.items() if mutant.by_seeds]
 
 

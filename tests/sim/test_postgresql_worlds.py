@@ -14,11 +14,12 @@ from holdfast.checking import history as h
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.choices import Choices
+from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan, Simulation, quiet
 from holdfast.sim.servers.postgresql.port import SimPort
 from holdfast.sim.servers.postgresql.server import IDLE, REAPED_EVERY, PostgresqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
-from holdfast.sim.small import SmallWorld
+from holdfast.sim.small import Party, SmallWorld
 
 NAME, TTL = "lock", us(1.0)
 
@@ -238,3 +239,35 @@ def test_who_left_unheard_is_remembered_for_as_long_as_a_waiter_lives(world: Lis
     world.run(WAITER_LEASE)
 
     assert (outcome, world.enter(nonce)) == ("gone", "in")
+
+
+# ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waits_behind_a_stopped_process(plan: Plan) -> float | None:
+    """How long the next one waits, of a holder that stands still for ever; None: half a minute was not enough."""
+    world = SmallWorld(plan, Choices(tape=()))
+    holder, other = world.add("a"), world.add("b")
+    granted: list[float] = []
+
+    async def take(party: Party) -> None:
+        await party.client.acquire(party.lock(3.0), None)
+        granted.append(world.world.now)
+
+    with quiet():
+        holder.start(take(holder))
+        world.world.run(1.0)
+        holder.process.pause()
+        other.start(take(other))
+        world.world.run(31.0)
+        world.end()
+    assert granted
+    return granted[1] - 1.0 if len(granted) > 1 else None
+
+
+def test_who_stands_still_at_the_gate_is_put_out_once_its_lease_is_over() -> None:
+    waited = waits_behind_a_stopped_process(Plan(backend="postgresql-advisory"))
+
+    assert waited is not None
+    assert 2.0 < waited < 15.0
+    assert waits_behind_a_stopped_process(MUTANTS["nobody-is-put-out"].apply(Plan())) is None

@@ -23,6 +23,7 @@ from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.memory import MemoryServer
 from holdfast.sim.servers.mysql.server import UniqueServer, VersionServer
+from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast.sim.servers.redlock.server import RedlockServer
@@ -46,6 +47,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
     "postgresql": PostgresqlServer,
+    "postgresql-advisory": AdvisoryServer,
     "mysql": UniqueServer,
     "mysql-version": VersionServer,
     "memcached": MemcachedServer,

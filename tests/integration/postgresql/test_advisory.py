@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from psycopg import sql
 
 import holdfast
 from holdfast import NameConflict
+from holdfast.url import parse
 from tests.support.postgresql import shared
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
@@ -66,6 +68,27 @@ def test_a_holder_whose_session_is_ended_keeps_the_lock(server: Server, url: str
         lease.release()
 
     assert got[0].fence > lease.fence
+
+
+def test_a_lease_that_nobody_has_heard_of_needs_no_gate(server: Server, url: str, client_of: Open) -> None:
+    """Its answer was lost, and the gate with the connection: who has that by now waits for this very lease."""
+    with client_of(url).lock("a"):
+        pass
+    step = sql.SQL(
+        "SELECT outcome, fence, gated FROM {}.holdfast_pass('b', 'n', 60000000, 17, false, true, '', '{{}}')"
+    )
+    passing = step.format(sql.Identifier(parse(url).options["schema"]))
+    with server.connect() as first:
+        unheard = first.execute(passing).fetchone()
+
+    with server.connect() as other, server.connect() as again:
+        other.execute("SELECT pg_advisory_lock(17)")
+        heard = again.execute(passing).fetchone()
+
+    assert unheard is not None
+    assert heard is not None
+    assert (unheard[0], unheard[2], heard[0], heard[2]) == ("in", True, "in", False)
+    assert heard[1] > unheard[1]
 
 
 def test_a_waiter_whose_session_is_ended_comes_again(server: Server, url: str, client_of: Open) -> None:

@@ -154,11 +154,7 @@ class AdvisoryBackend(PostgresqlBackend):
                 gate.close()
             raise
         if gate is not None:
-            gate.close()  # which opens the gate
-            if gate.is_asking:
-                values = (gate.pid, self._wait_sql(ticket.name))
-                with contextlib.suppress(BackendError):  # then the server notices by itself, a second later
-                    await self._port.ask(_CANCEL, values, deadline=deadline)
+            await self._hang_up(gate, ticket.name, deadline)
         return await super()._leave(ticket, deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
@@ -168,15 +164,28 @@ class AdvisoryBackend(PostgresqlBackend):
         return broken
 
     async def _look(self, ticket: Ticket, deadline: float) -> None:
-        """See to it that nobody keeps the gate without a lease: there was none, and since then nobody has got one."""
-        for drawn, is_taken, info in await self._port.ask(_LOOK, (stored(ticket.name),), deadline=deadline):
-            if is_taken == "t":
-                self._free.pop(ticket.nonce, None)
-                self._holders[ticket.nonce] = who(info or "")
-            elif self._free.get(ticket.nonce) == drawn:
-                await self._clear(ticket.name, deadline)
-            else:
-                self._free[ticket.nonce] = drawn or ""
+        """See to it that nobody keeps the gate without a lease: there was none, and since then nobody has got one.
+
+        Nor may we wait on a connection that has ended without our knowing, as when a machine or a cable failed and no
+        word came through: we come again on another one.
+        """
+        rows = await self._port.ask(_LOOK, (stored(ticket.name),), deadline=deadline)
+        drawn, is_taken, info = rows[0] if rows else ("", "f", None)  # a row that nobody used for long was removed
+        if is_taken == "t":
+            self._free.pop(ticket.nonce, None)
+            self._holders[ticket.nonce] = who(info or "")
+        elif self._free.get(ticket.nonce) == drawn:
+            await self._clear(ticket.name, deadline)
+            await self._hang_up(self._gates[ticket.nonce], ticket.name, deadline)
+        else:
+            self._free[ticket.nonce] = drawn or ""
+
+    async def _hang_up(self, gate: Gate, name: str, deadline: float) -> None:
+        """Which opens the gate, or has the server wait there no longer."""
+        gate.close()
+        if gate.is_asking:
+            with contextlib.suppress(BackendError):  # then the server notices by itself, a second later
+                await self._port.ask(_CANCEL, (gate.pid, self._wait_sql(name)), deadline=deadline)
 
     async def _clear(self, name: str, deadline: float) -> None:
         """Put out who has the gate; returns when it is open, if that works out."""

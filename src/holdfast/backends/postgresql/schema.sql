@@ -341,6 +341,11 @@ BEGIN
         ON CONFLICT (name) DO UPDATE SET queued = l.queued WHERE false;  -- the row is there now, and locked
     END IF;
     SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
+    -- A lease of this ticket counts, whoever has the gate by now: nobody has heard of it, and the gate went with the
+    -- connection. Else the two would wait for each other.
+    IF NOT gated AND lock.nonce = p_nonce THEN
+        SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
+    END IF;
     now_us := {schema}.holdfast_clock();
 
     IF lock.method <> 'advisory' AND (
@@ -352,7 +357,7 @@ BEGIN
         other := lock.method;
     ELSIF p_nonce = ANY (lock.departed) AND lock.departed_until > now_us AND lock.nonce IS DISTINCT FROM p_nonce THEN
         outcome := 'gone';
-    ELSIF NOT gated OR lock.nonce <> p_nonce AND lock.expires > now_us THEN
+    ELSIF NOT gated AND lock.nonce IS DISTINCT FROM p_nonce OR lock.nonce <> p_nonce AND lock.expires > now_us THEN
         outcome := 'wait';
         remaining := lock.expires - now_us;
         other := lock.info;

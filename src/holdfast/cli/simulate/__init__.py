@@ -27,6 +27,7 @@ BACKENDS = (
     "redis-getset",
     "redlock",
     "postgresql",
+    "postgresql-advisory",
     "mysql",
     "mysql-version",
     "memcached",

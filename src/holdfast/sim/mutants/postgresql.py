@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.postgresql import protocol
+from holdfast.backends.postgresql import advisory, protocol
+from holdfast.backends.postgresql.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.port import Statement
 from holdfast.backends.postgresql.protocol import PostgresqlBackend, us
 from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import PostgresqlPort, Row, Value
+    from holdfast.backends.postgresql.port import Gate, PostgresqlPort, Row, Value
     from holdfast.core.ports import Runtime
     from holdfast.sim.faults import Faults
     from holdfast.sim.process import Process
     from holdfast.sim.recorder import Recorder
     from holdfast.sim.servers.postgresql.port import SimPort
     from holdfast.sim.world import World
+
+
+def _gated(tables: type[Tables]) -> type[AdvisoryServer]:
+    return type("Mutated", (AdvisoryServer,), {"tables_type": tables})
 
 
 def _server(tables: type[Tables], **more: Any) -> type[PostgresqlServer]:
@@ -46,7 +52,7 @@ def _asking(port_type: type[_Port]) -> Callable[..., PostgresqlBackend]:
 
 # ── taking and giving back ───────────────────────────────────────────────────────────────────────────────────────────
 
-_LOOK = Statement("holdfast_look", "SELECT, without a lock on the row")
+_LOOK = Statement("holdfast_is_free", "SELECT, without a lock on the row")
 
 
 class _LooksFirst(_Port):
@@ -57,7 +63,7 @@ class _LooksFirst(_Port):
 
 
 class CheckThenInsert(Tables):
-    def look_rows(self, name: str) -> list[Row]:
+    def is_free_rows(self, name: str) -> list[Row]:
         lock = self.locks.get(name)
         return [("t",)] if lock is None or super().is_free(lock) else []
 
@@ -177,6 +183,42 @@ class SequenceServer(PostgresqlServer):
         super().restart()
         if isinstance(self.tables, SequenceFence):
             self.tables.sequence = max(0, self.tables.sequence - 4)
+
+
+# ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class GateBeforeLease(Tables):
+    """As it once was: who has a lease without knowing waits at the gate for who waits for that lease."""
+
+    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, gated: bool) -> Row:
+        if gated or name not in self.locks:
+            return super().pass_(name, nonce, ttl, who, gated=gated)
+        return super().pass_(name, "nobody", ttl, who, gated=False)
+
+
+class GateIsTheLock(Tables):
+    """Who comes through the gate is in, whatever lease there is."""
+
+    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, gated: bool) -> Row:
+        if gated and name in self.locks:
+            self.locks[name].nonce = None
+        return super().pass_(name, nonce, ttl, who, gated=gated)
+
+
+class TrustsItsConnection(AdvisoryBackend):
+    """As it once was: who waits at the gate hears of it on that connection, or never."""
+
+    async def _hang_up(self, gate: Gate, name: str, deadline: float) -> None:
+        if gate not in self._gates.values():
+            await super()._hang_up(gate, name, deadline)
+
+
+class NobodyIsPutOut(AdvisoryServer):
+    """A session keeps the gate for as long as it likes."""
+
+    def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        return [] if statement is advisory._CLEAR else super().run(port, statement, values)
 
 
 # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -303,5 +345,33 @@ POSTGRESQL = [
         backend="postgresql",
         server=LeaseOfASession,
         kinds=frozenset({"drop"}),
+    ),
+    Mutant(
+        name="gate-before-lease",
+        mistake="who has a lease without knowing, and lost its gate with the answer, waits for who waits for it",
+        backend="postgresql-advisory",
+        server=_gated(GateBeforeLease),
+        kinds=frozenset({"lose_reply"}),
+    ),
+    Mutant(
+        name="gate-is-the-lock",
+        mistake="an advisory lock is taken for the lock: it ends with its session, while its holder works on",
+        backend="postgresql-advisory",
+        server=_gated(GateIsTheLock),
+        kinds=frozenset({"drop"}),
+    ),
+    Mutant(
+        name="trusts-its-connection",
+        mistake="who waits at the gate waits for ever if its connection has ended and no word of that came through",
+        backend="postgresql-advisory",
+        server=type("Mutated", (AdvisoryServer,), {"backend": TrustsItsConnection}),
+        kinds=frozenset({"cut"}),
+    ),
+    Mutant(
+        name="nobody-is-put-out",
+        mistake="a session that keeps the gate without a lease, as that of a stopped process, keeps all others out",
+        backend="postgresql-advisory",
+        server=NobodyIsPutOut,
+        by_seeds=False,  # in a healed world no process is stopped
     ),
 ]

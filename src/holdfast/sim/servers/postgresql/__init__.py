@@ -2,5 +2,6 @@
 
 tables    the two tables, and each step of schema.sql and protocol.py
 port      a client's way there: statements, and hints that are heard or missed
+gates     the advisory locks of method=advisory, and a port and a server that have them
 server    the server in its world: restarts, failovers, clocks, the reaper
 """

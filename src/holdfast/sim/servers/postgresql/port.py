@@ -29,7 +29,7 @@ class SimPort(Listening[str]):
         return channel
 
     async def gate(self, *, deadline: float) -> Gate:
-        raise NotImplementedError  # of method=advisory, of which there is no model
+        raise NotImplementedError  # gates.py has a port with gates
 
     def give_back(self, gate: Gate) -> None:
         raise NotImplementedError  # likewise

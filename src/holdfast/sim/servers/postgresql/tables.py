@@ -93,7 +93,7 @@ class Tables:
         if lock is None:
             lock = self.locks[name] = Lock(name, "queue", self.draw(None, now), queued=False)
         elif self.is_free(lock):
-            lock.drawn = self.draw(lock, now)
+            lock.method, lock.drawn = "queue", self.draw(lock, now)
         else:
             return []
         self.hold(lock, nonce, now, ttl, (agent, info))
@@ -329,6 +329,35 @@ class Tables:
         if lock is not None and lock.queued:
             self.wake(name, self.clock())
         return True
+
+    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, gated: bool) -> Row:
+        """holdfast_pass without its gate, which belongs to the session: outcome, fence, remaining, other."""
+        now = self.clock()
+        lock = self.locks.get(name)
+        if lock is None and gated:
+            lock = self.locks[name] = Lock(name, "advisory", now, queued=False)
+        if lock is None:
+            return "wait", None, None, None
+        is_live = lock.nonce is not None and _is_after(lock.expires, now)
+        alive = [ticket for ticket in self._queue(name) if ticket.expires > now]
+        if lock.method != "advisory" and (is_live or (lock.queued and alive)):
+            return "method", None, None, lock.method
+        is_remembered = _is_after(lock.departed_until, now)
+        if nonce in (lock.departed or ()) and is_remembered and lock.nonce != nonce:
+            return "gone", None, None, None
+        if lock.nonce != nonce and (not gated or is_live):
+            return "wait", None, _text(None if lock.expires is None else lock.expires - now), lock.info
+        lock.method, lock.drawn, lock.queued = "advisory", self.draw(lock, now), False
+        lock.departed = lock.departed if is_remembered else None
+        self.hold(lock, nonce, now, ttl, who)
+        return "in", _text(lock.fence), None, None
+
+    def look_rows(self, name: str) -> list[Row]:
+        lock = self.locks.get(name)
+        if lock is None:
+            return []
+        is_taken = lock.nonce is not None and _is_after(lock.expires, self.clock())
+        return [(_text(lock.drawn), _text(is_taken), lock.info)]
 
     def reap(self, now: int) -> int:
         idle = now - self.fence_idle

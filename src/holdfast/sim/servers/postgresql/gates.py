@@ -1,0 +1,265 @@
+"""The gates of method=advisory: advisory locks that sessions hold and wait for, and connections that end at either end.
+
+A session ends when the server goes down, when somebody terminates it, or when the server sees that its client has gone.
+The client sees that some time later; or never, if the network was cut meanwhile, and nothing comes on that connection
+any more. A message that is lost ends the connection too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.postgresql import advisory
+from holdfast.backends.postgresql.advisory import AdvisoryBackend
+from holdfast.backends.postgresql.protocol import GUARANTEES
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.sim.servers.postgresql.port import SimPort
+from holdfast.sim.servers.postgresql.server import PostgresqlServer
+from holdfast.sim.servers.subscriptions import NOTICED_MAX
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.port import Row, Statement, Value
+    from holdfast.core.ports import Backend
+    from holdfast.sim.network import Link
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.world import World
+
+AGAIN = 1.0  # seconds between looks whether a connection has ended, through a network that is cut
+
+
+class SimGate:
+    """A connection of its own, seen from both ends: `is_over` at the server, `is_closed` at the client."""
+
+    def __init__(self, port: GatePort, pid: int) -> None:
+        self.pid = pid
+        self.port = port
+        self.is_in = False
+        self.is_asking = False
+        self.is_closed = False
+        self.is_over = False
+        self._event = port.runtime.event()
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_closed
+
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        if self.is_closed:
+            raise BackendUnavailable(backend="sim", problem="connection closed")
+        try:
+            return await self.port.request(lambda: self.port.gates.run_on(self, statement, values), deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    async def wait(self, sql: str, until: float) -> None:
+        if self.is_closed:
+            raise OutcomeUnknown(backend="sim", problem="connection closed")
+        if not self.is_asking:
+            self.is_asking = True
+            self._send(int(sql.rpartition("(")[2].rstrip(")")))
+        try:
+            is_answered = await self._event.wait(until)
+        except BaseException:
+            self.close()
+            raise
+        if self.is_closed:
+            raise OutcomeUnknown(backend="sim", problem="connection closed")
+        if is_answered:
+            self.is_asking, self.is_in = False, True
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed, self.is_in = True, False
+            self._event.set()
+            world = self.port.link.process.world
+            world.at(world.now + self.port.link.delay(), self.hang_up)
+
+    def answered(self) -> None:
+        """It is ours; which is read by who waits."""
+        self._event.set()
+
+    def end_soon(self) -> None:
+        """It has ended, and the client sees that some time later, if the news gets through."""
+        world, process = self.port.link.process.world, self.port.link.process
+        if self.port.link.cut_back:
+            return
+        world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self.close)
+
+    def _send(self, key: int) -> None:
+        self._event.clear()
+        link = self.port.link
+        world = link.process.world
+        if link.cut_there or link.happens("lose_request", link.faults.lose_request):
+            self.end_soon()
+        else:
+            arrived = self.port.gates.when_it_answers
+            world.at(link.arrival(), arrived, self.port.gates.wait_at, self, key)
+
+    def reply(self) -> None:
+        """From the server."""
+        link = self.port.link
+        if link.cut_back or link.happens("lose_reply", link.faults.lose_reply):
+            self.end_soon()
+        else:
+            world = link.process.world
+            world.at(world.now + link.delay(), link.process.do, self.answered)
+
+    def hang_up(self) -> None:
+        """The server sees that the client has closed it, unless the network is cut."""
+        link = self.port.link
+        if link.cut_there and not link.process.is_dead:
+            link.process.world.at(link.process.world.now + AGAIN, self.hang_up)
+        else:
+            self.port.gates.when_it_answers(self.port.gates.end_session, self)
+
+
+class GatePort(SimPort):
+    """A port that has gates."""
+
+    def __init__(self, server: AdvisoryServer, link: Link, runtime: SimRuntime, number: int) -> None:
+        super().__init__(server, link, runtime, number)
+        self.gates = server
+        self.runtime = runtime
+        self._idle: list[SimGate] = []
+
+    async def gate(self, *, deadline: float) -> SimGate:
+        while self._idle:
+            gate = self._idle.pop()
+            if gate.is_open:
+                return gate
+        return await self.request(lambda: self.gates.new_session(self), deadline)
+
+    def give_back(self, gate: SimGate) -> None:  # type: ignore[override]  # it is one of ours
+        self._idle.append(gate)
+
+
+class AdvisoryServer(PostgresqlServer):
+    """Locks by `method=advisory`."""
+
+    guarantees = GUARANTEES["advisory"]
+    kinds = ("lock",)
+    cannot = PostgresqlServer.cannot | {"lose_ring"}  # nobody listens
+    backend: Callable[..., Backend] = AdvisoryBackend
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.sessions: list[SimGate] = []
+        self._keepers: dict[int, SimGate] = {}  # key -> who has the gate
+        self._lines: dict[int, list[SimGate]] = {}
+        self._pids = 0
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = GatePort(self, link, runtime, len(self.listeners))
+        self.listeners.append(port)
+        return type(self).backend("sim://postgresql", port, runtime, schema="public")
+
+    # ── sessions and their gates ─────────────────────────────────────────────────────────────────────────────────
+
+    def new_session(self, port: GatePort) -> SimGate:
+        self._pids += 1
+        gate = SimGate(port, self._pids)
+        self.sessions.append(gate)
+        return gate
+
+    def end_session(self, gate: SimGate) -> None:
+        """All that it has and waits for is over."""
+        if gate.is_over:
+            return
+        gate.is_over = True
+        self.sessions.remove(gate)
+        for line in self._lines.values():
+            if gate in line:
+                line.remove(gate)
+        for key in [key for key, keeper in self._keepers.items() if keeper is gate]:
+            self._unlock(key)
+
+    def wait_at(self, gate: SimGate, key: int) -> None:
+        if gate.is_over:
+            gate.end_soon()
+        elif self._try(gate, key):
+            gate.reply()
+        else:
+            self._lines.setdefault(key, []).append(gate)
+
+    def _try(self, gate: SimGate, key: int) -> bool:
+        return self._keepers.setdefault(key, gate) is gate
+
+    def _unlock(self, key: int) -> None:
+        del self._keepers[key]
+        if self._lines.get(key):
+            following = self._lines[key].pop(0)
+            self._keepers[key] = following
+            following.reply()
+
+    def state(self) -> object:
+        keepers = [(key, keeper.pid) for key, keeper in self._keepers.items()]
+        lines = [(key, [gate.pid for gate in line]) for key, line in self._lines.items()]
+        ends = [(gate.pid, gate.is_in, gate.is_asking, gate.is_closed) for gate in self.sessions]
+        return super().state(), keepers, lines, ends
+
+    # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run_on(self, gate: SimGate, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        """On a session of its own."""
+        if gate.is_over:
+            raise OutcomeUnknown(backend="sim", problem="connection reset")
+        if statement is advisory._RETURN:
+            name, nonce, key = values
+            rows = self.tables.free_rows(str(name), str(nonce))
+            if rows and self._keepers.get(int(key or 0)) is gate:
+                self._unlock(int(key or 0))
+            return rows
+        name, nonce, ttl, key, is_gated, stays, agent, info = values
+        gated = bool(is_gated) or self._try(gate, int(key or 0))
+        row = self.tables.pass_(str(name), str(nonce), int(ttl or 0), (str(agent), str(info)), gated=gated)
+        if gated and row[0] != "in" and not (row[0] == "wait" and stays):
+            self._unlock(int(key or 0))
+            gated = False
+        return [(*row, "t" if gated else "f")]
+
+    def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        if statement is advisory._CLEAR:
+            keeper = self._keepers.get(int(values[0] or 0))
+            if keeper is None:
+                return []
+            self.end_session(keeper)
+            keeper.end_soon()
+            return [("t",)]
+        if statement is advisory._CANCEL:
+            for gate in [gate for gate in self.sessions if gate.pid == values[0]]:
+                for line in self._lines.values():
+                    if gate in line:
+                        line.remove(gate)
+            return []
+        return super().run(port, statement, values)
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def restart(self) -> None:
+        super().restart()
+        self._keepers.clear()
+        self._lines.clear()
+        for gate in [*self.sessions]:
+            self.end_session(gate)
+            gate.end_soon()
+
+    def drop(self, process: Process) -> bool:
+        dropped = [gate for gate in self.sessions if gate.port.link.process is process]
+        for gate in dropped:
+            self.end_session(gate)
+            gate.end_soon()
+        return bool(dropped)
+
+    @property
+    def settles(self) -> float:
+        """Until who waits on a connection that has silently ended has looked twice."""
+        return 5.0
+
+    def process_died(self, process: Process) -> None:
+        super().process_died(process)
+        for gate in [gate for gate in self.sessions if gate.port.link.process is process]:
+            self.world.at(self.world.now + AGAIN, gate.hang_up)
