@@ -88,6 +88,8 @@ CAUGHT_BY = {
     "renewal-recreates": {"fair order", "nothing left", "steady progress", "growing fences"},
     "renews-by-the-ttl-only": {"true renewals"},
     "resend-makes-second-lease": {"nothing left", "steady progress", "fair order", "single grants"},
+    "row-gate-is-the-lock": {"mutual exclusion"},
+    "row-waits-for-itself": {"steady progress"},
     "row-renewal-recreates": {"true renewals", "nothing left", "fair order", "steady progress"},
     "row-renewed-blindly": {"true renewals", "mutual exclusion"},
     "semaphore-of-one-more": {"mutual exclusion"},

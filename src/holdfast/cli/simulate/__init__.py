@@ -29,6 +29,7 @@ BACKENDS = (
     "postgresql",
     "postgresql-advisory",
     "mysql",
+    "mysql-row",
     "mysql-version",
     "memcached",
     "etcd",

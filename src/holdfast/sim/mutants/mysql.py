@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.mysql import statements
 from holdfast.backends.mysql.port import Answer, Statement
 from holdfast.backends.mysql.protocol import UniqueBackend, us
+from holdfast.backends.mysql.row import RowBackend
 from holdfast.backends.mysql.version import VersionBackend
 from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.mysql.gates import RowServer
 from holdfast.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
 from holdfast.sim.servers.mysql.tables import Lock, Tables
 
 if TYPE_CHECKING:
+    from holdfast.backends.mysql.plain import State
     from holdfast.backends.mysql.port import MysqlPort, Value
     from holdfast.core.ports import Runtime
+    from holdfast.core.tickets import Ticket
 
 
 def _server(base: type[MysqlServer], tables: type[Tables], **more: Any) -> type[MysqlServer]:
@@ -134,6 +138,23 @@ class WokenKeepsItsLease(Tables):
         return expires
 
 
+# ── method=row ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WaitsForItself(RowBackend):
+    """As it once was: who has a lease without knowing waits at the gate for who waits for that lease."""
+
+    async def _is_own(self, ticket: Ticket, state: State, deadline: float) -> bool:
+        return False
+
+
+class NobodyIsExpelled(RowServer):
+    """A session keeps the gate for as long as it likes."""
+
+    def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        return Answer() if statement.name == "kill" else super().run(statement, values)
+
+
 MYSQL = [
     Mutant(
         name="version-not-compared",
@@ -223,5 +244,26 @@ MYSQL = [
         backend="mysql",
         server=_server(UniqueServer, FenceByClock),
         kinds=frozenset({"step_clock"}),
+    ),
+    Mutant(
+        name="row-gate-is-the-lock",
+        mistake="a locked row is taken for the lock: it ends with its connection, while its holder works on",
+        backend="mysql-row",
+        server=_server(RowServer, TakesBlindly),
+        kinds=frozenset({"drop"}),
+    ),
+    Mutant(
+        name="row-waits-for-itself",
+        mistake="who has a lease without knowing, and lost its gate, waits at the gate for who waits for that lease",
+        backend="mysql-row",
+        server=_server(RowServer, Tables, backend=WaitsForItself),
+        kinds=frozenset({"lose_reply", "drop"}),
+    ),
+    Mutant(
+        name="row-nobody-is-expelled",
+        mistake="a connection that keeps the gate without a lease, as that of a stopped process, keeps all others out",
+        backend="mysql-row",
+        server=NobodyIsExpelled,
+        by_seeds=False,  # in a healed world no process is stopped
     ),
 ]
