@@ -74,5 +74,5 @@ def client_of() -> Iterator[Open]:
 @pytest.fixture
 def crew() -> Iterator[Crew]:
     """Processes with a client each; what they can be told is the same for every store."""
-    with Crew(str(Path(__file__).parents[1] / "sqlite" / "worker.py")) as crew:
+    with Crew(str(Path(__file__).parents[2] / "support" / "worker.py")) as crew:
         yield crew

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 
+import pytest
+
 import holdfast
+from holdfast import BackendError
 from tests.integration.etcd.crowds import taken
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
@@ -51,6 +56,11 @@ class Crowd:
                 eventually(lambda so_far=number: len(self._clients[0].inspect("a").waiters) >= so_far)  # type: ignore[misc]
         eventually(lambda: len(self._clients[0].inspect("a").waiters) == len(self._threads))
 
+    def stand_still(self) -> None:
+        """Until a call of the crowd has got no answer, and its client has turned to hearing anew."""
+        with pytest.raises(BackendError):
+            self._clients[0].lock("b").acquire(timeout=0)
+
     def next_turn(self) -> None:
         count = len(self.inside)
         self._go_on.release()
@@ -71,6 +81,22 @@ def test_many_who_wait_in_one_client_share_a_few_connections(own_server: Server,
 
     lease.release()
     crowd.disperse()
+    assert len(crowd.inside) == 150
+
+
+def test_those_who_wait_hear_again_after_their_server_stood_still(own_server: Server, client_of: Open) -> None:
+    lease = taken(client_of(own_server.url), "a", ttl=60)
+    crowd = Crowd([client_of(own_server.url)], 150)
+    crowd.gather()
+    os.kill(own_server.pid, signal.SIGSTOP)
+    try:
+        crowd.stand_still()
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
+
+    lease.release()
+    crowd.disperse()  # by looking alone it would take longer than they wait
+
     assert len(crowd.inside) == 150
 
 

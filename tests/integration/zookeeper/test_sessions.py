@@ -18,7 +18,7 @@ from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.servers import Server, kazoo
 
 Open = Callable[[str], holdfast.Client]
-WORKER = Path(__file__).parents[1] / "sqlite" / "worker.py"
+WORKER = Path(__file__).parents[2] / "support" / "worker.py"
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """Hearing of changes: all watches of one client on few connections, by a thread or task that comes and goes.
 
 A watch begins at a revision, so nothing is missed, however late it is opened and however often anew. The gateway takes
-all watches of a stream at its beginning; who comes later gets another stream, and when there are several they are put
-together in one:
+the watches of a stream at its beginning; who comes later gets another stream, and when there are many they are put
+together. Nor does it take all of them: what it has not read of a request when it begins to answer, it drops. So a
+stream has few, and what is not confirmed soon is asked for anew.
 
-    followed ──▶ opened, with all others that are new ──▶ a change: the ticket is hinted at
-        ▲                        │ stream lost, refused, or its member gave no answer to a call
+    followed ──▶ opened, with others that are new ──▶ confirmed ──▶ a change: the ticket is hinted at
+        ▲                        │ not confirmed; stream lost, refused, or its member gave no answer to a call
         └──── after a pause ◀────┘
 """
 
@@ -15,7 +16,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.backends.etcd.http import NotHttp, Response
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from holdfast.backends.etcd.wires import Eyes, Wire
     from holdfast.core.ports import Runtime
 
-STREAMS_MAX = 4  # more are put together in one
+WATCHES_MAX = 40  # on one stream, or two more: those of one ticket stay together
+STREAMS_MAX = 4  # more than are needed: then they are put together
+CONFIRMED_MAX = 0.5  # seconds until a watch is there, from when its stream was opened or the last one was confirmed
 IDLE_MAX = 2.0  # seconds without anybody who waits, after which the listener ends
 OPENING_MAX = 3.0  # seconds
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
@@ -62,10 +65,12 @@ class Streams(Protocol):
 class Stream:
     """One connection, and what is watched on it."""
 
-    def __init__(self, wire: Wire, watches: dict[str, Sequence[Watch]]) -> None:
+    def __init__(self, wire: Wire, watches: dict[str, Sequence[Watch]], opened: float) -> None:
         self.wire = wire
-        self.watches = watches  # by nonce
+        self.watches = watches  # by nonce, in the order in which they were asked for
         self.response = Response()
+        self._confirmed = 0  # of all watches, in the same order
+        self._last_confirmed = opened
         self._by_key: dict[str, list[str]] = {}
         self._ranges: list[tuple[str, Watch]] = []
         for nonce, several in watches.items():
@@ -74,6 +79,24 @@ class Stream:
                     self._ranges.append((nonce, watch))
                 else:
                     self._by_key.setdefault(b64(watch.key), []).append(nonce)
+
+    def confirmed(self, now: float) -> None:
+        self._confirmed += 1
+        self._last_confirmed = now
+
+    @property
+    def is_confirmed(self) -> bool:
+        """All of them are there."""
+        return self._confirmed >= sum(map(len, self.watches.values()))
+
+    def heard(self, now: float) -> Iterator[tuple[str, Sequence[Watch]]]:
+        """Those tickets whose watches are there, or can still be expected to be."""
+        can_come = now < self._last_confirmed + CONFIRMED_MAX
+        number = 0
+        for nonce, several in self.watches.items():
+            number += len(several)
+            if number <= self._confirmed or can_come:
+                yield nonce, several
 
     def read(self) -> list[Message]:
         """What has come. Raises one of _ENDED if that is the end."""
@@ -178,7 +201,7 @@ class Listener:
                             logger().warning("cannot watch on %s, so waiters have to poll: %s", self._url, error)
                         self._is_deaf = True
                 if is_well:
-                    until = now + IDLE_MAX / 2
+                    until = now + (IDLE_MAX / 2 if all(stream.is_confirmed for stream in streams) else CONFIRMED_MAX)
                     is_well = await self._hear(streams, bell, until if now >= not_before else min(until, not_before))
                 if not is_well:
                     not_before = self._runtime.now() + pause
@@ -200,17 +223,19 @@ class Listener:
                 wanted.get(nonce) is watches for nonce, watches in stream.watches.items()
             ):
                 self._end(streams, stream)  # or nobody waits for it any more
-        heard = {nonce for stream in streams for nonce, its in stream.watches.items() if wanted.get(nonce) is its}
+        now = self._runtime.now()
+        heard = {nonce for stream in streams for nonce, its in stream.heard(now) if wanted.get(nonce) is its}
         new = {nonce: watches for nonce, watches in wanted.items() if nonce not in heard}
         if not new:
             return
-        together = len(streams) >= STREAMS_MAX
-        watches = wanted if together else new
-        body = b"".join(encoded(watch_request(watch)) for several in watches.values() for watch in several)
-        stream = Stream(await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX), watches)
-        for old in list(streams) if together else ():
-            self._end(streams, old)
-        streams.append(stream)
+        if len(streams) >= STREAMS_MAX + len(list(_in_parts(wanted))):
+            for old in list(streams):
+                self._end(streams, old)
+            new = wanted
+        for watches in _in_parts(new):
+            body = b"".join(encoded(watch_request(watch)) for several in watches.values() for watch in several)
+            wire = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
+            streams.append(Stream(wire, watches, self._runtime.now()))
 
     async def _hear(self, streams: list[Stream], bell: _Bell, until: float) -> bool:
         """Pass on what comes; False if a stream has ended."""
@@ -247,6 +272,8 @@ class Listener:
                 self._wake(nonce)
             self._end(streams, stream)
             return
+        if result.get("created"):
+            stream.confirmed(self._runtime.now())
         for event in result.get("events", ()):
             for nonce in stream.meant(event):
                 self._wake(nonce)
@@ -272,6 +299,20 @@ class Listener:
             self._bell = None
         for end in bell:
             end.close()
+
+
+def _in_parts(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:
+    """Each for one stream."""
+    part: dict[str, Sequence[Watch]] = {}
+    number = 0
+    for nonce, several in watches.items():
+        part[nonce] = several
+        number += len(several)
+        if number >= WATCHES_MAX:
+            yield part
+            part, number = {}, 0
+    if part:
+        yield part
 
 
 def _are_same(old: Sequence[Watch], new: Sequence[Watch]) -> bool:
