@@ -85,10 +85,12 @@ sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each
 	@for search in "--seeds 3000 $(ARGS)" --exhaustive --cancels; do \
 		$(BIN)/holdfast simulate --backend redlock $$search || exit; \
 	done
-	@for backend in redis-setnx redis-getset postgresql-advisory memcached etcd etcd-key zookeeper; do \
+	@for backend in redis-setnx redis-getset postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper; do \
 		$(BIN)/holdfast simulate --backend $$backend --seeds 10000 $(ARGS) || exit; \
 	done
-	@$(BIN)/holdfast simulate --backend postgresql-advisory --cancels
+	@for backend in postgresql-advisory mysql mysql-version; do \
+		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
+	done
 
 bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for two minutes
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench

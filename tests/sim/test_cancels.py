@@ -14,7 +14,8 @@ CALLS = {"acquire, free", "acquire, busy", "acquire, time up", "release", "renew
 
 
 @pytest.mark.parametrize(
-    "backend", ["memory", "sqlite", "redis", "redlock", "memcached", "zookeeper", "postgresql", "postgresql-advisory"]
+    "backend",
+    ["memory", "sqlite", "redis", "redlock", "memcached", "zookeeper", "postgresql", "postgresql-advisory", "mysql"],
 )
 def test_no_call_leaves_anything_behind_wherever_it_is_cancelled(backend: str) -> None:
     tried: Counter[str] = Counter()

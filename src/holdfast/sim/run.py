@@ -22,6 +22,8 @@ from holdfast.sim.resource import Resource
 from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.memory import MemoryServer
+from holdfast.sim.servers.mysql.gates import RowServer
+from holdfast.sim.servers.mysql.server import UniqueServer, VersionServer
 from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
@@ -47,6 +49,9 @@ SERVERS: Mapping[str, type[Server]] = {
     "redlock": RedlockServer,
     "postgresql": PostgresqlServer,
     "postgresql-advisory": AdvisoryServer,
+    "mysql": UniqueServer,
+    "mysql-row": RowServer,
+    "mysql-version": VersionServer,
     "memcached": MemcachedServer,
     "etcd": EtcdServer,
     "etcd-key": EtcdKeyServer,

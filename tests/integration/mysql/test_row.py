@@ -169,6 +169,26 @@ def test_who_is_stopped_at_the_gate_before_it_has_a_lease_is_sent_away(
         lease.release()
 
 
+def test_who_is_stopped_in_line_and_then_gets_the_gate_is_sent_away(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    held = client.lock("a", ttl=60).acquire(timeout=0)
+    assert held is not None
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, url], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            eventually(lambda: at_the_gate(server, database) == 1)
+            os.kill(process.pid, signal.SIGSTOP)
+            held.release()
+
+            lease = client.lock("a").acquire(timeout=20)
+
+            assert lease is not None
+            lease.release()
+        finally:
+            process.kill()
+
+
 def test_a_broken_lock_is_free_at_once(url: str, client_of: Open) -> None:
     holder, operator = client_of(url), client_of(url)
     lease = holder.lock("a", ttl=60, on_lost="event", renew=False).acquire(timeout=0)

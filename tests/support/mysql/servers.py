@@ -93,7 +93,7 @@ class Server:
             subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
             return
         command = [_found("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
-        command += ["--skip-test-db", f"--datadir={self.folder / 'data'}"]
+        command += ["--skip-test-db", f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
         subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
 
     def start(self, *options: str) -> None:
@@ -104,6 +104,7 @@ class Server:
             self._mysqld or _found("mariadbd"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",  # in one that others share, each server that starts removes their tables
             f"--port={self.port}",
         ]
         command += ["--bind-address=127.0.0.1", f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}"]

@@ -13,6 +13,7 @@ from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.core.engine import IO_TIMEOUT
 from holdfast.errors import BackendError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 IDLE_MAX = 4  # connections that are kept for the next gate
 POLL = 0.05  # seconds, at most, between attempts where less than a second is left: the server waits whole ones
-_GRACE = 2.0  # seconds that an answer may come late, after the server's own wait
+_GRACE = 1.0  # seconds that an answer may come late, after the server's own wait
 
 # Of their own: kept open, in a transaction, for as long as somebody is in.
 _SETTINGS = (
@@ -75,7 +76,7 @@ class Gates:
 
     async def wait(self, key: bytes, nonce: str, until: float) -> None:
         """Lock the gate as soon as it is ours to lock, or give up at `until`. Errors as `enter`."""
-        session = await self._session(key, nonce, until + _GRACE)
+        session = await self._session(key, nonce, self._soon(until + _GRACE))
         while (left := until - self._runtime.now()) > 0 and not session.is_in:
             if not await self._lock(session, key, nonce, int(left), until + _GRACE) and left < 1:
                 await self._runtime.sleep(min(left, POLL * (0.5 + self._runtime.jitter() / 2)))
@@ -190,22 +191,26 @@ class Gates:
                 raise answers.not_connected(self._url, "this ticket has left")
             session.is_busy = True
         try:
+            # One request: who is stopped meanwhile is known by name once it has the gate. The nonce is for those who
+            # look at what is not committed: it never is.
+            mark = f"UPDATE holdfast_gates SET nonce = {literal(nonce)} WHERE id = {literal(key)}"  # noqa: S608
             try:
                 select = f"{begin}START TRANSACTION; {_SELECT.format(literal(key))}{how}"
-                rows = await self._ask(session, select, deadline)
+                rows = await self._ask(session, f"{select}; {mark}", deadline)
             except OnceMore:
-                await self._ask(session, "ROLLBACK", deadline)
+                await self._ask(session, "ROLLBACK", self._soon(deadline))
                 return False
             if not rows:  # removed, by hand: it is built again by who comes next
                 session.wire.close()
                 raise answers.not_connected(self._url, "the row that is the lock's gate was removed")
-            # For those who look at what is not committed: it never is.
-            mark = f"UPDATE holdfast_gates SET nonce = {literal(nonce)} WHERE id = {literal(key)}"  # noqa: S608
-            await self._ask(session, mark, deadline)
             session.is_in = True
         finally:
             session.is_busy = False
         return True
+
+    def _soon(self, deadline: float) -> float:
+        """For what the server does at once: no answer is none after a while, however long we are ready to wait."""
+        return min(deadline, self._runtime.now() + IO_TIMEOUT)
 
     async def _ask(self, session: Session, sql: str, deadline: float) -> list[tuple[str | None, ...]]:
         try:

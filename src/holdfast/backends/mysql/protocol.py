@@ -109,6 +109,7 @@ class UniqueBackend:
         self._wakeups = Wakeups(runtime)
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
         self._turns: dict[str, Turn] = {}  # of tickets that wait
+        self._leaving: set[str] = set()  # tickets that have tried to leave
 
     @property
     def guarantees(self) -> Guarantees:
@@ -203,13 +204,16 @@ class UniqueBackend:
         key, nonce = lock_id(ticket.name), ticket.nonce
         is_unheard = nonce in self._unheard
         was_in = False
-        if ticket.exclusive and not is_unheard and nonce not in self._turns:
+        # Who has to try again has no time to lose: to leave is one statement, which does it all, also if unanswered.
+        if ticket.exclusive and not is_unheard and nonce not in self._turns and nonce not in self._leaving:
+            self._leaving.add(nonce)
             was_in = bool((await self._port.ask(GIVE_BACK, (key, nonce), deadline=deadline)).changed)
         if not was_in:
             answer = await self._port.ask(LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
             was_in = answer.rows[0][0] == "1"
         self._stop(nonce)
         self._unheard.discard(nonce)
+        self._leaving.discard(nonce)
         return was_in
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:

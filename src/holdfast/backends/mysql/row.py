@@ -23,6 +23,7 @@ from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, Ticket, Waiti
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from holdfast.backends.mysql.plain import State
     from holdfast.core.ports import Runtime
 
 WAIT_MAX = 60.0  # seconds in the server's own queue, until its back is left for its end
@@ -94,15 +95,19 @@ class RowBackend(PlainBackend):
         state = await self._state(ticket.name, deadline)
         if state is not None and state.is_held:
             self._unexplained.pop(ticket.nonce, None)
-            return Waiting(min(WAIT_MAX, state.remaining), who(state.info))
+            if await self._is_own(ticket, state, deadline):
+                return Waiting(LOOK_AGAIN)
+            # An enter that had no answer may still come, and take the lock for us while we wait here.
+            longest = LOOK_AGAIN if ticket.nonce in self._unheard else WAIT_MAX
+            return Waiting(min(longest, state.remaining), who(state.info))
         holder = await self._gates.holder(key, deadline=deadline)
         if holder is None:
-            return Waiting(0.0)  # just gone
+            return Waiting(_UNEXPLAINED_LOOK)  # just gone; or somebody has locked the row by hand
         seen, since = self._unexplained.get(ticket.nonce, ("", 0.0))
         now = self._runtime.now()
         if state is not None and state.nonce == holder:
             await self._gates.expel(holder, deadline=deadline)  # it has run out
-            return Waiting(0.0, who(state.info))
+            return Waiting(_UNEXPLAINED_LOOK, who(state.info))
         if seen != holder:
             self._unexplained[ticket.nonce] = (holder, now)
         elif (
@@ -110,6 +115,13 @@ class RowBackend(PlainBackend):
         ):  # just before its lease, or just after: that takes no time, unless it stands
             await self._gates.expel(holder, deadline=deadline)
         return Waiting(_UNEXPLAINED_LOOK)
+
+    async def _is_own(self, ticket: Ticket, state: State, deadline: float) -> bool:
+        """The lease is our own, of an enter that had no answer. Who has the gate waits for it: so it is given back."""
+        if state.nonce != ticket.nonce:
+            return False
+        await self._port.ask(GIVE_BACK, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
+        return True
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         if self._gates.is_in(ticket.nonce):

@@ -1,0 +1,269 @@
+"""The mysql protocols with one bug each: what people get wrong with rows as locks, and with versions of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.mysql import statements
+from holdfast.backends.mysql.port import Answer, Statement
+from holdfast.backends.mysql.protocol import UniqueBackend, us
+from holdfast.backends.mysql.row import RowBackend
+from holdfast.backends.mysql.version import VersionBackend
+from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.servers.mysql.gates import RowServer
+from holdfast.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
+from holdfast.sim.servers.mysql.tables import Lock, Tables
+
+if TYPE_CHECKING:
+    from holdfast.backends.mysql.plain import State
+    from holdfast.backends.mysql.port import MysqlPort, Value
+    from holdfast.core.ports import Runtime
+    from holdfast.core.tickets import Ticket
+
+
+def _server(base: type[MysqlServer], tables: type[Tables], **more: Any) -> type[MysqlServer]:
+    return type("Mutated", (base,), {"tables_type": tables, **more})
+
+
+class _Port:
+    """A port that asks otherwise."""
+
+    def __init__(self, port: MysqlPort, runtime: Runtime) -> None:
+        self._port = port
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+
+def _asking(backend: Callable[..., Any], port_type: type[_Port]) -> Callable[..., Any]:
+    def open_backend(url: str, port: MysqlPort, runtime: Runtime) -> Any:
+        return backend(url, port_type(port, runtime), runtime)
+
+    return open_backend
+
+
+# ── of both methods ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FreesBlindly(Tables):
+    def is_holder(self, lock: Lock, nonce: str) -> bool:
+        return lock.nonce is not None
+
+
+class FenceByClock(Tables):
+    def draw(self, lock: Lock, now: int) -> int:
+        return now
+
+
+class _ClientTime(_Port):
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        return await self._port.ask(statement, (*values, us(self._runtime.wall())), deadline=deadline)
+
+
+class ClientClock(Tables):
+    def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        *others, now = values
+        clock, self.clock = self.clock, lambda: now if isinstance(now, int) else 0
+        try:
+            return super().run(statement, others)
+        finally:
+            self.clock = clock
+
+
+# ── method=version ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CheckThenSet(Tables):
+    def swap_answer(  # noqa: PLR0917  (as the real one)
+        self, key: bytes, nonce: str, version: int, ttl: int, agent: str, info: str
+    ) -> Answer:
+        lock = self.locks.get(key)
+        return Answer() if lock is None else self._hold(lock, nonce, self.clock(), ttl, "version", agent, info)
+
+
+class AnyVersion(Tables):
+    def is_as_it_was(self, lock: Lock, version: int) -> bool:
+        return True
+
+
+class NothingIsOutdated(Tables):
+    def outdate_answer(self, key: bytes, nonce: str) -> Answer:
+        return Answer()
+
+
+# ── method=unique ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _LooksFirst(_Port):
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        if statement is statements.TAKE:
+            found = await self._port.ask(statements.STATE, values[:1], deadline=deadline)
+            for _, _, nonce, remaining, _, has_tickets in found.rows:
+                if has_tickets == "1" or (nonce is not None and int(remaining or 0) > 0):
+                    return Answer()
+        return await self._port.ask(statement, values, deadline=deadline)
+
+
+class TakesBlindly(Tables):
+    def is_free(self, lock: Lock, now: int) -> bool:
+        return True
+
+
+class TakesPastTheLine(Tables):
+    def is_free(self, lock: Lock, now: int) -> bool:
+        return lock.nonce is None or lock.expires <= now
+
+
+class NobodyIsRemembered(Tables):
+    def remember(self, key: bytes, name: str, nonce: str, now: int) -> None:
+        pass
+
+
+class NothingRunsOut(Tables):
+    def has_run_out(self, expires: int, now: int) -> bool:
+        return False
+
+
+class ReapsByNumber(Tables):
+    """As if nobody could hold a lock for three seconds."""
+
+    def is_idle(self, lock: Lock, now: int) -> bool:
+        return lock.drawn < now - us(3.0)
+
+
+class WokenKeepsItsLease(Tables):
+    def woken(self, expires: int, now: int) -> int:
+        return expires
+
+
+# ── method=row ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WaitsForItself(RowBackend):
+    """As it once was: who has a lease without knowing waits at the gate for who waits for that lease."""
+
+    async def _is_own(self, ticket: Ticket, state: State, deadline: float) -> bool:
+        return False
+
+
+class NobodyIsExpelled(RowServer):
+    """A session keeps the gate for as long as it likes."""
+
+    def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        return Answer() if statement.name == "kill" else super().run(statement, values)
+
+
+MYSQL = [
+    Mutant(
+        name="version-not-compared",
+        mistake="the state is read in one step and written in another, which does not look whether it is still that",
+        backend="mysql-version",
+        server=_server(VersionServer, CheckThenSet),
+    ),
+    Mutant(
+        name="version-of-any-age",
+        mistake="a lock that is free is taken, however long ago that was decided, and by whom",
+        backend="mysql-version",
+        server=_server(VersionServer, AnyVersion),
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="version-freed-blindly",
+        mistake="a release empties the lock's row, whoever's it is",
+        backend="mysql-version",
+        server=_server(VersionServer, FreesBlindly),
+    ),
+    Mutant(
+        name="version-by-client-clock",
+        mistake="the client's clock is sent along, and the lock goes by it",
+        backend="mysql-version",
+        server=_server(VersionServer, ClientClock, backend=_asking(VersionBackend, _ClientTime)),
+    ),
+    Mutant(
+        name="version-never-outdated",
+        mistake="who leaves draws no new version: an enter of its own that comes later takes the lock for nobody",
+        backend="mysql-version",
+        server=_server(VersionServer, NothingIsOutdated),
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="version-is-the-clock",
+        mistake="the version is the server's clock, and the last one does not count",
+        backend="mysql-version",
+        server=_server(VersionServer, FenceByClock),
+        kinds=frozenset({"step_clock"}),
+    ),
+    Mutant(
+        name="unique-check-then-insert",
+        mistake="whether the lock is free is looked at in one statement, and it is taken in another",
+        backend="mysql",
+        server=_server(UniqueServer, TakesBlindly, backend=_asking(UniqueBackend, _LooksFirst)),
+    ),
+    Mutant(
+        name="unique-takes-past-the-line",
+        mistake="a lock without an exclusive holder is taken although others share it, or wait for it",
+        backend="mysql",
+        server=_server(UniqueServer, TakesPastTheLine),
+    ),
+    Mutant(
+        name="unique-freed-blindly",
+        mistake="a release empties the lock's row, whoever's it is",
+        backend="mysql",
+        server=_server(UniqueServer, FreesBlindly),
+    ),
+    Mutant(
+        name="unique-by-client-clock",
+        mistake="the client's clock is sent along, and the tables go by it",
+        backend="mysql",
+        server=_server(UniqueServer, ClientClock, backend=_asking(UniqueBackend, _ClientTime)),
+    ),
+    Mutant(
+        name="unique-nobody-is-remembered",
+        mistake="nobody remembers who left: an enter that comes after its own leave takes the lock for nobody",
+        backend="mysql",
+        server=_server(UniqueServer, NobodyIsRemembered),
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="unique-nothing-runs-out",
+        mistake="rows of the dead stay for ever",
+        backend="mysql",
+        server=_server(UniqueServer, NothingRunsOut),
+    ),
+    Mutant(
+        name="unique-reaps-by-number",
+        mistake="the reaper goes by when a lock was last taken, and removes leases that are alive",
+        backend="mysql",
+        server=_server(UniqueServer, ReapsByNumber),
+    ),
+    Mutant(
+        name="unique-fence-by-clock",
+        mistake="the fence is the server's clock, and the last one does not count",
+        backend="mysql",
+        server=_server(UniqueServer, FenceByClock),
+        kinds=frozenset({"step_clock"}),
+    ),
+    Mutant(
+        name="row-gate-is-the-lock",
+        mistake="a locked row is taken for the lock: it ends with its connection, while its holder works on",
+        backend="mysql-row",
+        server=_server(RowServer, TakesBlindly),
+        kinds=frozenset({"drop"}),
+    ),
+    Mutant(
+        name="row-waits-for-itself",
+        mistake="who has a lease without knowing, and lost its gate, waits at the gate for who waits for that lease",
+        backend="mysql-row",
+        server=_server(RowServer, Tables, backend=WaitsForItself),
+        kinds=frozenset({"lose_reply", "drop"}),
+    ),
+    Mutant(
+        name="row-nobody-is-expelled",
+        mistake="a connection that keeps the gate without a lease, as that of a stopped process, keeps all others out",
+        backend="mysql-row",
+        server=NobodyIsExpelled,
+        by_seeds=False,  # in a healed world no process is stopped
+    ),
+]

@@ -1,0 +1,322 @@
+"""What method=row needs besides the tables: sessions that lock a row, wait for it, and end at either end.
+
+The gates that ship speak here, in their own SQL, on connections of which the server sees the end when the client has
+closed them, and the client some time after the server has: in a network that is cut, once it is whole again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.backends.mysql.answers import OnceMore
+from holdfast.backends.mysql.gates import Gates
+from holdfast.backends.mysql.port import Answer
+from holdfast.backends.mysql.protocol import GUARANTEES
+from holdfast.backends.mysql.row import RowBackend
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.sim.servers.mysql.port import SimPort
+from holdfast.sim.servers.mysql.server import MysqlServer
+from holdfast.sim.servers.subscriptions import NOTICED_MAX
+
+if TYPE_CHECKING:
+    from holdfast.backends.mysql.port import Statement, Value
+    from holdfast.core.ports import Backend
+    from holdfast.sim.network import Link
+    from holdfast.sim.process import Process
+    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.runtime import SimRuntime
+    from holdfast.sim.world import World
+
+T = TypeVar("T")
+
+AGAIN = 1.0  # seconds between attempts to get something through a network that is cut
+_WAIT = re.compile(r"innodb_lock_wait_timeout = (\d+); ")
+_HEX = re.compile(r"x'([0-9a-f]*)'")
+_NONCE = re.compile(r"SET nonce = '([0-9a-z]+)'")
+_MARK = b"holdfast:"
+
+
+class SimWire:
+    """A connection of its own, seen from both ends: `is_over` at the server, `is_open` and `is_dead` at the client."""
+
+    def __init__(self, port: RowPort, number: int) -> None:
+        self.number = number
+        self.port = port
+        self.is_over = False
+        self.is_open = True
+        self._is_dead = False
+        self._event = port.runtime.event()
+        self._answer: Answer | OnceMore | None = None
+
+    def is_dead(self) -> bool:
+        return self._is_dead or not self.is_open
+
+    async def ask(self, sql: str, deadline: float) -> Answer:
+        if not self.is_open:
+            raise BackendUnavailable(backend="sim", problem="the connection is closed")
+        try:
+            seconds = _WAIT.search(sql)
+            if seconds is not None:
+                return await self._wait(sql, int(seconds[1]), deadline)
+            return await self.port.request(lambda: self.port.gates.say(self, sql), deadline)
+        except OnceMore:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    async def _wait(self, sql: str, seconds: int, deadline: float) -> Answer:
+        """What may take long: the answer comes by itself."""
+        self._answer = None
+        self._event.clear()
+        self._send(sql, seconds)
+        await self._event.wait(deadline)
+        if self._answer is None:
+            raise OutcomeUnknown(backend="sim", problem="no answer in time")
+        if isinstance(self._answer, OnceMore):
+            raise self._answer
+        return self._answer
+
+    def _send(self, sql: str, seconds: int) -> None:
+        """What is lost is sent again by TCP, unless one of the two has gone."""
+        gates, link = self.port.gates, self.port.link
+        world = link.process.world
+        if not self.is_open or link.process.is_dead:
+            return
+        if link.cut_there or link.happens("lose_request", link.faults.lose_request):
+            world.at(world.now + AGAIN, self._send, sql, seconds)
+        else:
+            world.at(link.arrival(), gates.when_it_answers, gates.say_long, self, sql, seconds)
+
+    def reply(self, answer: Answer | OnceMore) -> None:
+        """From the server. Likewise."""
+        link = self.port.link
+        world = link.process.world
+        if self.is_over or link.process.is_dead:
+            return
+        if link.cut_back or link.happens("lose_reply", link.faults.lose_reply):
+            world.at(world.now + AGAIN, self.reply, answer)
+        else:
+            world.at(world.now + link.delay(), link.process.do, self._hear, answer)
+
+    def _hear(self, answer: Answer | OnceMore) -> None:
+        if self.is_open:
+            self._answer = answer
+            self._event.set()
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._event.set()
+            world = self.port.link.process.world
+            world.at(world.now + self.port.link.delay(), self.hang_up)
+
+    def hang_up(self) -> None:
+        """The server sees that the client has closed it."""
+        link, gates = self.port.link, self.port.gates
+        if link.cut_there and not link.process.is_dead:
+            link.process.world.at(link.process.world.now + AGAIN, self.hang_up)
+        else:
+            gates.when_it_answers(gates.end_session, self)
+
+    def end_soon(self) -> None:
+        """It has ended, and the client sees that some time later."""
+        link = self.port.link
+        world = link.process.world
+        later = AGAIN if link.cut_back else world.choices.between(0.0, NOTICED_MAX)
+        world.at(world.now + later, self.end_soon if link.cut_back else self._tell)
+
+    def _tell(self) -> None:
+        self.port.link.process.do(self._ended)
+
+    def _ended(self) -> None:
+        self._is_dead = True
+        self._event.set()
+
+
+class RowPort(SimPort):
+    """A port that has connections to give away."""
+
+    def __init__(self, server: RowServer, link: Link, runtime: SimRuntime) -> None:
+        super().__init__(server, link)
+        self.gates = server
+        self.runtime = runtime
+
+    async def open(self, deadline: float) -> SimWire:
+        try:
+            return await self.request(lambda: self.gates.new_session(self), deadline)
+        except OutcomeUnknown as error:
+            raise BackendUnavailable(backend="sim", problem=error.problem) from error
+
+
+class Gate:
+    """A row of holdfast_gates."""
+
+    def __init__(self) -> None:
+        self.keeper: SimWire | None = None
+        self.nonce: str | None = None  # which the keeper has written, and not committed
+        self.line: list[tuple[SimWire, str]] = []  # who waits, and what it said
+
+
+class RowServer(MysqlServer):
+    """Locks by `method=row`."""
+
+    guarantees = GUARANTEES["row"]
+    lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
+    cannot = frozenset({"duplicate", "lose_ring"})
+    kinds = ("lock",)
+    gates_type: Callable[..., Any] = Gates
+    backend: Callable[..., Any] = RowBackend
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.gates: dict[bytes, Gate] = {}
+        self.sessions: dict[int, SimWire] = {}
+        self.marks: dict[bytes, SimWire] = {}
+        self._sessions = 0
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = RowPort(self, link, runtime)
+        url = "sim://mysql"
+        gates = type(self).gates_type(port, runtime, url)
+        backend: Backend = type(self).backend(url, port, gates, runtime)
+        return backend
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def new_session(self, port: RowPort) -> SimWire:
+        self._sessions += 1
+        wire = self.sessions[self._sessions] = SimWire(port, self._sessions)
+        return wire
+
+    def end_session(self, wire: SimWire) -> None:
+        """All that it has locked and waits for is over."""
+        if wire.is_over:
+            return
+        wire.is_over = True
+        del self.sessions[wire.number]
+        self.marks = {mark: keeper for mark, keeper in self.marks.items() if keeper is not wire}
+        for gate in self.gates.values():
+            gate.line = [(waiting, sql) for waiting, sql in gate.line if waiting is not wire]
+        self._roll_back(wire)
+
+    def say(self, wire: SimWire, sql: str) -> Answer:
+        """On a session of its own."""
+        if wire.is_over:
+            raise OutcomeUnknown(backend="sim", problem="connection reset")
+        if "FOR UPDATE NOWAIT" in sql:
+            key = _bytes(sql)
+            if key in self.gates and self.gates[key].keeper not in {None, wire}:
+                raise OnceMore("NOWAIT")
+            return self._lock(wire, sql)
+        if sql.startswith("SELECT GET_LOCK"):
+            keeper = self.marks.setdefault(_bytes(sql), wire)
+            return Answer(rows=[("1" if keeper is wire else "0",)])
+        if sql.startswith("ROLLBACK"):
+            self._roll_back(wire)
+            if "RELEASE_LOCK" in sql and self.marks.get(_bytes(sql)) is wire:
+                del self.marks[_bytes(sql)]
+            return Answer()
+        if sql == "DO 0" or sql.startswith("SET SESSION wait_timeout"):
+            return Answer()
+        raise AssertionError(f"nobody knows what to answer to {sql}")
+
+    def say_long(self, wire: SimWire, sql: str, seconds: int) -> None:
+        """Lock a gate, within that many seconds."""
+        if wire.is_over:
+            wire.end_soon()
+            return
+        gate = self.gates.get(_bytes(sql))
+        if gate is None or gate.keeper in {None, wire}:
+            wire.reply(self._lock(wire, sql))
+        else:
+            gate.line.append((wire, sql))
+            self.world.at(self.world.now + seconds, self.when_it_answers, self._give_up, wire, gate, sql)
+
+    def _give_up(self, wire: SimWire, gate: Gate, sql: str) -> None:
+        if (wire, sql) in gate.line:
+            gate.line.remove((wire, sql))
+            wire.reply(OnceMore("lock wait timeout"))
+
+    def _lock(self, wire: SimWire, sql: str) -> Answer:
+        gate = self.gates.get(_bytes(sql))
+        if gate is None:
+            return Answer()
+        gate.keeper = wire
+        if (nonce := _NONCE.search(sql)) is not None:
+            gate.nonce = nonce[1]
+        return Answer(rows=[("id",)])
+
+    def _roll_back(self, wire: SimWire) -> None:
+        for gate in self.gates.values():
+            if gate.keeper is wire:
+                gate.keeper = gate.nonce = None
+                if gate.line:
+                    following, sql = gate.line.pop(0)
+                    following.reply(self._lock(following, sql))
+
+    # ── what anybody asks ────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        value = values[0]
+        key = value if isinstance(value, bytes) else str(value).encode()
+        match statement.name:
+            case "gate":
+                return Answer(rows=[("1",)] if key in self.gates else [])
+            case "build_gate":
+                self.gates.setdefault(key, Gate())
+                return Answer()
+            case "in_gate":
+                return Answer(rows=[(self.gates[key].nonce,)] if key in self.gates else [])
+            case "marked":
+                keeper = self.marks.get(key)
+                return Answer(rows=[(None if keeper is None else str(keeper.number),)])
+            case "kill":
+                wire = self.sessions.get(int(key))
+                if wire is not None:
+                    self._end([wire])
+                return Answer()
+            case _:
+                return super().run(statement, values)
+
+    def state(self) -> object:
+        gates = [
+            (key, gate.keeper and gate.keeper.number, gate.nonce, [wire.number for wire, _ in gate.line])
+            for key, gate in self.gates.items()
+        ]
+        marks = [(mark, wire.number) for mark, wire in self.marks.items()]
+        return super().state(), gates, marks, list(self.sessions)
+
+    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+
+    def restart(self) -> None:
+        super().restart()
+        for gate in self.gates.values():
+            gate.line.clear()
+        self._end([*self.sessions.values()])
+
+    def lose_data(self) -> None:
+        super().lose_data()
+        self.gates.clear()
+
+    def drop(self, process: Process) -> bool:
+        return self._end([wire for wire in self.sessions.values() if wire.port.link.process is process])
+
+    def process_died(self, process: Process) -> None:
+        for wire in self.sessions.values():
+            if wire.port.link.process is process:
+                self.world.at(self.world.now + wire.port.link.delay(), wire.hang_up)
+
+    def _end(self, wires: Sequence[SimWire]) -> bool:
+        for wire in wires:
+            self.end_session(wire)
+            wire.end_soon()
+        return bool(wires)
+
+
+def _bytes(sql: str) -> bytes:
+    """The value that is a gate, or a mark."""
+    (value, *_) = _HEX.findall(sql)
+    return bytes.fromhex(value)

@@ -1,0 +1,434 @@
+"""The two tables and every step on them, to be read beside schema.sql, statements.py and version.py.
+
+A step is done all at once here: on the server, whoever takes a step on a lock has locked the lock's row first. So what
+depends on how InnoDB locks rows, such as looking at the clock again once a row was got, is not in it.
+
+NULL is None, and every comparison with it is false; answers are text, as they come from the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.mysql.port import Answer
+from holdfast.backends.mysql.protocol import us
+from holdfast.backends.mysql.schema import FENCE_IDLE, REAP_ROWS, WOKEN
+from holdfast.core.tickets import WAITER_LEASE
+
+if TYPE_CHECKING:
+    from holdfast.backends.mysql.port import Statement, Value
+
+WAITER_US, WOKEN_US = us(WAITER_LEASE), us(WOKEN)
+_A_BIT_LATER = us(10.0)
+
+
+@dataclass(slots=True)
+class Lock:
+    """A row of holdfast_locks."""
+
+    id: bytes
+    name: str
+    method: str
+    drawn: int
+    tickets: bool = False
+    nonce: str | None = None
+    fence: int = 0
+    expires: int = 0
+    since: int = 0
+    agent: str = ""
+    info: str | None = None
+    departed: tuple[str, ...] | None = None
+    departed_until: int = 0
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A row of holdfast_tickets."""
+
+    id: bytes
+    number: int
+    name: str
+    nonce: str
+    fence: int | None
+    exclusive: bool
+    limit: int | None
+    expires: int
+    since: int
+    agent: str
+    info: str
+
+
+class Tables:
+    """One database. A row's key is its id, and for a ticket its number too."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.locks: dict[bytes, Lock] = {}
+        self.tickets: list[Ticket] = []
+        self.fence_idle = us(FENCE_IDLE)
+
+    def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        """What the server would answer."""
+        step: Callable[..., Answer] = getattr(self, statement.name + "_answer")
+        return step(*values)
+
+    def snapshot(self) -> tuple[dict[bytes, Lock], list[Ticket]]:
+        return {key: replace(lock) for key, lock in self.locks.items()}, [replace(one) for one in self.tickets]
+
+    def restore(self, snapshot: tuple[dict[bytes, Lock], list[Ticket]]) -> None:
+        locks, tickets = snapshot
+        self.locks = {key: replace(lock) for key, lock in locks.items()}
+        self.tickets = [replace(ticket) for ticket in tickets]
+
+    # ── the statements of version.py ─────────────────────────────────────────────────────────────────────────────
+
+    def create_answer(self, key: bytes, name: str) -> Answer:
+        if key in self.locks:
+            return Answer()
+        self.locks[key] = Lock(key, name, "version", self.clock())
+        return Answer(1)
+
+    def swap_answer(  # noqa: PLR0917  (what the statement takes, in its order)
+        self, key: bytes, nonce: str, version: int, ttl: int, agent: str, info: str
+    ) -> Answer:
+        now = self.clock()
+        lock = self.locks.get(key)
+        if lock is None or not self.is_as_it_was(lock, version):
+            return Answer()
+        if lock.nonce not in {None, nonce} and lock.expires > now:
+            return Answer()
+        return self._hold(lock, nonce, now, ttl, "version", agent, info)
+
+    def is_as_it_was(self, lock: Lock, version: int) -> bool:
+        return lock.drawn == version
+
+    def swap_back_answer(self, key: bytes, nonce: str) -> Answer:
+        now = self.clock()
+        lock = self.locks.get(key)
+        if lock is None or not self.is_holder(lock, nonce) or lock.expires <= now:
+            return Answer()
+        lock.drawn, lock.nonce = self.draw(lock, now), None
+        return Answer(1, lock.drawn)
+
+    def is_holder(self, lock: Lock, nonce: str) -> bool:
+        return lock.nonce == nonce
+
+    def outdate_answer(self, key: bytes, nonce: str) -> Answer:
+        lock = self.locks.get(key)
+        if lock is None:
+            return Answer()
+        lock.drawn = self.draw(lock, self.clock())
+        if lock.nonce == nonce:
+            lock.nonce = None
+        return Answer(1)
+
+    # ── those of statements.py ───────────────────────────────────────────────────────────────────────────────────
+
+    def take_answer(  # noqa: PLR0917  (what the statement takes, in its order)
+        self, key: bytes, name: str, nonce: str, ttl: int, agent: str, info: str, method: str
+    ) -> Answer:
+        now = self.clock()
+        lock = self.locks.get(key)
+        if lock is None:
+            lock = self.locks[key] = Lock(key, name, method, now)
+            lock.nonce, lock.fence, lock.expires, lock.since, lock.agent, lock.info = (
+                *(nonce, now, now + ttl),
+                *(now, agent, info),
+            )
+            return Answer(1, now)
+        if self.is_free(lock, now) or lock.nonce == nonce:
+            held = self._hold(lock, nonce, now, ttl, method, agent, info)
+            return Answer(2, held.number)
+        return Answer()
+
+    def is_free(self, lock: Lock, now: int) -> bool:
+        """Nobody holds it, nobody waits, and nobody is remembered to have left."""
+        return (lock.nonce is None or lock.expires <= now) and not lock.tickets and lock.departed_until <= now
+
+    def give_back_answer(self, key: bytes, nonce: str) -> Answer:
+        lock = self.locks.get(key)
+        if lock is None or not self.is_holder(lock, nonce) or lock.tickets or lock.expires <= self.clock():
+            return Answer()
+        lock.nonce = None
+        return Answer(1)
+
+    def renew_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...], ttl: int) -> Answer:
+        now = self.clock()
+        end = now + ttl
+        theirs: list[Lock | Ticket] = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
+        theirs += [one for one in self.tickets if one.id in keys and one.nonce in nonces and one.fence is not None]
+        for row in theirs:
+            if row.expires > now and not end < row.expires < end + _A_BIT_LATER:
+                row.expires = end
+        return Answer(rows=[(row.nonce,) for row in theirs if row.expires >= end])
+
+    def look_answer(self, key: bytes, nonce: str) -> Answer:
+        now = self.clock()
+        lock = self.locks.get(key)
+        if lock is None:
+            return Answer(rows=[(None, "0", None, None, "0")])
+        mine = self._ticket(key, nonce)
+        ahead = [] if mine is None else [t for t in self._queue(key) if t.number < mine.number and t.expires > now]
+        is_held = None if lock.nonce is None and lock.expires > now else lock.nonce not in {None, nonce}
+        excluding = max((ticket.exclusive for ticket in ahead), default=None)
+        waiting = sum(ticket.fence is None for ticket in ahead)
+        is_there = 0 if mine is None else max(1, len(ahead))
+        row = (is_held and lock.expires > now, len(ahead), excluding, waiting, is_there)
+        return Answer(rows=[tuple(map(_text, row))])
+
+    def state_answer(self, key: bytes) -> Answer:
+        now = self.clock()
+        lock = self.locks.get(key)
+        if lock is None:
+            return Answer()
+        has_tickets = any(ticket.expires > now for ticket in self._queue(key))
+        row = (lock.drawn, lock.method, lock.nonce, lock.expires - now, lock.info, has_tickets)
+        return Answer(rows=[tuple(map(_text, row))])
+
+    def inspect_answer(self, key: bytes) -> Answer:
+        return self._described(lambda row: row.id == key)
+
+    def locks_answer(self, prefix: bytes) -> Answer:
+        return self._described(lambda row: row.name.encode().startswith(prefix))
+
+    def _described(self, is_wanted: Callable[[Lock | Ticket], bool]) -> Answer:
+        now = self.clock()
+        rows: list[tuple[Any, ...]] = [
+            (lock.name, lock.fence, True, 1, lock.expires - now, lock.since, lock.agent, lock.info, 0)
+            for lock in self.locks.values()
+            if lock.nonce is not None and lock.expires > now and is_wanted(lock)
+        ]
+        rows += [
+            (
+                *(one.name, one.fence, one.exclusive, one.limit, one.expires - now),
+                *(one.since, one.agent, one.info, one.number),
+            )
+            for one in sorted(self.tickets, key=_number)
+            if one.expires > now and is_wanted(one)
+        ]
+        return Answer(rows=[tuple(map(_text, row)) for row in rows])
+
+    # ── the procedures of schema.sql ─────────────────────────────────────────────────────────────────────────────
+
+    def wake(self, key: bytes, now: int) -> None:
+        self._remove([ticket for ticket in self._queue(key) if self.has_run_out(ticket.expires, now)])
+        for ahead, ticket in enumerate(self._queue(key)):
+            if ticket.fence is None:
+                if ticket.limit is not None and ahead >= ticket.limit:
+                    return
+                ticket.expires = self.woken(ticket.expires, now)
+            if ticket.exclusive:
+                return
+
+    def woken(self, expires: int, now: int) -> int:
+        """Until when who is let in next may not come."""
+        return min(expires, now + WOKEN_US)
+
+    def enter_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
+        self,
+        key: bytes,
+        name: str,
+        method: str,
+        nonce: str,
+        ttl: int,
+        exclusive: bool,  # noqa: FBT001  (as the statement has it)
+        limit: int | None,
+        queue: bool,  # noqa: FBT001  (likewise)
+        agent: str,
+        info: str,
+    ) -> Answer:
+        now = self.clock()
+        lock = self.locks.get(key)
+        if lock is None:
+            lock = self.locks[key] = Lock(key, name, method, now)
+        else:
+            lock.drawn = self.draw(lock, now)
+        row = Ticket(key, lock.drawn, name, nonce, None, exclusive, limit, now + WAITER_US, now, agent, info)
+        told = self._step(lock, row, method, now, ttl, queue=queue)
+        lock.tickets = self.has_tickets(key)
+        place = told.place
+        ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
+        answer = (told.outcome, lock.drawn, len(ahead), told.remaining, told.limit, told.other)
+        return Answer(rows=[tuple(map(_text, answer))])
+
+    def _step(self, lock: Lock, row: Ticket, method: str, now: int, ttl: int, *, queue: bool) -> _Told:
+        """What holdfast_enter does between its first statement and its last."""
+        nonce, had_tickets, has_purged = row.nonce, lock.tickets, False
+        was_departed = lock.departed_until > now and nonce in (lock.departed or ())
+        expires, info = lock.expires, lock.info
+        if lock.nonce not in {None, nonce} and self.has_run_out(expires, now):
+            lock.nonce, has_purged = None, True
+        mine = None
+        if had_tickets:
+            dead = [one for one in self._queue(lock.id) if one.nonce != nonce and self.has_run_out(one.expires, now)]
+            self._remove(dead)
+            has_purged = has_purged or bool(dead)
+            mine = self._ticket(lock.id, nonce)
+        place = None if mine is None else mine.number
+        if lock.method != method:
+            if lock.nonce is not None or (had_tickets and self._queue(lock.id)):
+                return _Told("method", place, other=lock.method)
+            lock.method = method
+        if was_departed and mine is None and lock.nonce != nonce:
+            return _Told("gone", place)
+        if had_tickets and not row.exclusive:
+            others = [
+                one
+                for one in self._queue(lock.id)
+                if not one.exclusive and one.limit != row.limit and one.nonce != nonce
+            ]
+            if others:
+                limit = min((one.limit for one in others if one.limit is not None), default=None)
+                return _Told("limit", place, limit=limit, other=min(one.info for one in others))
+
+        told = _Told("in", place)
+        if lock.nonce not in {None, nonce}:
+            told = _Told("wait", place, expires - now, other=info)
+        elif lock.nonce is None and had_tickets:
+            obstacle = self.obstacle(
+                [one for one in self._queue(lock.id) if mine is None or one.number < mine.number], row
+            )
+            if obstacle is not None:
+                told = _Told("wait", place, obstacle.expires - now, other=obstacle.info)
+
+        if told.outcome == "in":
+            if row.exclusive:
+                self._let_in(lock, row, now, ttl)
+                self._remove([] if mine is None else [mine])
+            elif mine is None:
+                self.tickets.append(replace(row, fence=lock.drawn, expires=now + ttl))
+            else:
+                mine.fence, mine.expires, mine.since = lock.drawn, now + ttl, now
+        elif queue:
+            if mine is None:
+                told = told.placed(lock.drawn)
+                self.tickets.append(row)
+            else:
+                mine.fence, mine.expires = None, row.expires
+        if lock.nonce is None and (has_purged or (told.outcome == "wait" and queue)):
+            self.wake(lock.id, now)
+        return told
+
+    def obstacle(self, ahead: list[Ticket], row: Ticket) -> Ticket | None:
+        """The first of those ahead that keeps this one out."""
+        for place, ticket in enumerate(ahead, 1):
+            if ticket.exclusive or place == row.limit:
+                return ticket
+        return None
+
+    def _let_in(self, lock: Lock, row: Ticket, now: int, ttl: int) -> None:
+        lock.nonce, lock.fence, lock.expires, lock.since = row.nonce, lock.drawn, now + ttl, now
+        lock.agent, lock.info = row.agent, row.info
+
+    def leave_answer(self, key: bytes, name: str, nonce: str, unheard: bool) -> Answer:  # noqa: FBT001  (likewise)
+        now = self.clock()
+        if unheard:
+            self.remember(key, name, nonce, now)
+        lock = self.locks.get(key)
+        was_in, is_gone = False, False
+        if lock is not None and lock.nonce == nonce:
+            lock.nonce = None
+            was_in, is_gone = lock.expires > now, True
+        else:
+            mine = [ticket for ticket in self._queue(key) if ticket.nonce == nonce]
+            is_gone = bool(mine)
+            was_in = any(ticket.fence is not None and ticket.expires > now for ticket in mine)
+            self._remove(mine)
+        if is_gone and lock is not None:
+            if lock.nonce is None or lock.expires <= now:
+                self.wake(key, now)
+            lock.tickets = self.has_tickets(key)
+        return Answer(rows=[(_text(was_in),)])
+
+    def remember(self, key: bytes, name: str, nonce: str, now: int) -> None:
+        """That the ticket has left: the first statement of holdfast_leave."""
+        lock = self.locks.get(key)
+        if lock is None:
+            lock = self.locks[key] = Lock(key, name, "unique", now)
+        else:
+            lock.drawn = self.draw(lock, now)
+        kept = (lock.departed or ()) if lock.departed_until > now else ()
+        lock.departed, lock.departed_until = (*kept, nonce), now + WAITER_US
+
+    def break_answer(self, key: bytes, fence: int) -> Answer:
+        lock = self.locks.get(key)
+        is_gone = False
+        if lock is not None and lock.nonce is not None and lock.fence == fence:
+            lock.nonce, is_gone = None, True
+        else:
+            broken = [ticket for ticket in self._queue(key) if ticket.fence == fence]
+            self._remove(broken)
+            is_gone = bool(broken)
+        if is_gone and lock is not None:
+            self.wake(key, self.clock())
+            lock.tickets = self.has_tickets(key)
+        return Answer(rows=[(_text(is_gone),)])
+
+    def reap_answer(self, start: bytes) -> Answer:
+        now = self.clock()
+        for key in sorted(key for key in self.locks if key >= start)[:REAP_ROWS]:
+            if self.is_idle(self.locks[key], now):
+                self._remove(self._queue(key))
+                del self.locks[key]
+        return Answer()
+
+    def is_idle(self, lock: Lock, now: int) -> bool:
+        if lock.drawn >= now - self.fence_idle or (lock.nonce is not None and lock.expires > now):
+            return False
+        return not any(ticket.expires > now for ticket in self._queue(lock.id))
+
+    # ── what several of them do ──────────────────────────────────────────────────────────────────────────────────
+
+    def draw(self, lock: Lock, now: int) -> int:
+        """The next number of a lock that is there."""
+        return max(lock.drawn + 1, now)
+
+    def has_run_out(self, expires: int, now: int) -> bool:
+        return expires <= now
+
+    def has_tickets(self, key: bytes) -> bool:
+        return bool(self._queue(key))
+
+    def _hold(  # noqa: PLR0917  (what the statements take)
+        self, lock: Lock, nonce: str, now: int, ttl: int, method: str, agent: str, info: str
+    ) -> Answer:
+        """Draw a number: that is the fence."""
+        lock.drawn = lock.fence = self.draw(lock, now)
+        lock.nonce, lock.method, lock.expires, lock.since = nonce, method, now + ttl, now
+        lock.agent, lock.info = agent, info
+        return Answer(1, lock.fence)
+
+    def _queue(self, key: bytes) -> list[Ticket]:
+        return sorted((ticket for ticket in self.tickets if ticket.id == key), key=_number)
+
+    def _ticket(self, key: bytes, nonce: str) -> Ticket | None:
+        return next((ticket for ticket in reversed(self._queue(key)) if ticket.nonce == nonce), None)
+
+    def _remove(self, tickets: list[Ticket]) -> None:
+        self.tickets = [one for one in self.tickets if all(one is not ticket for ticket in tickets)]
+
+
+@dataclass(slots=True, frozen=True)
+class _Told:
+    """What holdfast_enter comes to."""
+
+    outcome: str
+    place: int | None  # in line
+    remaining: int | None = None
+    limit: int | None = None
+    other: str | None = None
+
+    def placed(self, number: int) -> _Told:
+        return replace(self, place=number)
+
+
+def _number(ticket: Ticket) -> int:
+    return ticket.number
+
+
+def _text(value: str | int | None) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return str(int(value))

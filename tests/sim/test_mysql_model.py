@@ -1,0 +1,263 @@
+"""A model of the tables that does otherwise than MariaDB: the same steps, on the model and on a real server.
+
+The statements are those that ship, over the connections that ship. Only the clock of the session is set, so both sides
+have the same time, and every answer, every number drawn and every column of every row has to be equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from holdfast.backends.mysql import statements as s
+from holdfast.backends.mysql import version as v
+from holdfast.backends.mysql.address import place_of
+from holdfast.backends.mysql.blocking import BlockingEyes
+from holdfast.backends.mysql.lines import Lines
+from holdfast.backends.mysql.port import Answer, Row, Statement, Value
+from holdfast.backends.mysql.protocol import lock_id, us
+from holdfast.backends.mysql.schema import FENCE_IDLE, WOKEN
+from holdfast.core.tickets import WAITER_LEASE
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.sim.mutants import mysql as mutants
+from holdfast.sim.servers.mysql.tables import Lock, Tables, Ticket
+from holdfast.url import parse
+from tests.support.mysql import shared
+
+NAMES = ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")
+SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
+TTLS = (1, us(1.5), us(30.0), us(30.0))
+BEGIN = 1_700_000_000_000_000
+
+_COLUMNS = {
+    "holdfast_locks": [field.name for field in dataclasses.fields(Lock)],
+    "holdfast_tickets": [field.name for field in dataclasses.fields(Ticket)],
+}
+_WRITES = (s.TAKE, s.GIVE_BACK, v._CREATE, v._SWAP, v._SWAP_BACK, v._OUTDATE)  # of which the count of rows tells
+
+
+class Real:
+    """Tables of our own on a server."""
+
+    def __init__(self) -> None:
+        self._runtime = ThreadRuntime()
+        self._lines = Lines(place_of(parse(shared.fresh_url())), BlockingEyes(), self._runtime)
+
+    def ask(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        return run_sync(self._lines.ask(statement, values, deadline=self._runtime.now() + 10.0))
+
+    def say(self, sql: str) -> Sequence[Row]:
+        return self.ask(Statement("said", sql), ()).rows
+
+    def set_clock(self, now: int) -> None:
+        """Of the session: one after the other, all is asked on the same connection."""
+        self.say(f"SET timestamp = {now // 1_000_000}.{now % 1_000_000:06}")
+
+    def rows(self, table: str) -> list[Row]:
+        columns = ", ".join("HEX(id)" if column == "id" else f"`{column}`" for column in _COLUMNS[table])
+        return sorted(self.say(f"SELECT {columns} FROM {table}"), key=str)  # noqa: S608  (our own words)
+
+    def empty(self) -> None:
+        for table in _COLUMNS:
+            self.say(f"DELETE FROM {table}")  # noqa: S608  (likewise)
+
+    def close(self) -> None:
+        run_sync(self._lines.close())
+
+
+class Modelled(Tables):
+    """The model, with its clock."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN
+        super().__init__(lambda: self.now)
+
+    def rows(self, table: str) -> list[Row]:
+        rows: list[Lock] | list[Ticket] = [*self.locks.values()] if table == "holdfast_locks" else self.tickets
+        found = [tuple(_said(getattr(row, column)) for column in _COLUMNS[table]) for row in rows]
+        return sorted(found, key=str)
+
+
+def _said(value: str | bytes | int | tuple[str, ...] | None) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.hex().upper()
+    return ",".join(value) if isinstance(value, tuple) else f"{value:d}"
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Real]:
+    server = Real()
+    yield server
+    server.close()
+
+
+class Steps:
+    """Random steps of some clients, done to both sides at moments of their own."""
+
+    def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
+        self._real = real
+        self._real.empty()
+        self._model = model()
+        self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+        self._tickets: list[tuple[str, str, int | None, bool]] = []  # name, nonce, limit, exclusive
+        self._fences = [1]
+        self.seen: Counter[str] = Counter()
+
+    def step(self) -> None:
+        self._pass_time()
+        statement, values = self._next()
+        self._real.set_clock(self._model.now)
+        expected = self._real.ask(statement, values)
+        before = len(self._model.locks)
+        answer = self._model.run(statement, values)
+        self.seen["reaped"] += len(self._model.locks) < before
+        what = f"{statement.name} {values} at {self._model.now}"
+        assert sorted(answer.rows, key=str) == sorted(expected.rows, key=str), what
+        if statement in _WRITES:
+            assert (answer.changed, answer.number) == (expected.changed, expected.number), what
+        for table in _COLUMNS:
+            assert self._model.rows(table) == self._real.rows(table), what
+        self._note(statement, expected)
+
+    def _note(self, statement: Statement, answer: Answer) -> None:
+        if statement in _WRITES:
+            self.seen[f"{statement.name}: {answer.changed}"] += 1
+            self._fences += [answer.number] if answer.number else []
+        for row in answer.rows:
+            is_told = statement in (s.ENTER, s.LEAVE, s.BREAK)
+            self.seen[f"{statement.name}: {row[0] if is_told else 'found'}"] += 1
+            self._fences += [int(row[1] or 0)] if statement is s.ENTER else []
+
+    def _pass_time(self) -> None:
+        """A moment; to the end of a lease, exactly or nearly; the time for which something is remembered; or back."""
+        draw, model = self._draw, self._model
+        leases = [lock.expires for lock in model.locks.values() if lock.nonce is not None]
+        leases += [ticket.expires for ticket in model.tickets]
+        leases += [lock.departed_until for lock in model.locks.values()]
+        ends = [end for end in leases if model.now <= end < model.now + us(60.0)]
+        (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[20, 3, 2, 0.6, 0.5])
+        if how == "end" and ends:
+            model.now = draw.choice(ends) + draw.choice((-1, 0, 0, 1))
+        elif how == "much":
+            model.now += draw.choice((us(WOKEN), us(WAITER_LEASE), us(5.0))) + draw.choice((-1, 0, 1))
+        elif how == "hour":
+            model.now += us(FENCE_IDLE) + draw.choice((-1, 0, 1, us(60.0)))
+        elif how == "back":
+            model.now -= draw.randrange(us(2.0))
+        else:
+            model.now += draw.randrange(1000)
+
+    def _next(self) -> tuple[Statement, list[Value]]:
+        draw = self._draw
+        often = {
+            "take": 4,
+            "enter": 6,
+            "again": 5,
+            "give back": 2,
+            "leave": 4,
+            "renew": 2,
+            "break": 1,
+            "look": 2,
+            "inspect": 1,
+            "locks": 0.5,
+            "reap": 0.7,
+            "state": 1,
+            "create": 1,
+            "swap": 3,
+            "swap back": 2,
+            "outdate": 1,
+        }
+        (verb,) = draw.choices([*often], weights=[*often.values()])
+        if verb in ("take", "enter") or not self._tickets:
+            verb = verb if verb == "take" else "enter"
+            limit, exclusive = draw.choice(SHAPES) if verb == "enter" else (1, True)
+            name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(NAMES)
+            self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive))
+        ticket = self._tickets[-1] if verb in ("take", "enter") else draw.choice(self._tickets[-12:])
+        name, nonce, limit, exclusive = ticket
+        key, agent, info, ttl = lock_id(name), draw.choice(["main", "tâsk 'x'"]), '{"who": {}}', draw.choice(TTLS)
+        method = draw.choices(["unique", "row"], weights=[20, 1])[0]
+        some = draw.sample(self._tickets[-12:], k=min(3, len(self._tickets)))
+        lock = self._model.locks.get(key)
+        match verb:
+            case "take":
+                return s.TAKE, [key, name, nonce, ttl, agent, info, method]
+            case "enter" | "again":
+                queue = draw.random() < 0.8
+                return s.ENTER, [key, name, method, nonce, ttl, exclusive, limit, queue, agent, info]
+            case "give back":
+                return s.GIVE_BACK, [key, nonce]
+            case "leave":
+                return s.LEAVE, [key, name, nonce, draw.random() < 0.3]
+            case "renew":
+                return s.RENEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some), ttl]
+            case "break":
+                return s.BREAK, [key, draw.choice(self._fences[-6:])]
+            case "look":
+                return s.LOOK, [key, nonce]
+            case "inspect":
+                return s.INSPECT, [key]
+            case "locks":
+                return s.LOCKS, [draw.choice(["", name[:1], name]).encode()]
+            case "reap":
+                return s.REAP, [draw.choice([bytes(32), key])]
+            case "state":
+                return s.STATE, [key]
+            case "create":
+                return v._CREATE, [key, name]
+            case "swap":
+                known = 1 if lock is None or draw.random() < 0.2 else lock.drawn
+                return v._SWAP, [key, nonce, known, ttl, agent, info]
+            case "swap back":
+                return v._SWAP_BACK, [key, nonce]
+            case _:
+                return v._OUTDATE, [key, nonce]
+
+
+SEEN = {
+    *("take: 0", "take: 1", "take: 2", "give_back: 0", "give_back: 1", "leave: 0", "leave: 1", "break: 0", "break: 1"),
+    *("enter: in", "enter: wait", "enter: gone", "enter: limit", "enter: method", "renew: found", "look: found"),
+    *("inspect: found", "locks: found", "state: found", "create: 0", "create: 1", "swap: 0", "swap: 1"),
+    *("swap_back: 0", "swap_back: 1", "outdate: 1", "reaped"),
+}
+
+
+def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(6):
+        steps = Steps(real, seed)
+        for _ in range(400):
+            steps.step()
+        seen += steps.seen
+
+    assert set() == SEEN - set(seen), "what was compared has to have happened"
+
+
+OTHERWISE = [
+    mutants.AnyVersion,
+    mutants.CheckThenSet,
+    mutants.FenceByClock,
+    mutants.FreesBlindly,
+    mutants.NobodyIsRemembered,
+    mutants.NothingIsOutdated,
+    mutants.NothingRunsOut,
+    mutants.ReapsByNumber,
+    mutants.TakesBlindly,
+    mutants.TakesPastTheLine,
+    mutants.WokenKeepsItsLease,
+]
+
+
+@pytest.mark.parametrize("tables_type", OTHERWISE)
+def test_a_model_that_does_otherwise_is_found_out(real: Real, tables_type: type[Tables]) -> None:
+    steps = Steps(real, 1, type("Otherwise", (Modelled, tables_type), {}))
+
+    with pytest.raises(AssertionError, match=" at 1"):
+        for _ in range(400):
+            steps.step()
