@@ -13,7 +13,7 @@ from benchmarks.servers.databases import DATA, another_user, copied
 
 DATABASE = "benchmark"
 _PLACES = "/usr/sbin:/usr/local/sbin"  # where the server is, which need not be on the PATH
-# The log is written at each commit, as it is by default, and as a lock needs it that is to outlast a crash of the server.
+# The log is written at each commit, as it is by default: a lock is to outlast a crash of the server.
 # Only the disk is not waited for.
 _SETTINGS = (
     *("--skip-name-resolve", "--max-connections=300", "--performance-schema=OFF"),
