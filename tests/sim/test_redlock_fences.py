@@ -43,7 +43,9 @@ def test_fences_are_in_order_whatever_happens_to_three_nodes_and_two_clients(siz
 
 
 def test_every_mutant_that_chance_does_not_find_is_looked_for_here() -> None:
-    assert set(NEEDS) == {name for name, mutant in MUTANTS.items() if not mutant.by_seeds}
+    """Those of other backends are in the files of their worlds."""
+    left = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "redlock"}
+    assert set(NEEDS) == left
 
 
 @pytest.mark.parametrize("name", NEEDS)

@@ -71,4 +71,4 @@ async def test_nobody_is_forgotten_in_a_crowd_of_several_clients(url: str, way: 
     for client in clients:
         await client.close()
 
-    assert most == {"lock": 1, "read": most, "semaphore": 3}[way]
+    assert most <= {"lock": 1, "read": len(clients) * 8, "semaphore": 3}[way]
