@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.guarantees import Order
 from tests.conformance.backends import Case
 from tests.conformance.lab import Lab
+from tests.support.processes import PATIENCE
 
 
 async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -> None:
@@ -75,7 +76,9 @@ async def test_events_tell_the_story_of_a_lease(lab: Lab) -> None:
     unsubscribe = waiter.client.subscribe(told.append)
     lease = await holder(lambda client: client.lock("a").acquire())
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
-    await lab.until_waiting("a", 1)
+    async with asyncio.timeout(PATIENCE):
+        while not told:
+            await asyncio.sleep(0.01)
     await holder(lambda _: lease.release())
     taken = await waiting
     await waiter(lambda _: taken.release())

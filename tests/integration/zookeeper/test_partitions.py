@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 
+import pytest
 from kazoo.client import KazooClient
 
 import holdfast
@@ -77,6 +79,10 @@ def test_the_client_of_a_follower_that_is_cut_off_knows_before_anybody_else_gets
     assert [name for name in scene.names if scene.lost[name] >= scene.granted[name]] == []
 
 
+@pytest.mark.skipif(
+    "HOLDFAST_TEST_QUIET" not in os.environ,
+    reason="shows to a tenth of a second when ZooKeeper ends sessions: HOLDFAST_TEST_QUIET=1 if nothing else runs",
+)
 def test_one_write_does_not_prove_that_the_leader_has_heard_of_the_session(ensemble: Ensemble) -> None:
     """Why standing.py is as it is: counted from the last write, sessions end too early, by more than a tick."""
     leader, follower = ensemble.leader, ensemble.followers[0]

@@ -25,9 +25,9 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_a_lease_and_its_waiter_outlive_the_leader(ensemble: Ensemble, client_of: Open) -> None:
-    url = ensemble.url(session_timeout=12)
+    url = ensemble.url(session_timeout=40)
     holder, waiter = client_of(url), client_of(url)
-    lease = holder.lock("a").acquire(timeout=0)
+    lease = holder.lock("a", ttl=40).acquire(timeout=0)
     assert lease is not None
     with _waiting(waiter, "a") as got:
         ensemble.leader.kill()
