@@ -149,7 +149,7 @@ class SqlGuard:
             )
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
-        raise NotImplementedError
+        raise NotImplementedError  # each database has its own; nobody makes a bare one
 
     def _require_rowcount(self, cursor: Any) -> None:
         """Most count the rows that an UPDATE found."""
