@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from holdfast.errors import ConfigurationError
 from holdfast.guarantees import Guarantees
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -258,6 +259,13 @@ def declared(scheme: Scheme) -> Mapping[str, Guarantees]:
     """
     guarantees = importlib.import_module(f"{scheme.package}.protocol").GUARANTEES
     methods: Mapping[str, Guarantees] = {"": guarantees} if isinstance(guarantees, Guarantees) else guarantees
+    return methods
+
+
+def lacking(scheme: Scheme) -> Mapping[str, Lacks]:
+    """What its backend cannot do, and why, for each method as in `declared`."""
+    lacks: Any = importlib.import_module(f"{scheme.package}.protocol").LACKS
+    methods: Mapping[str, Lacks] = lacks if lacks and not isinstance(next(iter(lacks)), Primitive) else {"": lacks}
     return methods
 
 

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
 # From the bottom to the top; a module imports from its own layer and from those below it.
 LAYERS = [
-    {"errors", "guarantees"},
+    {"errors", "guarantees", "primitives"},
     {"core"},
     {"runtimes"},
     {"url", "requirements"},

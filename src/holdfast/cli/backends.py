@@ -3,7 +3,7 @@
 Read from the table in url.py and from the backend's protocol.py, neither of which needs a driver or a server:
 
     GUARANTEES   one Guarantees, or one for each `method=` of its URL, the default first
-    PRIMITIVES   what it can do, if that is not all of `facts.PRIMITIVES`
+    LACKS        what it cannot do, and why, in the same form
 """
 
 from __future__ import annotations
@@ -95,18 +95,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def describe(name: str, scheme: Scheme) -> Backend:
     """What is known of one row of `url.SCHEMES`."""
-    import importlib
+    from holdfast.primitives import Primitive
+    from holdfast.url import declared, lacking
 
-    from holdfast.cli import facts
-    from holdfast.url import declared
-
-    protocol = importlib.import_module(f"{scheme.package}.protocol")
+    lacks = next(iter(lacking(scheme).values()))
     is_installed, package, version = _driver(scheme.driver)
     return Backend(
         scheme=name,
         folder=scheme.package,
         guarantees=declared(scheme),
-        primitives=tuple(getattr(protocol, "PRIMITIVES", facts.PRIMITIVES)),
+        primitives=tuple(primitive.value for primitive in Primitive if primitive not in lacks),
         options=scheme.options,
         driver=scheme.driver,
         package=package,

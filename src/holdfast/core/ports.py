@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
     from holdfast.errors import BackendError
     from holdfast.guarantees import Guarantees
+    from holdfast.primitives import Lacks
 
 
 class Event(Protocol):
@@ -93,6 +94,10 @@ class Backend(Protocol):
         """What it promises, as far as it is known by now: some stores say more once they were asked."""
 
     @property
+    def lacks(self) -> Lacks:
+        """Which primitives it does not have, and why; the engine refuses them before they get here."""
+
+    @property
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the store although it works, for people; () where it works or does not."""
 
@@ -102,6 +107,14 @@ class Backend(Protocol):
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         """Take the lock, or (if `queue`) a place in its queue, or keep the place already taken."""
+
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
+        """As `enter` without a queue for each in turn, up to the first that has to wait: in one step, if the store can.
+
+        So the answer is as long as the tickets and has only grants, or is shorter or as long and ends with Waiting: the
+        tickets before that one are in, it and those after it are not. Each ticket has a name of its own. Whatever is
+        raised, some may be in: the engine then owes a `leave` for all.
+        """
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         """Return when it is worth to enter again, at `until` at the latest."""
@@ -124,6 +137,17 @@ class Backend(Protocol):
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         """End exactly the lease with this fence; whether there was one."""
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        """Raise this name's mark to `number`; whether it was lower, or is this very call's already, by its nonce.
+
+        A mark is a number that never goes down, kept for at least `keep` seconds after it was raised, whatever becomes
+        of the process that did. Marks have names of their own, up to 16 characters longer than a lock's, and have
+        nothing to do with the lock that is called the same.
+        """
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
+        """The mark of each; 0 where there is none."""
 
     async def close(self) -> None: ...
 

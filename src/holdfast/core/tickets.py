@@ -21,11 +21,13 @@ class Ticket(NamedTuple):
 
     name: str
     nonce: str
-    ttl: float
+    ttl: float  # how long it lives on the server without renewal: the lease's, and the lock's delay after it
     limit: int | None
     exclusive: bool
     agent: str  # the thread or task
     info: str  # {"who": {host, pid, program}, "meta": …} as JSON
+    delay: float = 0.0  # the part of the ttl that nobody may be let in early, although the holder is known to be dead
+    owner: str = ""  # those that name the same one are in together; only of exclusive tickets
 
 
 class Granted(NamedTuple):

@@ -61,6 +61,7 @@ class FaultyBackend:
 
     def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
         self.url = url
+        self.lacks = inner.lacks
         self.troubles = inner.troubles
         self.lifelines = inner.lifelines
         self._inner = inner
@@ -100,6 +101,9 @@ class FaultyBackend:
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         return await self._send("enter", lambda: self._inner.enter(ticket, queue=queue, deadline=deadline))
 
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
+        return await self._send("enter_all", lambda: self._inner.enter_all(tickets, deadline=deadline))
+
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._send("wait", lambda: self._inner.wait(ticket, until))
 
@@ -133,6 +137,14 @@ class FaultyBackend:
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         return await self._inner.break_lock(name, fence, deadline=deadline)
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._send(
+            "mark", lambda: self._inner.mark(name, number, nonce=nonce, keep=keep, deadline=deadline)
+        )
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
+        return await self._send("marks", lambda: self._inner.marks(names, deadline=deadline))
 
     async def close(self) -> None:
         self._is_closed = True

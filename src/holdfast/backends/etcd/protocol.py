@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.etcd.guarantees import KEY, QUEUE
+from holdfast.backends.etcd.guarantees import KEY, KEY_LACKS, QUEUE, QUEUE_LACKS
 from holdfast.backends.etcd.keys import Keys, Ticketed, after, read
 from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases
 from holdfast.backends.etcd.messages import (
@@ -44,6 +44,7 @@ from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, 
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
 from holdfast.backends.etcd.slots import Slots
 from holdfast.core.clock import lease_deadline
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 GUARANTEES = {"queue": QUEUE, "key": KEY}
+LACKS = {"queue": QUEUE_LACKS, "key": KEY_LACKS}
 
 OPERATIONS_MAX = 100  # in one transaction; etcd itself takes 128
 CLOSING_MAX = 2.0  # seconds to give leases back
@@ -85,10 +87,11 @@ class View(NamedTuple):
     holder: str | None = None
 
 
-class EtcdBackend:
+class EtcdBackend(OneByOne, NoMarks):
     """Locks in one cluster, in order."""
 
     guarantees = QUEUE
+    lacks = QUEUE_LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 

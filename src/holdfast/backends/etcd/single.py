@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.etcd.guarantees import KEY
+from holdfast.backends.etcd.guarantees import KEY, KEY_LACKS
 from holdfast.backends.etcd.keys import Keys, Ticketed, after
 from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases
 from holdfast.backends.etcd.messages import (
@@ -31,6 +31,7 @@ from holdfast.backends.etcd.messages import (
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Watch
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
 from holdfast.core.clock import lease_deadline
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendError, HoldfastError, NameConflict, OutcomeUnknown, Unsupported
@@ -51,10 +52,11 @@ class Held(NamedTuple):
     believed: float  # until when
 
 
-class KeyBackend:
+class KeyBackend(OneByOne, NoMarks):
     """Locks in one cluster, a key for each."""
 
     guarantees = KEY
+    lacks = KEY_LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 

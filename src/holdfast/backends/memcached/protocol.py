@@ -28,6 +28,7 @@ from holdfast.backends.memcached.port import Errand
 from holdfast.backends.memcached.pulse import EARLY, Pulse, seconds_for
 from holdfast.backends.memcached.values import FREE, Value, body_of, value_of
 from holdfast.core.clock import lease_deadline
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting, who
 from holdfast.errors import (
     BackendError,
@@ -38,6 +39,7 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.memcached.address import Node
@@ -55,7 +57,15 @@ GUARANTEES = Guarantees(
     scope=Scope.NETWORK,
 )
 
-PRIMITIVES = ("lock",)
+_ALONE = "it can say who holds a lock, not how many"
+_NOT_YET = "not there yet"
+LACKS: Lacks = {
+    Primitive.RWLOCK: _ALONE,
+    Primitive.SEMAPHORE: _ALONE,
+    Primitive.ONCE_PER: _NOT_YET,
+    Primitive.REVOKE: _NOT_YET,
+    Primitive.OWNER: _NOT_YET,
+}
 
 GRANULARITY = 0.0  # what the server may be early by is in the seconds that it is told to keep an item (pulse.py)
 # Seconds between looks at a lock that is taken: short at first, for locks that are held shortly; jittered, so that
@@ -91,9 +101,10 @@ class _Claim(NamedTuple):
     body: bytes
 
 
-class MemcachedBackend:
+class MemcachedBackend(OneByOne, NoMarks):
     """Locks on one server, or spread over several."""
 
+    lacks = LACKS
     guarantees = GUARANTEES
     _pulse = Pulse
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died

@@ -16,11 +16,12 @@ T = TypeVar("T")
 class Place:
     """A ticket in a queue."""
 
-    __slots__ = ("expires", "granted", "number", "ring", "since", "ticket")
+    __slots__ = ("expires", "fence", "granted", "number", "ring", "since", "ticket")
 
     def __init__(self, ticket: Ticket, number: int, since: float, ring: Callable[[str], None]) -> None:
         self.ticket = ticket
-        self.number = number  # its order, and its fence once granted
+        self.number = number  # its order
+        self.fence = number  # once granted; another one's, if that one's owner is this one's too
         self.since = since
         self.ring = ring
         self.granted = False
@@ -32,12 +33,13 @@ class Place:
 
 
 class Store:
-    """Locks by name, each a queue in order by nonce; an empty queue is removed."""
+    """Locks by name, each a queue in order by nonce; an empty queue is removed. Beside them, the marks."""
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.queues: dict[str, dict[str, Place]] = {}
         self.last_number = 0
+        self.marks: dict[str, tuple[int, str]] = {}  # the number, and the nonce of who raised it to that
 
 
 class MemoryPort(Protocol):

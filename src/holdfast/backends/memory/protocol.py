@@ -24,6 +24,7 @@ from holdfast.core.tickets import (
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import LimitConflict
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks
 
 from .port import Place, Store
 
@@ -39,7 +40,7 @@ GUARANTEES = Guarantees(
     wake=Wake.PUSH,
     scope=Scope.PROCESS,
 )
-
+LACKS: Lacks = {}
 
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
@@ -49,6 +50,7 @@ class MemoryBackend:
     """Locks that live and die with this process."""
 
     guarantees = GUARANTEES
+    lacks = LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # a process that dies takes its locks with it
 
@@ -68,6 +70,14 @@ class MemoryBackend:
             return outcome
         self._wakeups.forget(ticket.nonce)
         return Granted(outcome, lease_deadline(sent, ticket.ttl, 0.0))
+
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        sent = self._runtime.now()
+        outcomes = await self._port.change(lambda store: self._enter_all(store, tickets), deadline=deadline)
+        return [
+            outcome if isinstance(outcome, Waiting) else Granted(outcome, lease_deadline(sent, ticket.ttl, 0.0))
+            for ticket, outcome in zip(tickets, outcomes, strict=False)
+        ]
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._wakeups.wait(ticket.nonce, until)
@@ -105,6 +115,14 @@ class MemoryBackend:
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         return await self._port.change(lambda store: self._break(store, name, fence), deadline=deadline)
 
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._port.change(lambda store: _mark(store, name, number, nonce), deadline=deadline)
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        return await self._port.change(
+            lambda store: [store.marks.get(name, (0, ""))[0] for name in names], deadline=deadline
+        )
+
     async def close(self) -> None:
         self._wakeups.wake_all()  # the store itself belongs to the process
 
@@ -119,7 +137,8 @@ class MemoryBackend:
         mine = places.get(ticket.nonce)
         if not ticket.exclusive:
             _agree_on_limit(ticket, places, now)
-        obstacle = first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
+        kin = _kin(places, ticket, now)
+        obstacle = None if kin else first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
         if obstacle is not None and not queue:
             return Waiting(LOOK_AGAIN, who(obstacle.ticket.info))
         if mine is None:
@@ -129,8 +148,11 @@ class MemoryBackend:
         if obstacle is None:
             if not mine.granted:
                 mine.granted, mine.since = True, now
+                mine.fence = kin.fence if kin else mine.number
             mine.expires = now + ticket.ttl
-            return mine.number
+            if ticket.owner:
+                _wake_next(places, now)  # it may have others in the queue, who are in with this one
+            return mine.fence
         mine.expires = now + WAITER_LEASE
         _wake_next(places, now)  # in case something ahead has just lapsed
         position = _position(places, mine)
@@ -138,6 +160,14 @@ class MemoryBackend:
         if position == 0:
             look_again = max(0.0, min(look_again, obstacle.expires - now))
         return Waiting(look_again, who(obstacle.ticket.info))
+
+    def _enter_all(self, store: Store, tickets: Sequence[Ticket]) -> list[int | Waiting]:
+        outcomes: list[int | Waiting] = []
+        for ticket in tickets:
+            outcomes.append(self._enter(store, ticket, queue=False))
+            if isinstance(outcomes[-1], Waiting):
+                break
+        return outcomes
 
     def _leave(self, store: Store, ticket: Ticket) -> bool:
         now = self._runtime.now()
@@ -157,7 +187,7 @@ class MemoryBackend:
 
     def _break(self, store: Store, name: str, fence: int) -> bool:
         places = store.queues.get(name, {})
-        broken = [nonce for nonce, place in places.items() if place.granted and place.number == fence]
+        broken = [nonce for nonce, place in places.items() if place.granted and place.fence == fence]
         for nonce in broken:
             del places[nonce]
         _settle(store, name, self._runtime.now())
@@ -176,7 +206,7 @@ class MemoryBackend:
     def _describe(self, place: Place, now: float) -> TicketInfo:
         return TicketInfo.of(
             info=place.ticket.info,
-            fence=place.number if place.granted else None,
+            fence=place.fence if place.granted else None,
             agent=place.ticket.agent,
             since=self._runtime.wall() - (now - place.since),
             remaining=place.expires - now,
@@ -196,6 +226,18 @@ def _live_ahead(places: dict[str, Place], nonce: str, now: float) -> Iterator[Pl
             del places[other]
 
 
+def _kin(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
+    """One that is in, of the same owner: with it this ticket is in too, whoever waits."""
+    if not ticket.owner:
+        return None
+    return next((place for place in places.values() if place.granted and _is_kin(place, ticket, now)), None)
+
+
+def _is_kin(place: Place, ticket: Ticket, now: float) -> bool:
+    other = place.ticket
+    return other.owner == ticket.owner and other.nonce != ticket.nonce and place.expires > now
+
+
 def _agree_on_limit(ticket: Ticket, places: dict[str, Place], now: float) -> None:
     for place in places.values():
         if not place.exclusive and place.ticket.limit != ticket.limit and place.expires > now:
@@ -213,17 +255,29 @@ def _position(places: dict[str, Place], mine: Place) -> int:
 
 
 def _wake_next(places: dict[str, Place], now: float) -> None:
-    """Ring those waiters that the rule lets in now, in order, up to the first that it does not."""
+    """Ring those waiters that the rule lets in now, in order, up to the first that it does not; and the owner's own."""
+    owners = {place.ticket.owner for place in places.values() if place.granted and place.expires > now} - {""}
     ahead: list[Place] = []
+    is_over = False
     for place in places.values():
         if place.expires <= now:
             continue
         if not place.granted:
-            if first_obstacle(place.ticket.limit, ahead) is not None:
-                return
+            is_over = is_over or first_obstacle(place.ticket.limit, ahead) is not None
+            if is_over and place.ticket.owner not in owners:
+                if not owners:
+                    return
+                continue
             place.expires = min(place.expires, now + WOKEN_LEASE)
             place.ring(place.ticket.nonce)
         ahead.append(place)
+
+
+def _mark(store: Store, name: str, number: int, nonce: str) -> bool:
+    """Kept for as long as the store is, which is longer than anybody asked for."""
+    if store.marks.get(name, (0, ""))[0] < number:
+        store.marks[name] = (number, nonce)
+    return store.marks[name] == (number, nonce)
 
 
 def _settle(store: Store, name: str, now: float) -> None:

@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.mysql.protocol import described, lock_id, method_conflict, promised, renewed
+from holdfast.backends.mysql.protocol import LACKS, described, lock_id, method_conflict, promised, renewed
 from holdfast.backends.mysql.statements import BREAK, INSPECT, LOCKS, STATE
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown, Unsupported
 from holdfast.guarantees import Guarantees
+from holdfast.primitives import Lacks
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort
@@ -33,7 +35,7 @@ class State(NamedTuple):
         return self.nonce is not None and self.remaining > 0
 
 
-class PlainBackend(ABC):
+class PlainBackend(OneByOne, NoMarks, ABC):
     """A lock that is one row."""
 
     method: ClassVar[str]
@@ -45,6 +47,10 @@ class PlainBackend(ABC):
         self._port = port
         self._runtime = runtime
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+
+    @property
+    def lacks(self) -> Lacks:
+        return LACKS[self.method]
 
     @property
     def guarantees(self) -> Guarantees:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from holdfast.backends.mysql.statements import (
     TAKE,
 )
 from holdfast.core.clock import lease_deadline
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN_BEHIND,
     Gone,
@@ -46,6 +47,7 @@ from holdfast.core.tickets import (
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort
@@ -63,6 +65,15 @@ GUARANTEES = {
     "unique": _UNIQUE,
     "row": _UNIQUE._replace(order=Order.STORE, wake=Wake.PUSH),
     "version": _UNIQUE._replace(order=Order.NONE),
+}
+
+_ALONE = "its one row has room for one holder"
+_NOT_YET = "not there yet"
+_ALL: Lacks = {Primitive.ONCE_PER: _NOT_YET, Primitive.REVOKE: _NOT_YET, Primitive.OWNER: _NOT_YET}
+LACKS: Mapping[str, Lacks] = {
+    "unique": _ALL,
+    "row": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, **_ALL},
+    "version": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, **_ALL},
 }
 
 GRANULARITY = 0.0  # the server counts microseconds
@@ -96,9 +107,10 @@ class Turn:
         return max(LOOK_MIN, min(by_pace, by_place))
 
 
-class UniqueBackend:
+class UniqueBackend(OneByOne, NoMarks):
     """Locks in one database, in order."""
 
+    lacks = LACKS["unique"]
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 

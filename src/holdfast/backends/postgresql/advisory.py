@@ -17,6 +17,7 @@ from holdfast.backends.postgresql.port import Gate, Statement
 from holdfast.backends.postgresql.protocol import (
     GRANULARITY,
     GUARANTEES,
+    LACKS,
     PostgresqlBackend,
     another_method,
     stored,
@@ -64,6 +65,7 @@ class AdvisoryBackend(PostgresqlBackend):
     """Locks in one database, in its own order."""
 
     guarantees = GUARANTEES["advisory"]
+    lacks = LACKS["advisory"]
 
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, schema: str) -> None:
         super().__init__(url, port, runtime)

@@ -7,12 +7,13 @@ by NOTIFY, and is no more than a hint: whoever waits looks again in any case, an
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.core.clock import lease_deadline
 from holdfast.core.hearing import Hearing
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -27,6 +28,7 @@ from holdfast.core.tickets import (
 )
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
@@ -40,6 +42,14 @@ _QUEUE = Guarantees(
     scope=Scope.NETWORK,
 )
 GUARANTEES = {"queue": _QUEUE, "advisory": _QUEUE._replace(order=Order.STORE)}
+
+_ALONE = "the gate lets one in at a time"
+_NOT_YET = "not there yet"
+_ALL: Lacks = {Primitive.ONCE_PER: _NOT_YET, Primitive.REVOKE: _NOT_YET, Primitive.OWNER: _NOT_YET}
+LACKS: Mapping[str, Lacks] = {
+    "queue": _ALL,
+    "advisory": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, **_ALL},
+}
 
 GRANULARITY = 0.0  # the server counts microseconds
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
@@ -97,10 +107,11 @@ _INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1 ORDER BY t.num
 _LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1) ORDER BY t.name, t.number")
 
 
-class PostgresqlBackend:
+class PostgresqlBackend(OneByOne, NoMarks):
     """Locks in one database, in order."""
 
     guarantees = GUARANTEES["queue"]
+    lacks = LACKS["queue"]
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 

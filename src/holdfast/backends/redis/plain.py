@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting
 from holdfast.errors import BackendError, NameConflict, Unsupported
 from holdfast.guarantees import Guarantees
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
@@ -20,14 +22,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ALONE = "its one key has room for one holder"
+_NOT_YET = "not there yet"
+LACKS: Lacks = {
+    Primitive.RWLOCK: _ALONE,
+    Primitive.SEMAPHORE: _ALONE,
+    Primitive.ONCE_PER: _NOT_YET,
+    Primitive.REVOKE: _NOT_YET,
+    Primitive.OWNER: _ALONE,
+}
+
 POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
 
 
-class PlainBackend(ABC):
+class PlainBackend(OneByOne, NoMarks, ABC):
     """A lock that is one key. Who waits asks again and again; who asks at the right moment is next."""
 
     method: ClassVar[str]
     base: ClassVar[Guarantees]
+    lacks = LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 

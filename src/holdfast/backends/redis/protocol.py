@@ -7,10 +7,10 @@ pub/sub, and is no more than a hint: whoever waits looks again in any case, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis import getset, setnx
+from holdfast.backends.redis import getset, plain, setnx
 from holdfast.backends.redis.keys import keys_of, name_of, pattern_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.records import Line, Record, about, limit_of
@@ -19,6 +19,7 @@ from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
 from holdfast.core.clock import lease_deadline
 from holdfast.core.hearing import Hearing
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -32,6 +33,7 @@ from holdfast.core.tickets import (
 )
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.address import Place
@@ -49,6 +51,13 @@ GUARANTEES = {
     ),
     "setnx": setnx.GUARANTEES,
     "getset": getset.GUARANTEES,
+}
+
+_NOT_YET = "not there yet"
+LACKS: Mapping[str, Lacks] = {
+    "queue": {Primitive.ONCE_PER: _NOT_YET, Primitive.REVOKE: _NOT_YET, Primitive.OWNER: _NOT_YET},
+    "setnx": plain.LACKS,
+    "getset": plain.LACKS,
 }
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
@@ -74,9 +83,10 @@ def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
     return QueueBackend(place.url, port, runtime, prefix=place.prefix)
 
 
-class QueueBackend:
+class QueueBackend(OneByOne, NoMarks):
     """Locks on one deployment of Redis, in order."""
 
+    lacks = LACKS["queue"]
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 

@@ -27,6 +27,7 @@ from holdfast.backends.redlock.attendance import Attendance
 from holdfast.backends.redlock.records import Ballot, describe, nonce_of_holder
 from holdfast.core.clock import lease_deadline
 from holdfast.core.hearing import Hearing
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, who
 from holdfast.errors import (
     BackendError,
@@ -38,6 +39,7 @@ from holdfast.errors import (
     Unsupported,
 )
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
@@ -53,7 +55,15 @@ GUARANTEES = Guarantees(
     wake=Wake.PUSH,
     scope=Scope.NETWORK,
 )
-PRIMITIVES = ("lock",)
+_ALONE = "it can say who holds a lock, not how many"
+_NOT_YET = "not there yet"
+LACKS: Lacks = {
+    Primitive.RWLOCK: _ALONE,
+    Primitive.SEMAPHORE: _ALONE,
+    Primitive.ONCE_PER: _NOT_YET,
+    Primitive.REVOKE: _NOT_YET,
+    Primitive.OWNER: _NOT_YET,
+}
 
 GRANULARITY = 0.002  # seconds: nodes count whole milliseconds
 POLL_FIRST, POLL_BEHIND = 0.1, 1.0  # seconds between looks, at most, of who is next and of the others
@@ -83,9 +93,10 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes whose vote we have or may have, though it does not count
 
 
-class RedlockBackend:
+class RedlockBackend(OneByOne, NoMarks):
     """Locks on a majority."""
 
+    lacks = LACKS
     lifelines: tuple[int, ...] = ()  # no node can see that a holder has died
 
     def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:

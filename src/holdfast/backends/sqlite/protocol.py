@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.clock import lease_deadline
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -28,6 +29,7 @@ from holdfast.core.tickets import (
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import LimitConflict
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
@@ -41,6 +43,13 @@ GUARANTEES = Guarantees(
     wake=Wake.PUSH,
     scope=Scope.MACHINE,
 )
+_NOT_YET = "not there yet"
+LACKS: Lacks = {
+    Primitive.LOCK_DELAY: _NOT_YET,
+    Primitive.ONCE_PER: _NOT_YET,
+    Primitive.REVOKE: _NOT_YET,
+    Primitive.OWNER: _NOT_YET,
+}
 
 _NO_NUMBER = 2**63 - 1  # behind everybody
 _NO_STATE = (0, True)  # somebody has emptied the table: then the clock alone is the floor
@@ -91,10 +100,11 @@ class _InTheWay(NamedTuple):
     attend: tuple[str, ...]
 
 
-class SqliteBackend:
+class SqliteBackend(OneByOne, NoMarks):
     """Locks of one machine, in one file."""
 
     guarantees = GUARANTEES
+    lacks = LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
 
     def __init__(self, url: str, port: SqlitePort, runtime: Runtime) -> None:

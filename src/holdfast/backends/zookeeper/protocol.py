@@ -22,6 +22,7 @@ from holdfast.backends.zookeeper.port import Children, Create, Created, CreatePa
 from holdfast.backends.zookeeper.standing import Standing
 from holdfast.core.clock import lease_deadline
 from holdfast.core.events import logger
+from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     Gone,
@@ -45,6 +46,7 @@ from holdfast.errors import (
     OutcomeUnknown,
 )
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.address import Place
@@ -58,6 +60,13 @@ GUARANTEES = Guarantees(
     wake=Wake.PUSH,
     scope=Scope.NETWORK,
 )
+_NOT_YET = "not there yet"
+LACKS: Lacks = {
+    Primitive.LOCK_DELAY: _NOT_YET,
+    Primitive.ONCE_PER: _NOT_YET,
+    Primitive.REVOKE: _NOT_YET,
+    Primitive.OWNER: _NOT_YET,
+}
 
 IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
 DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
@@ -90,10 +99,11 @@ class _Holding:
         self.believed = 0.0  # the last deadline that was given out for it: nobody believes in it any longer
 
 
-class ZookeeperBackend:
+class ZookeeperBackend(OneByOne, NoMarks):
     """Locks in one ensemble, in order."""
 
     guarantees = GUARANTEES
+    lacks = LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
 

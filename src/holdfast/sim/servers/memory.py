@@ -59,14 +59,14 @@ class MemoryServer(Server):
 
     def state(self) -> object:
         return self.store.last_number, [
-            (name, nonce, place.number, place.granted, place.since, place.expires)
+            (name, nonce, place.number, place.fence, place.granted, place.since, place.expires)
             for name, queue in self.store.queues.items()
             for nonce, place in queue.items()
         ]
 
     def break_lock(self, name: str, fence: int) -> None:
         queue = self.store.queues.get(name, {})
-        self.execute(lambda: [queue.pop(nonce) for nonce, place in list(queue.items()) if place.number == fence])
+        self.execute(lambda: [queue.pop(nonce) for nonce, place in list(queue.items()) if place.fence == fence])
 
 
 class _Port:
@@ -102,4 +102,4 @@ class _Port:
 
 def _entry(place: Place) -> Entry:
     ticket = place.ticket
-    return Entry(ticket.name, place.number, place.number if place.granted else None, ticket.limit, ticket.exclusive)
+    return Entry(ticket.name, place.number, place.fence if place.granted else None, ticket.limit, ticket.exclusive)

@@ -1,0 +1,40 @@
+"""What a store offers that has no better way: several locks one after the other, and no marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.core.tickets import Waiting
+from holdfast.errors import Unsupported
+
+if TYPE_CHECKING:
+    from holdfast.core.tickets import Granted, Ticket
+
+
+class _Enters(Protocol):
+    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting: ...
+
+
+class OneByOne:
+    """Mixed into a backend whose store takes one lock in one step."""
+
+    async def enter_all(self: _Enters, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        outcomes: list[Granted | Waiting] = []
+        for ticket in tickets:
+            outcomes.append(await self.enter(ticket, queue=False, deadline=deadline))
+            if isinstance(outcomes[-1], Waiting):
+                break
+        return outcomes
+
+
+class NoMarks:
+    """Mixed into a backend whose store keeps nothing but leases: its `lacks` says that, so nobody gets here."""
+
+    url: str
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        raise Unsupported(backend=self.url, what="marks")
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
+        raise Unsupported(backend=self.url, what="marks")
