@@ -270,10 +270,9 @@ BEGIN
     ON CONFLICT (name) DO UPDATE SET queued = l.queued WHERE false;  -- the row is there now, and locked
     SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
     now_us := {schema}.holdfast_clock();
-    IF lock.queued THEN
+    IF lock.queued THEN  -- it may be in itself: then it keeps its fence, which others may have got from it by now
         SELECT t.fence INTO fence FROM {schema}.holdfast_tickets t
-        WHERE t.name = p_name AND t.owner = p_owner AND t.nonce <> p_nonce AND t.fence IS NOT NULL AND t.expires > now_us
-        LIMIT 1;
+        WHERE t.name = p_name AND t.owner = p_owner AND t.fence IS NOT NULL AND t.expires > now_us LIMIT 1;
     END IF;
 
     IF fence IS NOT NULL THEN

@@ -353,7 +353,7 @@ class Tables:
         lock = self.locks.get(name)
         if lock is None:
             lock = self.locks[name] = Lock(name, "queue", now, queued=False)
-        fence = self.kin(lock, nonce, owner, now)
+        fence = self.kin(lock, owner, now)
         mine = self._ticket(name, nonce)
         if fence is not None:
             if _is_after(lock.departed_until, now) and nonce in (lock.departed or ()) and mine is None:
@@ -381,11 +381,10 @@ class Tables:
                 self.notify(ticket.channel, ticket.nonce)
         return _entered("in", fence=fence)
 
-    def kin(self, lock: Lock, nonce: str, owner: str, now: int) -> int | None:
-        """The fence of another ticket that is in, of the same owner."""
+    def kin(self, lock: Lock, owner: str, now: int) -> int | None:
+        """The fence of a ticket of this owner that is in."""
         for ticket in self._queue(lock.name) if lock.queued else ():
-            is_in = ticket.fence is not None and ticket.expires > now
-            if is_in and ticket.owner == owner and ticket.nonce != nonce:
+            if ticket.owner == owner and ticket.fence is not None and ticket.expires > now:
                 return ticket.fence
         return None
 
