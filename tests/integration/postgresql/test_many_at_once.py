@@ -1,0 +1,191 @@
+"""Several locks in one statement: how often we go to the server, in which order, and what is left if one is taken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from psycopg import sql
+
+from holdfast import url as urls
+from holdfast.backends.postgresql import blocking
+from holdfast.core.ports import Backend
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.errors import NameConflict
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from tests.support.postgresql import shared
+from tests.support.postgresql.relay import Relay
+from tests.support.postgresql.servers import Server
+from tests.support.processes import eventually
+
+MANY = 50
+ODD = ["a\0", "a\\", "aA", "a b", 'a"', "a,{}", "é", "🔒"]
+
+
+class Driver:
+    """A backend's verbs, each with time enough."""
+
+    def __init__(self, url: str) -> None:
+        self._runtime = ThreadRuntime()
+        self.backend: Backend = blocking.open_backend(urls.parse(url), self._runtime)
+
+    def tickets(self, names: list[str], owner: str = "") -> list[Ticket]:
+        about = (1, True, "main", '{"who": {"host": "h", "pid": 1}, "meta": {}}', 0.0, owner)
+        return [Ticket(name, self._runtime.nonce(), 30.0, *about) for name in sorted(names)]
+
+    @property
+    def until(self) -> float:
+        return self._runtime.now() + 30.0
+
+    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+        return run_sync(self.backend.enter(ticket, queue=queue, deadline=self.until))
+
+    def enter_all(self, tickets: list[Ticket]) -> list[Granted | Waiting]:
+        return [*run_sync(self.backend.enter_all(tickets, deadline=self.until))]
+
+    def leave(self, tickets: list[Ticket]) -> list[bool]:
+        return [answer is True for answer in run_sync(self.backend.leave(tickets, deadline=self.until))]
+
+    def held(self) -> list[str]:
+        return [info.name for info in run_sync(self.backend.locks("", deadline=self.until))]
+
+    def close(self) -> None:
+        run_sync(self.backend.close())
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[Driver]:
+    made = Driver(url)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("owner", ["", "job"])
+def test_fifty_locks_are_one_round_trip_to_enter_and_one_to_leave(server: Server, owner: str) -> None:
+    names = [f"n{number}" for number in range(MANY)]
+    with Relay(server.port) as relay:
+        path = shared.fresh_url().replace(f":{server.port}/", f":{relay.port}/")
+        driver = Driver(f"{path}&sslmode=disable")
+        before = driver.tickets(names, owner)  # then it connects, makes the tables and prepares statements
+        driver.enter_all(before)
+        driver.leave(before)
+        tickets = driver.tickets(names, owner)
+
+        relay.round_trips = 0
+        outcomes = driver.enter_all(tickets)
+        entered, relay.round_trips = relay.round_trips, 0
+        left = driver.leave(tickets)
+
+        assert (entered, relay.round_trips, relay.connections) == (1, 1, 1)
+        driver.close()
+    assert [type(outcome) for outcome in outcomes] == [Granted] * MANY
+    assert left == [True] * MANY
+
+
+def test_up_to_the_first_that_is_taken(driver: Driver) -> None:
+    (held,) = driver.tickets(["c"])
+    driver.enter(held)
+    tickets = driver.tickets(["a", "b", "c", "d"])
+
+    outcomes = driver.enter_all(tickets)
+
+    assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
+    assert getattr(outcomes[-1], "holder", None) == "h/1"
+    assert driver.held() == ["a", "b", "c"]
+    assert driver.leave(tickets) == [True, True, False, False]
+    assert driver.held() == ["c"]
+
+
+def test_again_after_an_answer_that_was_lost(driver: Driver) -> None:
+    tickets = driver.tickets(["a", "b"])
+    first = driver.enter_all(tickets)
+
+    second = driver.enter_all(tickets)
+
+    assert [type(outcome) for outcome in first + second] == [Granted] * 4
+    assert driver.leave(tickets) == [True, True]
+
+
+def test_names_with_odd_characters_in_the_order_of_the_callers(driver: Driver) -> None:
+    tickets = driver.tickets(ODD)
+
+    outcomes = driver.enter_all(tickets)
+
+    fences = [outcome.fence for outcome in outcomes if isinstance(outcome, Granted)]
+    assert len(fences) == len(ODD)
+    assert fences == sorted(fences)
+    assert driver.held() == sorted(ODD)
+    assert all(driver.leave(tickets))
+
+
+def test_one_that_another_method_holds_is_named(driver: Driver, url: str) -> None:
+    other = Driver(f"{url}&method=advisory")
+    held = other.tickets(["b"])
+    other.enter(held[0])
+    tickets = driver.tickets(["a", "b", "c"])
+
+    with pytest.raises(NameConflict, match=r"'b'.*advisory"):
+        driver.enter_all(tickets)
+
+    assert driver.leave(tickets) == [True, False, False]
+    other.leave(held)
+    other.close()
+
+
+def test_who_enters_and_who_leaves_lock_rows_in_one_order(server: Server, url: str, driver: Driver) -> None:
+    r"""Also where the tables have another one: as they have it, a\0 is written a\\0, which comes behind aB."""
+    names = ["a\0", "aA", "aB"]
+    leaver, enterer = driver, Driver(url)
+    tickets, others = leaver.tickets(names), enterer.tickets(names[:2])
+    leaver.enter_all(tickets)
+    leaver.leave(tickets[:1])  # its row is there, and it is free
+    before = _deadlocks(server)
+    left: list[bool] = []
+    leaving = threading.Thread(target=lambda: left.extend(leaver.leave(tickets)))
+    entering = threading.Thread(target=lambda: enterer.enter_all(others))
+
+    with server.connect() as blocker, blocker.transaction():
+        (schema,) = parse_qs(urlsplit(url).query)["schema"]
+        row = sql.SQL("SELECT FROM {}.holdfast_locks WHERE name = 'aB' FOR UPDATE").format(sql.Identifier(schema))
+        blocker.execute(row)
+        leaving.start()
+        eventually(lambda: _blocked(server, "%holdfast_leave(%"))
+        entering.start()
+        eventually(lambda: _blocked(server, "%holdfast_enter_all(%"))
+    for thread in (leaving, entering):
+        thread.join(30)
+
+    assert left == [False, True, True]
+    enterer.leave(others)
+    for one in (leaver, enterer):
+        one.close()  # then the server has counted
+    assert _deadlocks(server) == before
+
+
+def _blocked(server: Server, query: str) -> bool:
+    like = {"query": query}
+    return bool(
+        server.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %(query)s", like)
+    )
+
+
+def _deadlocks(server: Server) -> int:
+    return int(server.value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))
+
+
+def test_an_advisory_client_takes_them_one_by_one(url: str) -> None:
+    driver, other = Driver(f"{url}&method=advisory"), Driver(f"{url}&method=advisory")
+    held = other.tickets(["c"])
+    other.enter(held[0])
+    tickets = driver.tickets(["a", "b", "c", "d"])
+
+    outcomes = driver.enter_all(tickets)
+
+    assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
+    assert driver.leave(tickets) == [True, True, False, False]
+    assert driver.held() == ["c"]
+    other.leave(held)
+    for one in (driver, other):
+        one.close()
