@@ -149,6 +149,8 @@ class MemoryBackend:
             if not mine.granted:
                 mine.granted, mine.since = True, now
                 mine.fence = kin.fence if kin else mine.number
+                if kin:  # it stands before those that it has passed, who look only at what is ahead of them
+                    places = store.queues[ticket.name] = {ticket.nonce: mine, **places}
             mine.expires = now + ticket.ttl
             if ticket.owner:
                 _wake_next(places, now)  # it may have others in the queue, who are in with this one
