@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from psycopg import sql
 
+import holdfast
 from holdfast import url as urls
 from holdfast.backends.postgresql import blocking
 from holdfast.core.ports import Backend
@@ -20,6 +22,7 @@ from tests.support.postgresql.relay import Relay
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 
+Open = Callable[[str], holdfast.Client]
 MANY = 50
 ODD = ["a\0", "a\\", "aA", "a b", 'a"', "a,{}", "é", "🔒"]
 
@@ -62,26 +65,27 @@ def driver(url: str) -> Iterator[Driver]:
     made.close()
 
 
-@pytest.mark.parametrize("owner", ["", "job"])
-def test_fifty_locks_are_one_round_trip_to_enter_and_one_to_leave(server: Server, owner: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"owner": "job"}])
+def test_fifty_locks_are_one_round_trip_to_take_and_one_to_give_back(
+    server: Server, client_of: Open, options: dict[str, Any]
+) -> None:
     names = [f"n{number}" for number in range(MANY)]
     with Relay(server.port) as relay:
         path = shared.fresh_url().replace(f":{server.port}/", f":{relay.port}/")
-        driver = Driver(f"{path}&sslmode=disable")
-        before = driver.tickets(names, owner)  # then it connects, makes the tables and prepares statements
-        driver.enter_all(before)
-        driver.leave(before)
-        tickets = driver.tickets(names, owner)
+        client = client_of(f"{path}&sslmode=disable")
+        locks = client.lock_all([client.lock(name, **options) for name in names], timeout=0)
+        with locks:  # the first time it connects, makes the tables and prepares statements
+            pass
 
         relay.round_trips = 0
-        outcomes = driver.enter_all(tickets)
-        entered, relay.round_trips = relay.round_trips, 0
-        left = driver.leave(tickets)
+        lease = locks.acquire()
+        taken, relay.round_trips = relay.round_trips, 0
+        assert lease is not None
+        lease.release()
 
-        assert (entered, relay.round_trips, relay.connections) == (1, 1, 1)
-        driver.close()
-    assert [type(outcome) for outcome in outcomes] == [Granted] * MANY
-    assert left == [True] * MANY
+        assert (taken, relay.round_trips, relay.connections) == (1, 1, 1)
+        client.close()
+    assert len(lease.fences) == MANY
 
 
 def test_up_to_the_first_that_is_taken(driver: Driver) -> None:
@@ -173,19 +177,3 @@ def _blocked(server: Server, query: str) -> bool:
 
 def _deadlocks(server: Server) -> int:
     return int(server.value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))
-
-
-def test_an_advisory_client_takes_them_one_by_one(url: str) -> None:
-    driver, other = Driver(f"{url}&method=advisory"), Driver(f"{url}&method=advisory")
-    held = other.tickets(["c"])
-    other.enter(held[0])
-    tickets = driver.tickets(["a", "b", "c", "d"])
-
-    outcomes = driver.enter_all(tickets)
-
-    assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
-    assert driver.leave(tickets) == [True, True, False, False]
-    assert driver.held() == ["c"]
-    other.leave(held)
-    for one in (driver, other):
-        one.close()
