@@ -164,9 +164,10 @@ def _raise(party: Party, number: int, answers: list[bool]) -> Coroutine[Any, Any
     return work()
 
 
-def test_exactly_one_is_told_that_it_raised_a_mark() -> None:
+@pytest.mark.parametrize("backend", ["postgresql", "postgresql-advisory"])
+def test_exactly_one_is_told_that_it_raised_a_mark(backend: str) -> None:
     for seed in range(WORLDS):
-        for answers in raised(PLAN, seed):
+        for answers in raised(Plan(backend=backend), seed):
             assert sorted(answers) == [False, False, True], seed
 
 

@@ -15,6 +15,8 @@ from psycopg import sql
 
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError
+from holdfast import url as urls
+from holdfast.backends.postgresql.blocking import create_tables
 from holdfast.backends.postgresql.schema import tables
 from tests.support.postgresql.servers import Server
 
@@ -222,6 +224,25 @@ def test_tables_of_an_older_holdfast_are_completed_while_locks_are_held(
         lease.release()
 
 
+def test_init_completes_tables_and_leaves_complete_ones_alone(
+    server: Server, url: str, schema: str, user: str, client_of: Open
+) -> None:
+    names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
+    create_tables(urls.parse(url))
+    server.rows(sql.SQL(NEWER).format(**names))
+    server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
+    server.rows(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {user}").format(**names))
+    powerless = urls.parse(server.url_of(user, schema=schema))
+    with pytest.raises(ConfigurationError, match="of an older holdfast"):
+        create_tables(powerless)
+
+    create_tables(urls.parse(url))
+
+    create_tables(powerless)
+    new = "SELECT count(*) FROM {schema}.holdfast_marks, {schema}.holdfast_tickets WHERE owner = 'x'"
+    assert server.rows(sql.SQL(new).format(**names)) == [(0,)]
+
+
 def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what_to_run(
     server: Server, schema: str, user: str, client_of: Open
 ) -> None:
@@ -241,7 +262,9 @@ def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what
         lambda: client.request_revoke("a", 1),
     ]
     for use in refused:
-        with pytest.raises(ConfigurationError, match="holdfast init --print 'postgresql://user_"):
+        with pytest.raises(
+            ConfigurationError, match=r"of an older holdfast: .* does not exist .*holdfast init --print"
+        ):
             use()
         with client.lock("a", timeout=0), client.semaphore("b", 2, timeout=0), client.rwlock("c", timeout=0).read():
             pass

@@ -40,9 +40,6 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_tickets (
     owner text COLLATE "C",             -- who is in together with others that name the same one; NULL: nobody's
     PRIMARY KEY (name, number)
 ) WITH (fillfactor = 50);
--- Of tables that an older holdfast made, which goes on working with them: it has no owners, and asks for no column by
--- its number.
-ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS owner text COLLATE "C";
 
 -- A number for each name that only ever grows, and who raised it. It has nothing to do with the lock of that name.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_marks (
@@ -531,3 +528,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_reap_marks(p_now bigint) RETURNS bi
     )
     SELECT count(*) FROM reaped
 $$;
+
+-- Tables that an older holdfast made, which goes on working with them. Last, for that waits until nobody uses the table,
+-- and meanwhile nobody may wait for us: who looks at the view has locked it before its tables.
+ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS owner text COLLATE "C";

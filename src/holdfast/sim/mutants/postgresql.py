@@ -12,7 +12,7 @@ from holdfast.backends.postgresql.protocol import PostgresqlBackend, us
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
-from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket
+from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket, items
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Gate, PostgresqlPort, Row, Value
@@ -283,6 +283,8 @@ class LeaseOfASession(PostgresqlServer):
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
         if statement in (protocol._TAKE, protocol._ENTER):
             self._sessions[str(values[1])] = port.link.process
+        if statement is protocol._ENTER_ALL:
+            self._sessions |= dict.fromkeys(items(str(values[1])), port.link.process)
         return super().run(port, statement, values)
 
     def drop(self, process: Process) -> bool:

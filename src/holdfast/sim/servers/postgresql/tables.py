@@ -152,7 +152,7 @@ class Tables:
         *arrays, channel = values
         rows: list[Row] = []
         reaps_at = None
-        for name, nonce, ttl, agent, info, owner in zip(*map(_items, arrays), strict=True):
+        for name, nonce, ttl, agent, info, owner in zip(*map(items, arrays), strict=True):
             if owner:
                 rows.append(self.enter_owner(name, nonce, int(ttl), False, agent, info, channel, owner))  # noqa: FBT003
             elif (taken := self.take(name, nonce, int(ttl), (agent, info))) is not None:
@@ -182,20 +182,20 @@ class Tables:
         return mark.number < number or (mark.number, mark.nonce) == (number, nonce)
 
     def marks_rows(self, names: str) -> list[Row]:
-        return [(name, _text(self.marks[name].number)) for name in sorted({*_items(names)}) if name in self.marks]
+        return [(name, _text(self.marks[name].number)) for name in sorted({*items(names)}) if name in self.marks]
 
     def leave_rows(self, name: str, nonce: str, unheard: bool) -> list[Row]:  # noqa: FBT001  (as the statement has it)
         return [(_text(self.leave(name, nonce, unheard=unheard)),)]
 
     def leave_all_rows(self, names: str, nonces: str, unheard: str) -> list[Row]:
-        every = zip(_items(names), _items(nonces), _items(unheard), strict=True)
+        every = zip(items(names), items(nonces), items(unheard), strict=True)
         return [(nonce, _text(self.leave(name, nonce, unheard=is_unheard == "t"))) for name, nonce, is_unheard in every]
 
     def renew_rows(self, name: str, nonce: str, ttl: int) -> list[Row]:
         return [(_text(self.renew(name, nonce, ttl)),)]
 
     def renew_all_rows(self, names: str, nonces: str, ttls: str) -> list[Row]:
-        every = zip(_items(names), _items(nonces), _items(ttls), strict=True)
+        every = zip(items(names), items(nonces), items(ttls), strict=True)
         return [(nonce, _text(self.renew(name, nonce, int(ttl)))) for name, nonce, ttl in every]
 
     def break_rows(self, name: str, fence: int) -> list[Row]:
@@ -559,6 +559,6 @@ def _text(value: str | int | None) -> str | None:
     return str(value)
 
 
-def _items(array: str) -> list[str]:
+def items(array: str) -> list[str]:
     """What an array that protocol.py has written says."""
     return [re.sub(r"\\(.)", r"\1", item, flags=re.DOTALL) for item in _ITEM.findall(array)]
