@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,13 +11,10 @@ import pytest
 from psycopg import sql
 
 import holdfast
-from holdfast import url as urls
-from holdfast.backends.postgresql import blocking
-from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Granted, Waiting
 from holdfast.errors import NameConflict
-from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from tests.support.postgresql import shared
+from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.relay import Relay
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
@@ -25,44 +22,6 @@ from tests.support.processes import eventually
 Open = Callable[[str], holdfast.Client]
 MANY = 50
 ODD = ["a\0", "a\\", "aA", "a b", 'a"', "a,{}", "é", "🔒"]
-
-
-class Driver:
-    """A backend's verbs, each with time enough."""
-
-    def __init__(self, url: str) -> None:
-        self._runtime = ThreadRuntime()
-        self.backend: Backend = blocking.open_backend(urls.parse(url), self._runtime)
-
-    def tickets(self, names: list[str], owner: str = "") -> list[Ticket]:
-        about = (1, True, "main", '{"who": {"host": "h", "pid": 1}, "meta": {}}', 0.0, owner)
-        return [Ticket(name, self._runtime.nonce(), 30.0, *about) for name in sorted(names)]
-
-    @property
-    def until(self) -> float:
-        return self._runtime.now() + 30.0
-
-    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
-        return run_sync(self.backend.enter(ticket, queue=queue, deadline=self.until))
-
-    def enter_all(self, tickets: list[Ticket]) -> list[Granted | Waiting]:
-        return [*run_sync(self.backend.enter_all(tickets, deadline=self.until))]
-
-    def leave(self, tickets: list[Ticket]) -> list[bool]:
-        return [answer is True for answer in run_sync(self.backend.leave(tickets, deadline=self.until))]
-
-    def held(self) -> list[str]:
-        return [info.name for info in run_sync(self.backend.locks("", deadline=self.until))]
-
-    def close(self) -> None:
-        run_sync(self.backend.close())
-
-
-@pytest.fixture
-def driver(url: str) -> Iterator[Driver]:
-    made = Driver(url)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("options", [{}, {"owner": "job"}])
@@ -155,9 +114,9 @@ def test_who_enters_and_who_leaves_lock_rows_in_one_order(server: Server, url: s
         row = sql.SQL("SELECT FROM {}.holdfast_locks WHERE name = 'aB' FOR UPDATE").format(sql.Identifier(schema))
         blocker.execute(row)
         leaving.start()
-        eventually(lambda: _blocked(server, "%holdfast_leave(%"))
+        eventually(lambda: server.is_blocked("%holdfast_leave(%"))
         entering.start()
-        eventually(lambda: _blocked(server, "%holdfast_enter_all(%"))
+        eventually(lambda: server.is_blocked("%holdfast_enter_all(%"))
     for thread in (leaving, entering):
         thread.join(30)
 
@@ -166,13 +125,6 @@ def test_who_enters_and_who_leaves_lock_rows_in_one_order(server: Server, url: s
     for one in (leaver, enterer):
         one.close()  # then the server has counted
     assert _deadlocks(server) == before
-
-
-def _blocked(server: Server, query: str) -> bool:
-    like = {"query": query}
-    return bool(
-        server.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %(query)s", like)
-    )
 
 
 def _deadlocks(server: Server) -> int:

@@ -262,6 +262,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_enter_owner(
 DECLARE
     now_us bigint := {schema}.holdfast_clock();
     lock {schema}.holdfast_locks%ROWTYPE;
+    first bigint;
 BEGIN
     INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued) VALUES (p_name, 'queue', now_us, false)
     ON CONFLICT (name) DO UPDATE SET queued = l.queued WHERE false;  -- the row is there now, and locked
@@ -297,11 +298,17 @@ BEGIN
 
     -- In, and out of the lock's row if holdfast_enter has put it there.
     UPDATE {schema}.holdfast_locks l SET nonce = NULL, queued = true, drawn = lock.drawn WHERE l.name = p_name;
-    DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce;
-    INSERT INTO {schema}.holdfast_tickets
-    SELECT p_name, least(lock.drawn, min(t.number) - 1), p_nonce, holdfast_enter_owner.fence, true, 1,
-        now_us + p_ttl, now_us, p_agent, p_info, p_channel, p_owner
-    FROM {schema}.holdfast_tickets t WHERE t.name = p_name;
+    SELECT least(lock.drawn, min(t.number) - 1) INTO first FROM {schema}.holdfast_tickets t WHERE t.name = p_name;
+    -- One that is in is changed, not put in anew: it may be renewed just now, and that would not find it again.
+    UPDATE {schema}.holdfast_tickets t SET
+        number = CASE WHEN t.fence IS NULL THEN first ELSE t.number END, fence = holdfast_enter_owner.fence,
+        expires = now_us + p_ttl, since = now_us
+    WHERE t.name = p_name AND t.nonce = p_nonce;
+    IF NOT FOUND THEN
+        INSERT INTO {schema}.holdfast_tickets VALUES (
+            p_name, first, p_nonce, fence, true, 1, now_us + p_ttl, now_us, p_agent, p_info, p_channel, p_owner
+        );
+    END IF;
     -- Others of this owner may wait, who are in with this one. They keep their waiter lease: who does not come now is in
     -- nobody's way.
     PERFORM pg_notify(t.channel, t.nonce) FROM (

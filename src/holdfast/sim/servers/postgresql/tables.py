@@ -368,14 +368,13 @@ class Tables:
                 return row
             fence = drawn = int(row[1] or 0)
         lock.nonce, lock.queued, lock.drawn = None, True, drawn
-        if mine is not None:
-            self.tickets.remove(mine)
-        self._insert(
-            Ticket(
-                *(name, self.first_place(name, drawn), nonce, fence, True, 1),
-                *(now + ttl, now, agent, info, channel, owner),
-            )
-        )
+        first = self.first_place(name, drawn)
+        if mine is None:
+            place = (name, first, nonce, fence, True, 1)
+            self._insert(Ticket(*place, now + ttl, now, agent, info, channel, owner))
+        else:
+            mine.number = first if mine.fence is None else mine.number
+            mine.fence, mine.expires, mine.since = fence, now + ttl, now
         for ticket in self._queue(name):
             if ticket.owner == owner and ticket.fence is None and ticket.expires > now:
                 self.notify(ticket.channel, ticket.nonce)
