@@ -115,8 +115,8 @@ def test_who_waits_alone_reads_its_hint_itself(ear: Ear) -> None:
         ear.hint("n1")
 
         one.join()
-    assert ear.hinted_by == ["waits-n1"] * 3
         assert isinstance(one.event, HeardEvent)
+    assert ear.hinted_by == ["waits-n1"] * 3
 
 
 def test_what_is_for_others_is_passed_on_and_when_the_reader_goes_the_listener_reads(ear: Ear) -> None:
