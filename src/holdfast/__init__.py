@@ -12,7 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Client, Lease, Lock, RWLock, Semaphore, default_client, lock, locked, rwlock, semaphore
+from holdfast.client import (
+    Client,
+    Lease,
+    Lock,
+    RWLock,
+    Semaphore,
+    default_client,
+    election,
+    lock,
+    locked,
+    rwlock,
+    semaphore,
+)
+from holdfast.core.elections import Leader
 from holdfast.core.events import Event, log_events
 from holdfast.core.handles import LockOptions
 from holdfast.core.tickets import LockInfo, TicketInfo
@@ -37,12 +50,15 @@ from holdfast.guarantees import Guarantees, Requirements
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
+    from holdfast.elections.aio import AsyncElection
+    from holdfast.elections.threads import Election
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AcquireTimeout",
     "AsyncClient",
+    "AsyncElection",
     "AsyncLease",
     "AsyncLock",
     "AsyncRWLock",
@@ -51,9 +67,11 @@ __all__ = [
     "BackendUnavailable",
     "Client",
     "ConfigurationError",
+    "Election",
     "Event",
     "Guarantees",
     "HoldfastError",
+    "Leader",
     "Lease",
     "LimitConflict",
     "Lock",
@@ -73,6 +91,7 @@ __all__ = [
     "UsageError",
     "WouldDeadlock",
     "default_client",
+    "election",
     "lock",
     "locked",
     "log_events",
@@ -81,7 +100,17 @@ __all__ = [
 ]
 
 
+_ELECTIONS = {
+    "AsyncElection": "holdfast.elections.aio",
+    "Election": "holdfast.elections.threads",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ELECTIONS:
+        import importlib
+
+        return getattr(importlib.import_module(_ELECTIONS[name]), name)
     if name.startswith("Async") and name in __all__:
         from holdfast import aio
 

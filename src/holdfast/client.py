@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from types import CoroutineType, TracebackType
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
 from holdfast.core.calls import Plan, make_plan, refuse_coroutine, terms_of
@@ -22,6 +22,9 @@ from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.shell import DEFAULT_TTL, BaseClient, BaseRWLock
+
+if TYPE_CHECKING:
+    from holdfast.elections.threads import Election
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -245,6 +248,16 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         return lambda function: _decorated(function, plan, lambda: self)
 
+    def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
+        """The lock of that name as an election: its holder leads, and others can see who does.
+
+        The options are those of `lock`; `meta` is what the others see of a leader besides its host and process.
+        """
+        from holdfast.elections.threads import Election
+
+        made: Election = self._make(Election, "election", name, 1, exclusive=True, options=options)
+        return made
+
     def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
         return run_sync(self._engine.inspect(names.check_name(name)))
@@ -305,6 +318,11 @@ def rwlock(name: str, **options: Unpack[LockOptions]) -> RWLock:
 def semaphore(name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
     """`Client.semaphore` on the default store."""
     return default_client().semaphore(name, limit, **options)
+
+
+def election(name: str, **options: Unpack[LockOptions]) -> Election:
+    """`Client.election` on the default store."""
+    return default_client().election(name, **options)
 
 
 @overload

@@ -14,6 +14,7 @@ PAIRS = [
     (holdfast.Lock, holdfast.AsyncLock),
     (holdfast.Semaphore, holdfast.AsyncSemaphore),
     (holdfast.RWLock, holdfast.AsyncRWLock),
+    (holdfast.Election, holdfast.AsyncElection),
     (holdfast.Lease, holdfast.AsyncLease),
 ]
 # What does no I/O is not awaited.
@@ -21,6 +22,7 @@ LOCAL = {
     "Client": {
         "lock",
         "locked",
+        "election",
         "rwlock",
         "semaphore",
         "subscribe",
@@ -31,6 +33,7 @@ LOCAL = {
     "Lock": {"keep", "drop", "last_of", "is_held_by", "waits"},
     "Semaphore": {"keep", "drop", "last_of", "is_held_by", "waits"},
     "RWLock": {"read", "write"},
+    "Election": {"keep", "drop", "last_of", "is_held_by", "waits", "observe", "on_change", "stop"},
     "Lease": {"check"},
 }
 
