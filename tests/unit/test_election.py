@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -274,6 +277,39 @@ async def test_the_default_store_has_elections_too() -> None:
     assert isinstance(election, holdfast.Election)
     assert election.leader() is None
     holdfast.default_client().close()
+
+
+def test_an_observer_goes_on_in_a_forked_child(tmp_path: Path) -> None:
+    code = f"""
+import os, holdfast
+election = holdfast.Client("sqlite://{tmp_path}/locks.db").election("a")
+changes = election.observe(every={OFTEN})
+assert next(changes) is None
+if os.fork() == 0:
+    os._exit(0 if next(changes).pid == os.getppid() else 1)
+with election:
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+async def test_one_step_of_an_observer_can_be_given_up_without_ending_it() -> None:
+    async with holdfast.AsyncClient("memory://steps") as client:
+        election = client.election("a")
+        changes = election.observe(every=OFTEN)
+        assert await anext(changes) is None
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5 * OFTEN):
+                await anext(changes)
+
+        async with election as lease:
+            leader = await anext(changes)
+
+        assert leader is not None
+        assert leader.term == lease.fence
 
 
 # ── who ends what, in asyncio ────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, _Body
 from holdfast.core import elections, names
@@ -69,7 +69,7 @@ class AsyncElection(AsyncLock):
             BackendError: the store could not be asked, at the first look or when the time was up.
         """
         seconds, limit = names.check_every(every), names.check_timeout(timeout)
-        return self._seen(Observation(self._engine_if_open, self.name, seconds, limit))
+        return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
 
     def on_change(self, callback: Callable[[Leader | None], object], *, every: float = EVERY) -> Callable[[], None]:
         """Pass who leads now and then each change to `callback`, in the background; the returned function ends that.
@@ -140,10 +140,6 @@ class AsyncElection(AsyncLock):
     def _engine_if_open(self) -> Engine[Any] | None:
         return None if self._client._closed else self._client._engine
 
-    async def _seen(self, observation: Observation) -> AsyncIterator[Leader | None]:
-        while await observation.changed():
-            yield observation.leader
-
     @contextlib.contextmanager
     def _until_stopped(self) -> Iterator[None]:
         """What is inside is cancelled by `stop`, and then ends here. A cancellation from elsewhere goes on."""
@@ -161,6 +157,21 @@ class AsyncElection(AsyncLock):
             was_ours = body.leave(ended_by)
         if ended_by is not None and not was_ours:
             raise ended_by
+
+
+class _Changes:
+    """Not a generator: that would be over after a cancellation (`asyncio.timeout` around one step), this goes on."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Leader | None:
+        if await self._observation.changed():
+            return self._observation.leader
+        raise StopAsyncIteration
 
 
 def _awaitable(outcome: Any) -> Awaitable[object]:

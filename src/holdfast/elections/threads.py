@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from holdfast.client import Lease, Lock
 from holdfast.core import elections, names
@@ -63,7 +63,7 @@ class Election(Lock):
             BackendError: the store could not be asked, at the first look or when the time was up.
         """
         seconds, limit = names.check_every(every), names.check_timeout(timeout)
-        return self._seen(Observation(self._engine_if_open, self.name, seconds, limit))
+        return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
 
     def on_change(self, callback: Callable[[Leader | None], object], *, every: float = EVERY) -> Callable[[], None]:
         """Pass who leads now and then each change to `callback`, in the background; the returned function ends that.
@@ -132,14 +132,25 @@ class Election(Lock):
     def _engine_if_open(self) -> Engine[Any] | None:
         return None if self._client._closed else self._client._engine
 
-    def _seen(self, observation: Observation) -> Iterator[Leader | None]:
-        while run_sync(observation.changed()):
-            yield observation.leader
-
     def _pause(self, seconds: float) -> None:
         with contextlib.suppress(UsageError):  # closed: the next campaign says so
             engine = self._client._engine
             run_sync(engine.closing.wait(engine.runtime.now() + seconds))
+
+
+class _Changes:
+    """Not a generator: that would be over after an interrupt, this goes on."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Leader | None:
+        if run_sync(self._observation.changed()):
+            return self._observation.leader
+        raise StopIteration
 
 
 def _refuse_coroutine(outcome: object) -> None:
