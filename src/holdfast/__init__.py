@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 from holdfast.client import (
     Client,
     Lease,
+    LeaseAll,
     Lock,
+    LockAll,
     RWLock,
     Semaphore,
     default_client,
     election,
     lock,
+    lock_all,
     locked,
+    once_per,
     rwlock,
     semaphore,
 )
@@ -49,7 +53,15 @@ from holdfast.errors import (
 from holdfast.guarantees import Guarantees, Requirements
 
 if TYPE_CHECKING:
-    from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
+    from holdfast.aio import (
+        AsyncClient,
+        AsyncLease,
+        AsyncLeaseAll,
+        AsyncLock,
+        AsyncLockAll,
+        AsyncRWLock,
+        AsyncSemaphore,
+    )
     from holdfast.elections.aio import AsyncElection
     from holdfast.elections.threads import Election
 
@@ -60,7 +72,9 @@ __all__ = [
     "AsyncClient",
     "AsyncElection",
     "AsyncLease",
+    "AsyncLeaseAll",
     "AsyncLock",
+    "AsyncLockAll",
     "AsyncRWLock",
     "AsyncSemaphore",
     "BackendError",
@@ -73,8 +87,10 @@ __all__ = [
     "HoldfastError",
     "Leader",
     "Lease",
+    "LeaseAll",
     "LimitConflict",
     "Lock",
+    "LockAll",
     "LockInfo",
     "LockLost",
     "LockOptions",
@@ -93,8 +109,10 @@ __all__ = [
     "default_client",
     "election",
     "lock",
+    "lock_all",
     "locked",
     "log_events",
+    "once_per",
     "rwlock",
     "semaphore",
 ]

@@ -16,13 +16,17 @@ PAIRS = [
     (holdfast.RWLock, holdfast.AsyncRWLock),
     (holdfast.Election, holdfast.AsyncElection),
     (holdfast.Lease, holdfast.AsyncLease),
+    (holdfast.LockAll, holdfast.AsyncLockAll),
+    (holdfast.LeaseAll, holdfast.AsyncLeaseAll),
 ]
 # What does no I/O is not awaited.
 LOCAL = {
     "Client": {
         "lock",
+        "lock_all",
         "locked",
         "election",
+        "once_per",
         "rwlock",
         "semaphore",
         "subscribe",
@@ -35,6 +39,8 @@ LOCAL = {
     "RWLock": {"read", "write"},
     "Election": {"keep", "drop", "last_of", "is_held_by", "waits", "observe", "on_change", "stop"},
     "Lease": {"check"},
+    "LockAll": {"keep", "drop", "last_of", "is_held_by", "waits"},
+    "LeaseAll": {"check"},
 }
 
 pytestmark = pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda shell: shell.__name__)
