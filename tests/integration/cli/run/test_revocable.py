@@ -5,6 +5,7 @@ that frees the lock before the command is gone.
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def test_a_command_that_does_not_end_is_killed_and_only_then_the_lock_is_free(
     eventually(lambda: bool(client.inspect("a").waiters))
 
     client.request_revoke("a")
-    eventually(noted.exists)
+    assert process.stderr is not None
+    assert "somebody asks for lock 'a'" in process.stderr.readline()
+    eventually(noted.exists, within=3)  # well before its lease would have ended
     assert process.poll() is None
     assert stamps.read() == [], "the lock is kept while the command goes on"
 
@@ -66,6 +69,23 @@ def test_a_command_that_is_not_revocable_goes_on(runs: Runs, client: Client, sta
     eventually(lambda: stamps.last() > asked + 1.5)  # past two of its renewals
 
     assert all(map(is_running, stamps.pids()))
+
+
+def test_a_command_that_is_asked_for_before_it_has_begun_does_not_begin(tmp_path: Path) -> None:
+    code = f"""
+from holdfast.cli.run.guard import Guard
+from holdfast.runtimes import system
+guard = Guard(["touch", {str(tmp_path / "begun")!r}])
+guard.tell("end")
+guard.start({{}}, deadline=system.now() + 60, grace=1, takes_terminal=False, lifelines=())
+print(guard.hear()["what"])
+guard.close()
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
+
+    assert (done.stdout, done.stderr) == ("late\n", "")
+    assert not (tmp_path / "begun").exists()
 
 
 def test_the_next_command_does_not_hear_of_the_last_ones_request(runs: Runs, client: Client, stamps: Stamps) -> None:
