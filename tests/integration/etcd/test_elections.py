@@ -1,4 +1,4 @@
-"""`etcdctl elect`, and so Go's concurrency.Election, and holdfast elect one leader among them and see each other lead."""
+"""`etcdctl elect`, as Go's concurrency.Election, and holdfast elect one leader among them, and see each other lead."""
 
 from __future__ import annotations
 
