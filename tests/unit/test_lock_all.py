@@ -270,6 +270,17 @@ async def test_a_lost_lease_that_was_released_still_says_lost(lab: Lab) -> None:
     assert not lease.held
 
 
+async def test_a_renewal_that_finds_one_of_them_gone_tells_of_all(lab: Lab) -> None:
+    actor, operator = lab.actor(), lab.actor()
+    lease = await actor(lambda client: client.lock_all(NAMES, renew=False).acquire())
+    assert await operator(lambda client: client.break_lock("b", lease.fences["b"]))
+
+    with pytest.raises(holdfast.LockLost, match=r"lock 'b'.*and with it a \+ c"):
+        await actor(lambda _: lease.renew())
+
+    await free(lab)
+
+
 # ── two stores ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

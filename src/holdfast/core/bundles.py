@@ -426,7 +426,8 @@ async def renew_all(bundle: Bundle) -> None:
     """
     bundle.check()
     for engine, those in _by_engine(bundle._holds):
-        await engine.renew(*those)
+        with suppress(LockLost):  # told below, of all of them
+            await engine.renew(*those)
     bundle.check()
 
 
