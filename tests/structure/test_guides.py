@@ -11,7 +11,10 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("guide", ["election.md", "locked.md"])
+GUIDES = ["election.md", "lock-all.md", "locked.md", "once-per.md"]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
 def test_the_examples_of_a_guide_run(guide: str) -> None:
     examples = re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(), re.DOTALL)
     assert examples
