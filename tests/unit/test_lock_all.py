@@ -599,3 +599,34 @@ def take_and_drop(client: holdfast.Client) -> None:
 
 async def take_and_drop_in_a_task(client: holdfast.AsyncClient) -> None:
     assert await client.lock_all(["a", "b"], ttl=SHORT).acquire()
+
+
+async def test_a_lease_that_was_lost_before_all_were_one_is_the_loss_of_all(lab: Lab) -> None:
+    actor = lab.actor()
+    first = await actor(lambda client: client.lock("a").acquire())
+    second = await actor(lambda client: client.lock("b").acquire())
+    engine = actor.client._current
+    engine.lose(second, "it was broken")
+
+    made = (holdfast.LeaseAll if lab.runtime == "threads" else holdfast.AsyncLeaseAll)(
+        [first, second], None, engine.runtime
+    )
+
+    assert first.lost
+    assert await actor(lambda _: made.wait_lost(60))
+
+
+async def test_a_forked_child_has_nothing_and_is_not_told_of_a_loss(lab: Lab) -> None:
+    actor = lab.actor()
+    told: list[Any] = []
+    lease = await actor(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
+
+    actor.client.after_fork()  # as the runtime calls it in the child
+
+    assert lease.lost
+    with pytest.raises(holdfast.LockLost, match="this process is a fork"):
+        lease.check()
+    with pytest.raises(holdfast.LockLost, match="this process is a fork"):
+        await actor(lambda _: lease.release())
+    await actor(lambda client: client.lock("z").acquire(timeout=0))  # whatever was to be called is called before this
+    assert told == []

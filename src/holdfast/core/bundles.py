@@ -119,10 +119,7 @@ class Bundle:
     @property
     def lost(self) -> bool:
         """One of them ended without having been released, and so all have. Once True, always True."""
-        if any(hold.lost for hold in self._holds):
-            self._lose_all()
-            return True
-        return False
+        return any(hold.lost for hold in self._holds)  # the one that finds out tells, and takes the others with it
 
     @property
     def revoke_requested(self) -> bool:
@@ -140,7 +137,6 @@ class Bundle:
             for hold in self._holds:
                 hold.check()
         except LockLost:
-            self._lose_all()
             raise self._loss() from None
 
     def __repr__(self) -> str:
