@@ -59,6 +59,19 @@ def test_more_than_a_transaction_holds_are_taken_in_several_and_in_order(ours: B
     assert ours.locked() == ["n150"]
 
 
+def test_tickets_with_much_to_say_are_taken_in_requests_that_etcd_takes(ours: Bench) -> None:
+    long = '{"who": {}, "meta": {"text": "' + 40_000 * "é" + '"}}'
+    tickets = [ticket(f"n{number:03}")._replace(info=long) for number in range(60)]
+
+    outcomes: list[Granted | Waiting] = []
+    while len(outcomes) < len(tickets):
+        outcomes += ours.enter_all(tickets[len(outcomes) :])
+
+    assert [type(outcome) for outcome in outcomes] == [Granted] * 60
+    assert len(ours.calls()) < 10
+    ours.leave(tickets)
+
+
 def test_those_before_the_first_that_is_busy_are_taken_and_none_behind_it(ours: Bench, theirs: Bench) -> None:
     tickets = [ticket(name) for name in "abcde"]
     theirs.enter(ticket("c"))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.errors import BackendError
 
 TOGETHER_MAX = 63  # tickets in one transaction: two compares each, and the note's; etcd takes 128
+CHARACTERS_MAX = 300_000  # in all that they have to say: etcd takes 1.5 MiB in one request
 
 
 class Seen(NamedTuple):
@@ -48,7 +49,7 @@ class Together(ABC):
     _unheard: dict[str, set[Unheard]]
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        tickets = tickets[:TOGETHER_MAX]
+        tickets = _as_many_as_fit(tickets)
         granted: dict[str, Granted] = {}
         obstacle: tuple[int, Waiting] | None = None
         wanted = list(tickets)
@@ -144,3 +145,13 @@ class Together(ABC):
 
     @abstractmethod
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]: ...
+
+
+def _as_many_as_fit(tickets: Sequence[Ticket]) -> Sequence[Ticket]:
+    """The first of them, one at least."""
+    left = CHARACTERS_MAX
+    for number, ticket in enumerate(tickets[:TOGETHER_MAX]):
+        left -= len(ticket.info) + len(ticket.agent) + 6 * len(ticket.name)  # so often is it in the request
+        if left < 0:
+            return tickets[: max(1, number)]
+    return tickets[:TOGETHER_MAX]
