@@ -187,8 +187,18 @@ class KeyBackend(Together):
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         found: list[bool | BackendError] = []
-        if len(tickets) > 1 and await self._leave_together(tickets, deadline):
-            return [True] * len(tickets)
+        for start in range(0, len(tickets), OPERATIONS_MAX):
+            found += await self._leave_some(tickets[start : start + OPERATIONS_MAX], deadline)
+        return found
+
+    async def _leave_some(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
+        if len(tickets) > 1:
+            try:
+                if await self._leave_together(tickets, deadline):
+                    return [True] * len(tickets)
+            except BackendError as error:
+                return [error] * len(tickets)
+        found: list[bool | BackendError] = []
         for ticket in tickets:
             try:
                 found.append(await self._leave(ticket, deadline))
@@ -204,8 +214,7 @@ class KeyBackend(Together):
         """Give all of them back in one step, if nothing is to be said about any: whether that was done."""
         held = [self._held.get(ticket.nonce) for ticket in tickets]
         ours = [(self._keys.base(one.ticket.name), one.created) for one in held if one is not None]
-        is_plain = len(ours) == len(tickets) <= OPERATIONS_MAX
-        if not is_plain or any(ticket.nonce in self._unheard for ticket in tickets):
+        if len(ours) < len(tickets) or any(ticket.nonce in self._unheard for ticket in tickets):
             return False
         request = txn([created_at(*one) for one in ours], [delete(base) for base, _ in ours])
         try:
