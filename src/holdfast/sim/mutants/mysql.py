@@ -12,8 +12,10 @@ from holdfast.backends.mysql.row import RowBackend
 from holdfast.backends.mysql.version import VersionBackend
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.mysql.gates import RowServer
+from holdfast.sim.servers.mysql.marks import Mark
 from holdfast.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
 from holdfast.sim.servers.mysql.tables import Lock, Tables
+from holdfast.sim.servers.mysql.tables import Ticket as Row
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.plain import State
@@ -136,6 +138,36 @@ class ReapsByNumber(Tables):
 class WokenKeepsItsLease(Tables):
     def woken(self, expires: int, now: int) -> int:
         return expires
+
+
+class AnyOwnerIsKin(Tables):
+    """As if it were enough to have some owner."""
+
+    def kin(self, key: bytes, nonce: str, owner: str) -> list[Row]:
+        return [t for t in self._queue(key) if t.fence is not None and t.nonce != nonce and t.owner]
+
+
+class KinWithAFenceOfItsOwn(Tables):
+    def fence_of(self, kin: Sequence[Row], drawn: int) -> int:
+        return drawn
+
+
+# ── marks, of all methods ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MarksBlindly(Tables):
+    def is_lower(self, mark: Mark, number: int) -> bool:
+        return True
+
+
+class _MarksInTwoSteps(_Port):
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        if statement is statements.MARK:
+            key, _, number, *_ = values
+            found = await self._port.ask(statements.MARKS, ((key,),), deadline=deadline)
+            if any(int(known or 0) >= int(str(number)) for _, known in found.rows):
+                return Answer()
+        return await self._port.ask(statement, values, deadline=deadline)
 
 
 # ── method=row ───────────────────────────────────────────────────────────────────────────────────────────────────────
