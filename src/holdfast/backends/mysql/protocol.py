@@ -150,16 +150,11 @@ class UniqueBackend(Marks):
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         """One request for all that are free; the first that is not is looked at more closely, by another one."""
-        outcomes: list[Granted | Waiting] = []
-        while len(outcomes) < len(tickets):
-            batch = _alike(tickets[len(outcomes) :])
-            taken = await self._take_all(batch, deadline) if batch else []
-            outcomes += taken
-            if not batch or len(taken) < len(batch):
-                outcomes.append(await self._look_closely(tickets[len(outcomes)], deadline))
-                if isinstance(outcomes[-1], Waiting):
-                    break
-        return outcomes
+        batch = _alike(tickets)
+        taken: list[Granted | Waiting] = [*await self._take_all(batch, deadline)] if batch else []
+        if batch and len(taken) == len(batch):
+            return taken
+        return [*taken, await self._look_closely(tickets[len(taken)], deadline)]
 
     async def _take_all(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted]:
         """As many of them, in their order, as are free and waited for by nobody."""
