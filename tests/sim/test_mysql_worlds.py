@@ -1,11 +1,21 @@
-"""Who stands still keeps the others out for ever."""
+"""Who stands still keeps the others out for ever; two raise one mark; an owner is in with somebody else."""
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from typing import NamedTuple
+
 import pytest
 
+from holdfast.core.handles import LockOptions
+from holdfast.errors import BackendError, LockLost
 from holdfast.sim.choices import Choices
+from holdfast.sim.client import SimLease
+from holdfast.sim.faults import Faults
 from holdfast.sim.mutants import MUTANTS
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
 from holdfast.sim.small import Party, SmallWorld
 
@@ -85,3 +95,120 @@ def test_a_gate_that_nobody_is_expelled_from_stays_shut() -> None:
     plan = MUTANTS["row-nobody-is-expelled"].apply(Plan())
 
     assert behind_a_stopped_holder(plan) is None
+
+
+# ── what has no workload of its own yet: several clients, a network that loses things, and one question ──────────────
+
+LOSSY = Faults(lose_request=0.1, lose_reply=0.2, slow=0.1)
+SEEDS = range(60)
+
+
+class LossyWorld(SmallWorld):
+    """Whose requests and replies may be late or lost."""
+
+    def link(self, process: Process) -> Link:
+        return Link(process, self.server, LOSSY)
+
+    def live(self, seconds: float) -> None:
+        with quiet():
+            self.world.run(seconds)
+            self.end()
+
+
+def marked(plan: Plan, seed: int) -> Counter[int]:
+    """Three raise a mark step by step: how many of them were told, for each number, that it was they who did."""
+    small = LossyWorld(plan, Choices(seed=seed))
+    told: Counter[int] = Counter()
+
+    async def raise_it(party: Party, client: int) -> None:
+        runtime, backend = party.client.runtime, party.client.engine.backend
+        for number in range(1, 6):
+            nonce = f"{client:016x}{number:016x}"
+            for _ in range(20):
+                with contextlib.suppress(BackendError):
+                    soon = runtime.now() + 1.0
+                    is_ours = await backend.mark("job", number, nonce=nonce, keep=3600.0, deadline=soon)
+                    told[number] += is_ours
+                    break
+
+    for client, name in enumerate("abc"):
+        party = small.add(name)
+        party.start(raise_it(party, client))
+    small.live(300.0)
+    return told
+
+
+@pytest.mark.parametrize("backend", ["mysql", "mysql-row", "mysql-version"])
+def test_a_mark_is_raised_to_a_number_by_one_client_whatever_gets_lost(backend: str) -> None:
+    told = [marked(Plan(backend=backend), seed) for seed in SEEDS]
+
+    assert all(count == 1 for numbers in told for count in numbers.values() if count), told
+    assert sum(sum(numbers.values()) for numbers in told) > len(SEEDS), "somebody was told so, as a rule"
+
+
+def test_a_mark_that_is_raised_in_two_steps_is_raised_twice() -> None:
+    plan = MUTANTS["unique-mark-in-two-steps"].apply(Plan())
+
+    assert any(count > 1 for seed in SEEDS for count in marked(plan, seed).values())
+
+
+class Inside(NamedTuple):
+    """Who was in a lock, one entry for each time that somebody got in."""
+
+    owners: list[set[str]]  # all that were in then
+    fences: list[set[int]]
+    missed: int  # clients that never got in
+
+
+def together(plan: Plan, seed: int) -> Inside:
+    """Two owners with two clients each, and one without a name, all take the same lock three times."""
+    small = LossyWorld(plan, Choices(seed=seed))
+    holds: dict[str, SimLease] = {}
+    owner_of = {"a": "ann", "b": "ann", "c": "bob", "d": "bob", "e": ""}
+    inside, done = Inside([], [], 0), []
+
+    async def take(name: str, party: Party) -> None:
+        options: LockOptions = {"ttl": TTL, **({"owner": owner_of[name]} if owner_of[name] else {})}
+        lock = party.client.lock("lock", options=options)
+        for _ in range(3):
+            with contextlib.suppress(BackendError, LockLost):
+                lease = await party.client.acquire(lock, 60.0)
+                if lease is None:
+                    continue
+                holds[name] = lease
+                held = {who: one for who, one in holds.items() if one.held}
+                inside.owners.append({owner_of[who] or who for who in held})
+                inside.fences.append({one.fence for one in held.values()})
+                await party.client.runtime.sleep(0.5)
+                await party.client.release(lease)
+        done.append(name)
+
+    for name in owner_of:
+        party = small.add(name)
+        party.start(take(name, party))
+    small.live(400.0)
+    return inside._replace(missed=len(owner_of) - len(done))
+
+
+def test_an_owner_is_in_with_its_own_and_with_nobody_else_whatever_gets_lost() -> None:
+    shared = 0
+    for seed in SEEDS:
+        inside = together(Plan(backend="mysql"), seed)
+        assert inside.missed == 0
+        assert all(len(owners) == 1 for owners in inside.owners), (seed, inside)
+        assert all(len(fences) == 1 for fences in inside.fences), (seed, inside)
+        shared += len(inside.owners)
+
+    assert shared > 5 * len(SEEDS), "most of them got in"
+
+
+def test_an_owner_that_passes_the_lease_of_another_is_found() -> None:
+    plan = MUTANTS["unique-any-owner-is-kin"].apply(Plan())
+
+    assert any(len(owners) > 1 for seed in SEEDS for owners in together(plan, seed).owners)
+
+
+def test_a_fence_that_those_of_one_owner_do_not_share_is_found() -> None:
+    plan = MUTANTS["unique-kin-with-its-own-fence"].apply(Plan())
+
+    assert any(len(fences) > 1 for seed in SEEDS for fences in together(plan, seed).fences)

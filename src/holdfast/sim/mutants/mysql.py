@@ -278,6 +278,27 @@ MYSQL = [
         kinds=frozenset({"step_clock"}),
     ),
     Mutant(
+        name="unique-any-owner-is-kin",
+        mistake="who has an owner is in at once if anybody is who has one, whoever's that is",
+        backend="mysql",
+        server=_server(UniqueServer, AnyOwnerIsKin),
+        by_seeds=False,  # the usual clients have no owners
+    ),
+    Mutant(
+        name="unique-kin-with-its-own-fence",
+        mistake="those of one owner are in together, each with a fence of its own",
+        backend="mysql",
+        server=_server(UniqueServer, KinWithAFenceOfItsOwn),
+        by_seeds=False,  # likewise
+    ),
+    Mutant(
+        name="unique-mark-in-two-steps",
+        mistake="whether a mark is lower is looked at in one statement, and it is raised in another",
+        backend="mysql",
+        server=_server(UniqueServer, MarksBlindly, backend=_asking(UniqueBackend, _MarksInTwoSteps)),
+        by_seeds=False,  # nor do they raise marks
+    ),
+    Mutant(
         name="row-gate-is-the-lock",
         mistake="a locked row is taken for the lock: it ends with its connection, while its holder works on",
         backend="mysql-row",
