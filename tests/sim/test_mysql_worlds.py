@@ -12,7 +12,7 @@ from holdfast.core.handles import LockOptions
 from holdfast.errors import BackendError, LockLost
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
-from holdfast.sim.faults import Faults
+from holdfast.sim.faults import CALM, Faults
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
@@ -95,6 +95,64 @@ def test_a_gate_that_nobody_is_expelled_from_stays_shut() -> None:
     plan = MUTANTS["row-nobody-is-expelled"].apply(Plan())
 
     assert behind_a_stopped_holder(plan) is None
+
+
+class LosesOne(Link):
+    """Of all replies, the one with this number gets lost."""
+
+    number = 0
+    replies = 0
+
+    def happens(self, kind: str, probability: float) -> bool:
+        if kind != "lose_reply":
+            return super().happens(kind, probability)
+        self.replies += 1
+        return self.replies == self.number
+
+
+class OneIsLost(SmallWorld):
+    """For whoever there is."""
+
+    number = 0
+
+    def link(self, process: Process) -> Link:
+        link = LosesOne(process, self.server, CALM)
+        link.number = self.number
+        return link
+
+
+def lost_reply(number: int) -> tuple[str, int]:
+    """What an acquire on method=row comes to if the reply to one of its requests gets lost; and how many there were."""
+    small = OneIsLost(Plan(backend="mysql-row"), Choices(tape=()))
+    small.number = number
+    party = small.add("a")
+    ends: list[str] = []
+
+    async def take() -> None:
+        try:
+            lease = await party.client.acquire(party.lock(TTL), None)
+        except BackendError as error:
+            ends.append(type(error).__name__)
+        else:
+            ends.append("held" if lease is not None and lease.held else "not held")
+
+    party.start(take())
+    with quiet():
+        small.world.run(60.0)
+    small.end()
+    assert isinstance(party.link, LosesOne)
+    return ends[0], party.link.replies
+
+
+def test_a_lost_reply_is_asked_for_again_on_the_way_to_a_gate_too() -> None:
+    _, replies = lost_reply(0)
+    found = {number: lost_reply(number)[0] for number in range(1, replies + 1)}
+
+    # To connect, and to say how the connection is to be: until then the server was not there.
+    connecting = {number for number, end in found.items() if end == "BackendUnavailable"}
+    assert len(connecting) == 2
+    assert set(found.values()) == {"held", "BackendUnavailable"}
+    assert replies >= 6, "a look at the gate, two to connect, a name, the gate, the lease"
 
 
 # ── what has no workload of its own yet: several clients, a network that loses things, and one question ──────────────
