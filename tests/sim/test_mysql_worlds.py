@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
 
 from holdfast.core.handles import LockOptions
-from holdfast.errors import BackendError, LockLost
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.errors import BackendError, BackendUnavailable, LockLost
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.faults import CALM, Faults
@@ -270,3 +273,65 @@ def test_a_fence_that_those_of_one_owner_do_not_share_is_found() -> None:
     plan = MUTANTS["unique-kin-with-its-own-fence"].apply(Plan())
 
     assert any(len(fences) > 1 for seed in SEEDS for fences in together(plan, seed).fences)
+
+
+class Several(NamedTuple):
+    """What came of taking two or three of four locks at once, many times."""
+
+    taken: int  # times that somebody had all that it wanted
+    overlaps: int  # times that another had one of them, and had reason to believe it
+    left: int  # tickets on the server once everybody has gone
+
+
+def several(plan: Plan, seed: int) -> Several:
+    small = LossyWorld(plan, Choices(seed=seed))
+    draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+    believed: dict[str, dict[str, float]] = {}  # client -> lock -> until when
+    taken = overlaps = 0
+
+    async def take_turns(name: str, party: Party) -> None:
+        nonlocal taken, overlaps
+        runtime, backend = party.client.runtime, party.client.engine.backend
+        for _ in range(6):
+            wanted = sorted(draw.sample("wxyz", k=draw.choice((2, 3))))
+            tickets = [Ticket(lock, runtime.nonce(), 3600.0, 1, True, "main", "{}") for lock in wanted]  # noqa: FBT003
+            outcomes: list[Granted | Waiting] = []
+            with contextlib.suppress(BackendError):
+                while len(outcomes) < len(tickets) and not any(isinstance(one, Waiting) for one in outcomes):
+                    outcomes += await backend.enter_all(tickets[len(outcomes) :], deadline=runtime.now() + 1.0)
+            granted = [one for one in outcomes if isinstance(one, Granted)]
+            if len(granted) == len(tickets) and runtime.now() < min(one.deadline for one in granted) - 0.3:
+                until = {lock: party.process.true_time(one.deadline) for lock, one in zip(wanted, granted, strict=True)}
+                others = [theirs for who, theirs in believed.items() if who != name]
+                overlaps += any(theirs.get(lock, 0.0) > small.world.now for theirs in others for lock in wanted)
+                believed[name], taken = until, taken + 1
+                await runtime.sleep(0.2)
+            believed.pop(name, None)
+            left: Sequence[bool | BackendError] = [BackendUnavailable(backend="sim", problem="not asked")]
+            while any(isinstance(answer, BackendError) for answer in left):
+                with contextlib.suppress(BackendError):
+                    left = await backend.leave(tickets, deadline=runtime.now() + 1.0)
+            await runtime.sleep(draw.random() / 10)
+
+    for name in "abc":
+        party = small.add(name)
+        party.start(take_turns(name, party))
+    with quiet():
+        small.world.run(600.0)
+        still_there = len(small.server.live())
+        small.end()
+    return Several(taken, overlaps, still_there)
+
+
+def test_several_locks_are_had_by_one_at_a_time_and_all_given_back_whatever_gets_lost() -> None:
+    found = [several(Plan(backend="mysql"), seed) for seed in SEEDS]
+
+    assert sum(one.taken for one in found) > len(SEEDS)
+    assert not any(one.overlaps for one in found), found
+    assert not any(one.left for one in found), found
+
+
+def test_locks_that_are_taken_blindly_are_had_by_two() -> None:
+    plan = MUTANTS["unique-check-then-insert"].apply(Plan())
+
+    assert any(several(plan, seed).overlaps for seed in SEEDS)
