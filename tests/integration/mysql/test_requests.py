@@ -1,0 +1,33 @@
+"""More requests to the server than docs/backends/mysql.md says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.mysql import shared
+from tests.support.mysql.drivers import Driver
+
+Drive = Callable[[str], Driver]
+
+
+@pytest.mark.parametrize(
+    ("method", "takes", "gives", "renews"), [("unique", 1, 1, 1), ("row", 4, 2, 4), ("version", 2, 1, 1)]
+)
+def test_a_lock_costs_what_the_page_says(driver_of: Drive, method: str, takes: int, gives: int, renews: int) -> None:
+    driver = driver_of(shared.fresh_url(method=method))
+    for _ in range(2):  # the first time it is new, and so are the connections
+        ticket = driver.ticket("a")
+        before = driver.said
+        driver.enter(ticket)
+        taken = driver.said
+        driver.leave(ticket)
+        given = driver.said
+    tickets = [driver.ticket(name) for name in "abc"]
+    for ticket in tickets:
+        driver.enter(ticket)
+    held = driver.said
+    driver.renew(*tickets)
+
+    assert (taken - before, given - taken, driver.said - held) == (takes, gives, renews)
