@@ -281,7 +281,8 @@ class UniqueBackend(Marks):
 
     def _leaves_first(self, ticket: Ticket) -> bool:
         """It has not tried before, and is in, as far as is known here."""
-        return not any(ticket.nonce in some for some in (self._leaving, self._unheard, self._turns))
+        nonce = ticket.nonce
+        return nonce not in self._leaving and nonce not in self._unheard and nonce not in self._turns
 
     def _has_left(self, nonce: str) -> None:
         self._stop(nonce)

@@ -44,19 +44,21 @@ def take_all(count: int) -> Statement:
     """
     begin = (
         "SET @holdfast_ttl = {0}, @holdfast_agent = {1}, @holdfast_info = {2}, "
-        "@holdfast_goes_on = TRUE, @holdfast_fences = '', @holdfast_changes = ''; START TRANSACTION"
+        "@holdfast_goes_on = TRUE, @holdfast_fences = '', @holdfast_changes = '', @holdfast_now = {now}; "
+        "START TRANSACTION"
     )
     note = (
         "SET @holdfast_fences = CONCAT(@holdfast_fences, IF(@holdfast_goes_on, LAST_INSERT_ID(), 0), ','), "
         "@holdfast_changes = CONCAT(@holdfast_changes, ROW_COUNT(), ','), "
-        "@holdfast_goes_on = @holdfast_goes_on AND LAST_INSERT_ID() > 0"
+        "@holdfast_goes_on = @holdfast_goes_on AND LAST_INSERT_ID() > 0, @holdfast_now = {now}"
     )
     take = f"{_INTO} SELECT {_ROW} FROM DUAL WHERE @holdfast_goes_on {_OVER}"  # noqa: S608 (of constants)
     of_all = {"{3}": "@holdfast_ttl", "{4}": "@holdfast_agent", "{5}": "@holdfast_info", "{6}": "'unique'"}
+    of_all["{now}"] = "@holdfast_now"
     sql = [begin]
     for number in range(3, 3 + 3 * count, 3):
         its_own = {f"{{{place}}}": f"{{{number + place}}}" for place in range(3)}
-        sql += ["SET @holdfast_now = {now}", _filled(take, {**of_all, **its_own, "{now}": "@holdfast_now"}), note]
+        sql += [_filled(take, {**of_all, **its_own}), note]
     sql += ["COMMIT", "SELECT @holdfast_fences, @holdfast_changes"]
     return Statement("take_all", "; ".join(sql), is_transaction=True)
 
