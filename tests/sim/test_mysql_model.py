@@ -319,6 +319,7 @@ OTHERWISE = [
     mutants.CheckThenSet,
     mutants.FenceByClock,
     mutants.FreesBlindly,
+    mutants.KinDrawsAgain,
     mutants.KinWithAFenceOfItsOwn,
     mutants.MarksBlindly,
     mutants.NobodyIsRemembered,

@@ -107,6 +107,18 @@ def test_who_asks_again_for_want_of_an_answer_is_in_once_and_as_the_others_are(d
     assert len(driver.inspect("a").holders) == 2
 
 
+def test_a_request_that_comes_late_changes_no_fence_that_its_holder_knows(driver: Driver) -> None:
+    one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
+    first = driver.enter(one)
+
+    driver.enter(one)
+    second = driver.enter(two)
+
+    assert isinstance(first, Granted)
+    assert isinstance(second, Granted)
+    assert second.fence == first.fence
+
+
 def test_readers_and_other_methods_stay_out_too(server: Server, database: str, url: str, driver_of: Drive) -> None:
     driver = driver_of(url)
     one = driver.ticket("a", owner="ann")

@@ -70,9 +70,9 @@ BEGIN
             LEAVE step;
         END IF;
 
+        -- If this very ticket is in, it keeps its fence: it may have heard of it, and told others of its owner.
         SELECT MAX(t.fence) INTO v_fence FROM holdfast_tickets t
-        WHERE t.id = p_id AND t.fence IS NOT NULL AND t.nonce <> p_nonce
-        AND CAST(t.owner AS BINARY) = CAST(p_owner AS BINARY) FOR UPDATE;
+        WHERE t.id = p_id AND t.fence IS NOT NULL AND CAST(t.owner AS BINARY) = CAST(p_owner AS BINARY) FOR UPDATE;
         IF v_fence IS NOT NULL THEN
             -- Ahead of all who wait, for they wait for it too.
             SELECT MIN(t.number) - 1 INTO v_place FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;

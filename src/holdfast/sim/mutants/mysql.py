@@ -143,13 +143,29 @@ class WokenKeepsItsLease(Tables):
 class AnyOwnerIsKin(Tables):
     """As if it were enough to have some owner."""
 
-    def kin(self, key: bytes, nonce: str, owner: str) -> list[Row]:
-        return [t for t in self._queue(key) if t.fence is not None and t.nonce != nonce and t.owner]
+    def kin(self, key: bytes, owner: str) -> list[Row]:
+        return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner]
 
 
 class KinWithAFenceOfItsOwn(Tables):
     def fence_of(self, kin: Sequence[Row], drawn: int) -> int:
         return drawn
+
+
+class KinDrawsAgain(Tables):
+    """As it once was: an enter that comes late draws a new fence for who is in, and works with the old one."""
+
+    _asks = ""
+
+    def enter_owned_answer(self, key: bytes, name: str, nonce: str, *values: Any) -> Answer:
+        self._asks = nonce
+        try:
+            return super().enter_owned_answer(key, name, nonce, *values)
+        finally:
+            self._asks = ""
+
+    def kin(self, key: bytes, owner: str) -> list[Row]:
+        return [ticket for ticket in super().kin(key, owner) if ticket.nonce != self._asks]
 
 
 # ── marks, of all methods ────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,6 +305,13 @@ MYSQL = [
         mistake="those of one owner are in together, each with a fence of its own",
         backend="mysql",
         server=_server(UniqueServer, KinWithAFenceOfItsOwn),
+        by_seeds=False,  # likewise
+    ),
+    Mutant(
+        name="unique-kin-draws-again",
+        mistake="an enter that comes late draws a new fence for a ticket that is in, and others of its owner get that",
+        backend="mysql",
+        server=_server(UniqueServer, KinDrawsAgain),
         by_seeds=False,  # likewise
     ),
     Mutant(

@@ -220,7 +220,7 @@ class Tables(Marks):
         if key not in self.locks:
             return Answer(rows=[(*row, is_there, "0")])
         now = self.clock()
-        kin = [one for one in self.kin(key, nonce, owner) if one.expires > now]
+        kin = [one for one in self.kin(key, owner) if one.nonce != nonce and one.expires > now]
         return Answer(rows=[(*row, is_there, str(len(kin)))])
 
     def state_answer(self, key: bytes) -> Answer:
@@ -410,7 +410,7 @@ class Tables(Marks):
 
         told, fence = _Told("in", place), lock.drawn
         number = lock.drawn if mine is None else mine.number
-        kin = self.kin(lock.id, row.nonce, row.owner)
+        kin = self.kin(lock.id, row.owner)
         obstacle = self.obstacle([one for one in self._queue(lock.id) if mine is None or one.number < number], row)
         if kin:
             fence = self.fence_of(kin, fence)
@@ -436,9 +436,9 @@ class Tables(Marks):
             self.wake(lock.id, now)
         return told, fence if told.outcome == "in" else None
 
-    def kin(self, key: bytes, nonce: str, owner: str) -> list[Ticket]:
-        """Those of the same owner that are in."""
-        return [t for t in self._queue(key) if t.fence is not None and t.nonce != nonce and t.owner == owner]
+    def kin(self, key: bytes, owner: str) -> list[Ticket]:
+        """The owner's tickets that are in."""
+        return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner == owner]
 
     def fence_of(self, kin: Sequence[Ticket], drawn: int) -> int:
         """What a ticket gets that is in because of these."""
