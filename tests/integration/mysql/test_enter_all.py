@@ -69,7 +69,7 @@ def test_those_before_the_first_that_is_held_are_in_and_those_after_it_are_not(d
     outcomes = driver.enter_all(tickets)
 
     assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
-    assert outcomes[2] == Waiting(2.5, "here/1")
+    assert outcomes[2] == Waiting(2.5, "test/1")
     assert driver.said - before == 2, "one takes, one looks who is in the way"
     assert [info.name for info in driver.locks()] == ["a", "b", "c"]
     assert driver.leave(*tickets) == [True, True, False, False, False]

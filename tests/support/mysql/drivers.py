@@ -1,4 +1,4 @@
-"""Drives the verbs of a backend directly, as the engine does, and counts what goes to the server."""
+"""A backend's verbs, as in tests/support/verbs.py, on connections that know what was sent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from holdfast.backends.mysql.blocking import BlockingEyes
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.methods import backend_of
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
-from holdfast.errors import BackendError
+from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
-
-INFO = '{"who": {"host": "here", "pid": 1, "program": "test"}, "meta": {}}'
+from tests.support.verbs import Verbs
 
 
 class Heard(socket.socket):
@@ -44,17 +42,14 @@ class CountingEyes(BlockingEyes):
         return sock
 
 
-class Driver:
-    """A client without an engine."""
+class Driver(Verbs):
+    """A client without an engine. It does not wait in line unless it is told to."""
 
     def __init__(self, url: str) -> None:
-        self._eyes = CountingEyes()
         self.runtime = ThreadRuntime()
+        self._eyes = CountingEyes()
         place = place_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # what is said has to be seen
-        self._backend = backend_of(place, Lines(place, self._eyes, self.runtime), self.runtime)
-
-    def ticket(self, name: str, *, owner: str = "", ttl: float = 30.0) -> Ticket:
-        return Ticket(name, self.runtime.nonce(), ttl, 1, exclusive=True, agent="main", info=INFO, owner=owner)
+        self.backend = backend_of(place, Lines(place, self._eyes, self.runtime), self.runtime)
 
     @property
     def said(self) -> int:
@@ -62,38 +57,7 @@ class Driver:
         return len(self._eyes.said)
 
     def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
-        return run_sync(self._backend.enter(ticket, queue=queue, deadline=self._soon()))
+        return super().enter(ticket, queue=queue)
 
     def enter_all(self, tickets: Sequence[Ticket], *, seconds: float = 20.0) -> Sequence[Granted | Waiting]:
-        return run_sync(self._backend.enter_all(tickets, deadline=self.runtime.now() + seconds))
-
-    def leave(self, *tickets: Ticket) -> Sequence[bool | BackendError]:
-        return run_sync(self._backend.leave(tickets, deadline=self._soon()))
-
-    def renew(self, *tickets: Ticket) -> Sequence[Live | Gone | BackendError]:
-        return run_sync(self._backend.renew(tickets, deadline=self._soon()))
-
-    def wait(self, ticket: Ticket, seconds: float) -> None:
-        run_sync(self._backend.wait(ticket, self.runtime.now() + seconds))
-
-    def inspect(self, name: str) -> LockInfo:
-        return run_sync(self._backend.inspect(name, deadline=self._soon()))
-
-    def locks(self) -> list[LockInfo]:
-        return run_sync(self._backend.locks("", deadline=self._soon()))
-
-    def break_lock(self, name: str, fence: int) -> bool:
-        return run_sync(self._backend.break_lock(name, fence, deadline=self._soon()))
-
-    def mark(self, name: str, number: int, *, nonce: str | None = None, keep: float = 60.0) -> bool:
-        nonce = self.runtime.nonce() if nonce is None else nonce
-        return run_sync(self._backend.mark(name, number, nonce=nonce, keep=keep, deadline=self._soon()))
-
-    def marks(self, *names: str) -> Sequence[int]:
-        return run_sync(self._backend.marks(names, deadline=self._soon()))
-
-    def close(self) -> None:
-        run_sync(self._backend.close())
-
-    def _soon(self) -> float:
-        return self.runtime.now() + 20.0
+        return run_sync(self.backend.enter_all(tickets, deadline=self.runtime.now() + seconds))
