@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.scripts import Script
     from holdfast.core.ports import Runtime
 
-_QUEUE = (protocol._ENTER, protocol._LEAVE, protocol._RENEW, protocol._BREAK)
-_SETNX = (setnx._ENTER, setnx._LEAVE, setnx._RENEW)
+_QUEUE = (protocol._ENTER, protocol._ENTER_ALL, protocol._LEAVE, protocol._RENEW, protocol._BREAK)
+_SETNX = (setnx._ENTER, setnx._ENTER_ALL, setnx._LEAVE, setnx._RENEW)
 
 
 def edited(scripts: tuple[Script, ...], *edits: tuple[str, str]) -> dict[str, str]:
@@ -205,9 +205,9 @@ class ClientTimeServer(RedisServer):
 
 class SideKeyElsewhere(RedisServer):
     def run(self, call: Call) -> Any:
-        self._known(call.keys)
-        keys = call.keys._replace(queue=f"{PREFIX}queue:{call.keys.lock}")
-        return self.machine.run(call.script.text, keys[:5], call.arguments)
+        names = list(self._known(call.keys))
+        names[2:3] = [f"{PREFIX}queue:{call.keys.lock}"]
+        return self.machine.run(call.script.text, names, call.arguments)
 
 
 REDIS = [
