@@ -12,7 +12,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Client, Lease, Lock, RWLock, Semaphore, default_client, lock, locked, rwlock, semaphore
+from holdfast.client import (
+    Client,
+    Lease,
+    LeaseAll,
+    Lock,
+    LockAll,
+    RWLock,
+    Semaphore,
+    default_client,
+    lock,
+    lock_all,
+    locked,
+    once_per,
+    rwlock,
+    semaphore,
+)
 from holdfast.core.events import Event, log_events
 from holdfast.core.handles import LockOptions
 from holdfast.core.tickets import LockInfo, TicketInfo
@@ -36,7 +51,15 @@ from holdfast.errors import (
 from holdfast.guarantees import Guarantees, Requirements
 
 if TYPE_CHECKING:
-    from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
+    from holdfast.aio import (
+        AsyncClient,
+        AsyncLease,
+        AsyncLeaseAll,
+        AsyncLock,
+        AsyncLockAll,
+        AsyncRWLock,
+        AsyncSemaphore,
+    )
 
 __version__ = "0.1.0"
 
@@ -44,7 +67,9 @@ __all__ = [
     "AcquireTimeout",
     "AsyncClient",
     "AsyncLease",
+    "AsyncLeaseAll",
     "AsyncLock",
+    "AsyncLockAll",
     "AsyncRWLock",
     "AsyncSemaphore",
     "BackendError",
@@ -55,8 +80,10 @@ __all__ = [
     "Guarantees",
     "HoldfastError",
     "Lease",
+    "LeaseAll",
     "LimitConflict",
     "Lock",
+    "LockAll",
     "LockInfo",
     "LockLost",
     "LockOptions",
@@ -74,8 +101,10 @@ __all__ = [
     "WouldDeadlock",
     "default_client",
     "lock",
+    "lock_all",
     "locked",
     "log_events",
+    "once_per",
     "rwlock",
     "semaphore",
 ]

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
-from holdfast.core.calls import Plan, make_plan, terms_of
+from holdfast.core.bundles import Bundle, Part, release_all, renew_all, shown, take_all
+from holdfast.core.bundles import leave_body as leave_all
+from holdfast.core.calls import Plan, make_plan, make_plan_once, terms_of
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
+from holdfast.core.periods import claim
+from holdfast.core.ports import Owner
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.primitives import Primitive
 from holdfast.runtimes.aio import AsyncioRuntime, current_task
 from holdfast.shell import BaseClient, BaseRWLock
 
@@ -144,6 +150,124 @@ class AsyncRWLock(BaseRWLock[AsyncLock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
 
+class AsyncLeaseAll(Bundle):
+    """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
+
+    __slots__ = ("_body",)
+
+    _body: _Body | None
+
+    async def release(self) -> None:
+        """Give all locks back, in one step for each store; from any task.
+
+        Raises:
+            LockLost: a lease had ended or was taken before this; what was done since then was not protected.
+            NotHeld: they were released before.
+            BackendError: no answer came. The keeper goes on trying, and this may be called again.
+        """
+        await release_all(self)
+
+    async def renew(self) -> None:
+        """Keep all locks for another `ttl` seconds, counted from now; only renew=False makes this necessary.
+
+        Raises:
+            LockLost: a lease had ended or was taken; stop touching the resources.
+            BackendError: no answer came; the old deadlines still stand.
+        """
+        await renew_all(self)
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
+        first = self._holds[0]
+        return await first._engine.wait_lost(first, names.check_timeout(timeout))
+
+    async def __aenter__(self) -> Self:
+        return self._enter_body()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        body, self._hook = (self._body if self._hook is not None else None), None
+        ended_by_us = body is not None and body.leave(error)
+        try:
+            await leave_all(self)
+        except HoldfastError as also:
+            if error is None:
+                raise
+            error.add_note(f"holdfast: {also}")  # the body's own error goes first
+        if ended_by_us:
+            raise self._loss() from error
+
+    def _enter_body(self) -> Self:
+        """From here on a loss cancels the body."""
+        if self._on_lost != "event":
+            self._body = _Body()
+            self._hook = self._body.tell_lost
+        return self
+
+
+class AsyncLockAll(Handle[AsyncLeaseAll]):
+    """Several named locks, taken as one. Tasks can share one object: what they hold is in the leases."""
+
+    def __init__(self, locks: Sequence[AsyncLock], terms: Terms, timeout: float | None) -> None:
+        super().__init__(terms._replace(name=shown([lock.name for lock in locks])), timeout)
+        self._locks = tuple(locks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the locks, in the order in which they are taken."""
+        return tuple(lock.name for lock in self._locks)
+
+    async def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> AsyncLeaseAll | None:
+        """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
+
+        Raises:
+            WouldDeadlock: this thread or task holds one of them already.
+            BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
+        """
+        names.refuse_unknown("acquire", unknown)
+        return (await self._attempt(self.waits(timeout))).lease
+
+    async def release(self) -> None:
+        """Give back what this thread or task took last through this object.
+
+        Raises:
+            NotHeld: there is nothing.
+            LockLost, BackendError: see `LeaseAll.release`.
+        """
+        await self.last_of(self._owner()).release()
+
+    @property
+    def held(self) -> bool:
+        """This thread or task holds them, by the local clock."""
+        return self.is_held_by(self._owner())
+
+    async def __aenter__(self) -> AsyncLeaseAll:
+        attempt = await self._attempt(self._timeout)
+        if attempt.lease is not None:
+            return attempt.lease._enter_body()
+        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.last_of(self._owner()).__aexit__(kind, error, trace)
+
+    def _owner(self) -> Owner:
+        return self._locks[0]._client._engine.runtime.owner()
+
+    async def _attempt(self, timeout: float | None) -> Attempt[AsyncLeaseAll]:
+        owner = self._owner()
+        parts = [Part(lock._client._engine, lock) for lock in self._locks]
+
+        def together(leases: Sequence[AsyncLease]) -> AsyncLeaseAll:
+            made = AsyncLeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
+            self.keep(owner, made)
+            return made
+
+        return await take_all(parts, timeout, together)
+
+
 class AsyncLocked(Protocol):
     """What `locked` returns: the function keeps its parameters and its result."""
 
@@ -158,7 +282,7 @@ class AsyncLockedOrSkipped(Protocol[D_co]):
     ) -> Callable[P, Coroutine[Any, Any, T | D_co]]: ...
 
 
-class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]):
+class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
@@ -182,6 +306,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]
     _lock_type = AsyncLock
     _semaphore_type = AsyncSemaphore
     _rwlock_type = AsyncRWLock
+    _lock_all_type = AsyncLockAll
 
     @overload
     def locked(
@@ -245,6 +370,62 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         return lambda function: _decorated(function, plan, lambda: self)
 
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkipped[None]: ...
+
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        skipped: D,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkipped[D]: ...
+
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        skipped: object = UNSET,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Any:
+        """A decorator: of all calls on all machines, one in each period runs the function; the others are skipped.
+
+        Which one that is, is settled on the server before it runs: a run that fails or dies half-way is not repeated
+        before the next period. While it runs it holds the lock of this name; if the last period's run still has that,
+        this period's is skipped, at once or after `timeout`.
+
+        Args:
+            period: "30s", "15m", "1h", "1d", "1w", whole seconds or a timedelta. Periods begin at multiples of that in
+                Unix time: those of a day at midnight UTC.
+            name: What all machines call the job; may have fields over the parameters, as in `locked`.
+            offset: How long after such a multiple each period begins: "1d" with offset="3h" begins at 03:00 UTC.
+            skipped: What a call that was skipped returns. Default: None.
+            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            options: Those of `lock`.
+
+        Raises:
+            ConfigurationError: at decoration: an argument, a field or the kind of function is refused.
+            Unsupported: this store keeps no marks.
+        """
+        plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        self._insist_on(Primitive.ONCE_PER)
+        return lambda function: _decorated(function, plan, lambda: self)
+
     async def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
         return await self._engine.inspect(names.check_name(name))
@@ -260,6 +441,19 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock]
         lease is greater, so a resource that checks fences is safe.
         """
         return await self._engine.break_lock(names.check_name(name), names.check_fence(fence))
+
+    async def request_revoke(self, name: str, fence: int | None = None) -> bool:
+        """Ask the holder of a lock to let go: the lease with this fence, or whoever holds it now; False if nobody does.
+
+        A holder whose lock is `revocable` learns of it at its next renewal, after a third of its ttl at most. The
+        others do not listen; `inspect` shows which do.
+
+        Raises:
+            Unsupported: this store cannot carry requests.
+        """
+        self._insist_on(Primitive.REVOKE)
+        checked = None if fence is None else names.check_fence(fence)
+        return await self._engine.request_revoke(names.check_name(name), checked)
 
     async def close(self) -> None:
         """Release what this client holds and let go of the store. Closing twice does nothing."""
@@ -292,11 +486,13 @@ def _decorated(
     function: Callable[P, Coroutine[Any, Any, T]], plan: Plan, client: Callable[[], AsyncClient]
 ) -> Callable[P, Coroutine[Any, Any, Any]]:
     terms_for, signature = terms_of(plan, function, is_async=True)
-    timeout, skips, skipped, parameter = plan.timeout, plan.skips, plan.skipped, plan.lease
+    timeout, skips, skipped, parameter, period = plan.timeout, plan.skips, plan.skipped, plan.lease, plan.period
 
     @functools.wraps(function)
     async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
         lock = AsyncLock(client(), terms_for(args, kwargs), timeout)
+        if period is not None and not await claim(lock._client._engine, lock.name, period):
+            return skipped
         lease = None
         try:
             async with lock as lease:

@@ -9,17 +9,23 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from types import CoroutineType, TracebackType
 from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
-from holdfast.core.calls import Plan, make_plan, refuse_coroutine, terms_of
+from holdfast.core.bundles import Bundle, Part, interrupted_leaving, release_all, renew_all, shown, take_all
+from holdfast.core.bundles import leave_body as leave_all
+from holdfast.core.calls import Plan, make_plan, make_plan_once, refuse_coroutine, terms_of
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
+from holdfast.core.handles import UNSET, AllOptions, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Phase, Terms
+from holdfast.core.periods import claim
+from holdfast.core.ports import Owner
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
+from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.shell import DEFAULT_TTL, BaseClient, BaseRWLock
 
@@ -149,6 +155,115 @@ class RWLock(BaseRWLock[Lock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
 
+class LeaseAll(Bundle):
+    """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give all locks back, in one step for each store; from any thread.
+
+        Raises:
+            LockLost: a lease had ended or was taken before this; what was done since then was not protected.
+            NotHeld: they were released before.
+            BackendError: no answer came. The keeper goes on trying, and this may be called again.
+        """
+        run_sync(release_all(self))
+
+    def renew(self) -> None:
+        """Keep all locks for another `ttl` seconds, counted from now; only renew=False makes this necessary.
+
+        Raises:
+            LockLost: a lease had ended or was taken; stop touching the resources.
+            BackendError: no answer came; the old deadlines still stand.
+        """
+        run_sync(renew_all(self))
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
+        first = self._holds[0]
+        return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            run_sync(leave_all(self))
+        except HoldfastError as also:
+            if error is None:
+                raise
+            error.add_note(f"holdfast: {also}")  # the body's own error goes first
+        except BaseException:
+            interrupted_leaving(self)
+            raise
+
+
+class LockAll(Handle[LeaseAll]):
+    """Several named locks, taken as one. Threads can share one object: what they hold is in the leases."""
+
+    def __init__(self, locks: Sequence[Lock], terms: Terms, timeout: float | None) -> None:
+        super().__init__(terms._replace(name=shown([lock.name for lock in locks])), timeout)
+        self._locks = tuple(locks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the locks, in the order in which they are taken."""
+        return tuple(lock.name for lock in self._locks)
+
+    def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> LeaseAll | None:
+        """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
+
+        Raises:
+            WouldDeadlock: this thread or task holds one of them already.
+            BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
+        """
+        names.refuse_unknown("acquire", unknown)
+        return self._attempt(self.waits(timeout)).lease
+
+    def release(self) -> None:
+        """Give back what this thread or task took last through this object.
+
+        Raises:
+            NotHeld: there is nothing.
+            LockLost, BackendError: see `LeaseAll.release`.
+        """
+        self.last_of(self._owner()).release()
+
+    @property
+    def held(self) -> bool:
+        """This thread or task holds them, by the local clock."""
+        return self.is_held_by(self._owner())
+
+    def __enter__(self) -> LeaseAll:
+        attempt = self._attempt(self._timeout)
+        if attempt.lease is not None:
+            return attempt.lease
+        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.last_of(self._owner()).__exit__(kind, error, trace)
+
+    def _owner(self) -> Owner:
+        return self._locks[0]._client._engine.runtime.owner()
+
+    def _attempt(self, timeout: float | None) -> Attempt[LeaseAll]:
+        _warn_inside_loop()
+        owner = self._owner()
+        parts = [Part(lock._client._engine, lock) for lock in self._locks]
+
+        def together(leases: Sequence[Lease]) -> LeaseAll:
+            made = LeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
+            self.keep(owner, made)
+            return made
+
+        return run_sync(take_all(parts, timeout, together))
+
+
 class Locked(Protocol):
     """What `locked` returns: the function keeps its parameters and its result."""
 
@@ -161,7 +276,7 @@ class LockedOrSkipped(Protocol[D_co]):
     def __call__(self, function: Callable[P, T], /) -> Callable[P, T | D_co]: ...
 
 
-class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
+class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
@@ -182,6 +297,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
     _lock_type = Lock
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
+    _lock_all_type = LockAll
 
     @overload
     def locked(
@@ -245,6 +361,62 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         return lambda function: _decorated(function, plan, lambda: self)
 
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkipped[None]: ...
+
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        skipped: D,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkipped[D]: ...
+
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        skipped: object = UNSET,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Any:
+        """A decorator: of all calls on all machines, one in each period runs the function; the others are skipped.
+
+        Which one that is, is settled on the server before it runs: a run that fails or dies half-way is not repeated
+        before the next period. While it runs it holds the lock of this name; if the last period's run still has that,
+        this period's is skipped, at once or after `timeout`.
+
+        Args:
+            period: "30s", "15m", "1h", "1d", "1w", whole seconds or a timedelta. Periods begin at multiples of that in
+                Unix time: those of a day at midnight UTC.
+            name: What all machines call the job; may have fields over the parameters, as in `locked`.
+            offset: How long after such a multiple each period begins: "1d" with offset="3h" begins at 03:00 UTC.
+            skipped: What a call that was skipped returns. Default: None.
+            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            options: Those of `lock`.
+
+        Raises:
+            ConfigurationError: at decoration: an argument, a field or the kind of function is refused.
+            Unsupported: this store keeps no marks.
+        """
+        plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        self._insist_on(Primitive.ONCE_PER)
+        return lambda function: _decorated(function, plan, lambda: self)
+
     def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
         return run_sync(self._engine.inspect(names.check_name(name)))
@@ -260,6 +432,19 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock]):
         lease is greater, so a resource that checks fences is safe.
         """
         return run_sync(self._engine.break_lock(names.check_name(name), names.check_fence(fence)))
+
+    def request_revoke(self, name: str, fence: int | None = None) -> bool:
+        """Ask the holder of a lock to let go: the lease with this fence, or whoever holds it now; False if nobody does.
+
+        A holder whose lock is `revocable` learns of it at its next renewal, after a third of its ttl at most. The
+        others do not listen; `inspect` shows which do.
+
+        Raises:
+            Unsupported: this store cannot carry requests.
+        """
+        self._insist_on(Primitive.REVOKE)
+        checked = None if fence is None else names.check_fence(fence)
+        return run_sync(self._engine.request_revoke(names.check_name(name), checked))
 
     def close(self) -> None:
         """Release what this client holds and let go of the store. Closing twice does nothing."""
@@ -305,6 +490,11 @@ def rwlock(name: str, **options: Unpack[LockOptions]) -> RWLock:
 def semaphore(name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
     """`Client.semaphore` on the default store."""
     return default_client().semaphore(name, limit, **options)
+
+
+def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> LockAll:
+    """`Client.lock_all` on the default store."""
+    return default_client().lock_all(locks, **options)
 
 
 @overload
@@ -353,11 +543,13 @@ def locked(
 
 def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
     terms_for, signature = terms_of(plan, function, is_async=False)
-    timeout, skips, skipped, parameter = plan.timeout, plan.skips, plan.skipped, plan.lease
+    timeout, skips, skipped, parameter, period = plan.timeout, plan.skips, plan.skipped, plan.lease, plan.period
 
     @functools.wraps(function)
     def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
         lock = Lock(client(), terms_for(args, kwargs), timeout)
+        if period is not None and not run_sync(claim(lock._client._engine, lock.name, period)):
+            return skipped
         lease, depth = None, 0
         try:
             with lock as lease:
@@ -383,6 +575,49 @@ def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client
     if signature is not None:
         locked_function.__signature__ = signature  # type: ignore[attr-defined]
     return locked_function
+
+
+@overload
+def once_per(
+    period: str | float | timedelta,
+    *,
+    name: str | Callable[..., str],
+    offset: str | float | timedelta = 0,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[None]: ...
+
+
+@overload
+def once_per(
+    period: str | float | timedelta,
+    *,
+    name: str | Callable[..., str],
+    offset: str | float | timedelta = 0,
+    skipped: D,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[D]: ...
+
+
+def once_per(
+    period: str | float | timedelta,
+    *,
+    name: str | Callable[..., str],
+    offset: str | float | timedelta = 0,
+    skipped: object = UNSET,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> Any:
+    """`Client.once_per` on the default store, whose client is made at the first call, not at import."""
+    plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
+
+    def client() -> Client:
+        made = default_client()
+        made._insist_on(Primitive.ONCE_PER)
+        return made
+
+    return lambda function: _decorated(function, plan, client)
 
 
 _default: Client | None = None

@@ -1,17 +1,19 @@
-"""`Client(url, require=…)`: a store that promises less is refused, with the names of those that would do.
+"""What a program asks of a store: one that promises less, or cannot do it, is refused, and those that would do named.
 
-Refused at construction by what the URL says; and at an acquire, if a server has meanwhile said that it promises less.
+`Client(url, require=…)` is refused at construction by what the URL says; and at an acquire, if a server has meanwhile
+said that it promises less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, Unsupported
 from holdfast.guarantees import FROM_WEAK_TO_STRONG, Guarantees
-from holdfast.url import SCHEMES, declared, did_you_mean
+from holdfast.primitives import Lacks, Primitive
+from holdfast.url import SCHEMES, Scheme, declared, did_you_mean, lacking
 
 
 class Requirement(NamedTuple):
@@ -52,16 +54,8 @@ class Requirement(NamedTuple):
             )
 
     def fulfilled_by(self) -> list[str]:
-        """The backends that promise enough before their servers are asked; of several schemes of one, the first."""
-        found: dict[str, list[str]] = {}
-        for name, scheme in SCHEMES.items():
-            if scheme.package not in found:
-                found[scheme.package] = [
-                    f"{name}://" if number == 0 else f"{name}://…?method={method}"
-                    for number, (method, guarantees) in enumerate(declared(scheme).items())
-                    if not self.shortfalls(guarantees)
-                ]
-        return [each for those in found.values() for each in those]
+        """The backends that promise enough before their servers are asked."""
+        return _those(lambda scheme: {method: not self.shortfalls(each) for method, each in declared(scheme).items()})
 
 
 def _field(field: object) -> str:
@@ -80,3 +74,32 @@ def _promise(field: str, value: object) -> Enum:
             return promise
     hint = did_you_mean(str(value), [promise.value for promise in strengths])
     raise ConfigurationError(f"require has {field}={value!r}{hint}")
+
+
+def insist_on(primitive: Primitive, url: str, lacks: Lacks) -> None:
+    """Refuse what a store cannot do.
+
+    Raises:
+        Unsupported: says why, and which stores can.
+    """
+    why = lacks.get(primitive)
+    if why is not None:
+        raise Unsupported(backend=url, what=f"{primitive.value} ({why})", others=tuple(those_with(primitive)))
+
+
+def those_with(primitive: Primitive) -> list[str]:
+    """The backends that have it."""
+    return _those(lambda scheme: {method: primitive not in lacks for method, lacks in lacking(scheme).items()})
+
+
+def _those(that: Callable[[Scheme], Mapping[str, bool]]) -> list[str]:
+    """Backends, by method, of which something is true; of several schemes of one, the first."""
+    found: dict[str, list[str]] = {}
+    for name, scheme in SCHEMES.items():
+        if scheme.package not in found:
+            found[scheme.package] = [
+                f"{name}://" if number == 0 else f"{name}://…?method={method}"
+                for number, (method, is_true) in enumerate(that(scheme).items())
+                if is_true
+            ]
+    return [each for those in found.values() for each in those]

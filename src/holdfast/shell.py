@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast
 
 from holdfast.core import names
+from holdfast.core.bundles import Whereabouts, in_order
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
-from holdfast.core.handles import LockOptions, make_terms
+from holdfast.core.handles import AllOptions, LockOptions, make_terms
 from holdfast.core.holds import Hold
-from holdfast.errors import UsageError
+from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
-from holdfast.requirements import Requirement
+from holdfast.primitives import Primitive
+from holdfast.requirements import Requirement, insist_on
 from holdfast.runtimes import system
-from holdfast.url import Address, Option, default_url, opener, parse, together
+from holdfast.url import SCHEMES, Address, Option, default_url, opener, parse, together
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -34,6 +36,7 @@ LeaseT = TypeVar("LeaseT", bound=Hold)
 LockT = TypeVar("LockT")
 SemaphoreT = TypeVar("SemaphoreT")
 RWLockT = TypeVar("RWLockT")
+LockAllT = TypeVar("LockAllT")
 
 
 class BaseRWLock(Generic[LockT]):
@@ -58,13 +61,14 @@ class BaseRWLock(Generic[LockT]):
         return self._write
 
 
-class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
+class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
     """Locks on one store. Everything here is local; the shells add what asks the server."""
 
     _runtime_name: ClassVar[str]  # of the module in the backend's folder
     _lock_type: ClassVar[type[Any]]
     _semaphore_type: ClassVar[type[Any]]
     _rwlock_type: ClassVar[type[Any]]
+    _lock_all_type: ClassVar[type[Any]]
 
     def __init__(
         self,
@@ -101,6 +105,12 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
             meta: Anything JSON can write; operators see it with the holder.
             on_lost: A function to call with the lease when it is lost. In asyncio a loss also cancels the body of
                 `async with`, which then raises LockLost; "event" leaves the body alone.
+            lock_delay: After a lease was lost (not: released), nobody gets the lock for this many seconds more: time
+                for what its holder had under way to come to an end.
+            owner: The lock is held in this name: whoever gives the same one, in any process, is let in beside it, with
+                the same fence. Everybody else waits until the last of them has left.
+            revocable: Listen to requests to let go (`request_revoke`), at each renewal: `lease.revoke_requested`.
+            on_revoke: A function to call with the lease at such a request; makes it revocable.
 
         Raises:
             ConfigurationError: an argument is refused; says which and why.
@@ -121,6 +131,43 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
         made: SemaphoreT = self._make(
             self._semaphore_type, "semaphore", name, checked, exclusive=False, options=options
         )
+        return made
+
+    def lock_all(self, locks: Iterable[str | LockT], **options: Unpack[AllOptions]) -> LockAllT:
+        """Several locks as one: all of them or none, within one timeout, and no deadlock with whoever does the same.
+
+        They are taken in the order of their names, whatever order they are given in, and each counts once. What is lost
+        of them is lost of all, and they are given back together. Who holds one of them already is refused.
+
+        Args:
+            locks: Names; or locks as `lock` makes them, those of other clients and stores included.
+            options: Those of `lock`, but for reentrant. A lock that is given as such keeps its own ttl and terms; the
+                timeout and on_lost are those of the whole.
+
+        Raises:
+            ConfigurationError: an argument is refused; says which and why.
+        """
+        names.refuse_unknown("lock_all", [word for word in options if word not in AllOptions.__annotations__])
+        if isinstance(locks, str):
+            raise ConfigurationError(f"lock_all() takes a list of names: [{locks!r}], or use lock()")
+        whole: LockOptions = {}
+        if "on_lost" in options:
+            whole["on_lost"] = options.pop("on_lost")
+        if "timeout" in options:
+            whole["timeout"] = options.pop("timeout")
+        each = cast("LockOptions", options)
+        terms, timeout = make_terms("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options={**each, **whole})
+        those: list[Any] = []
+        for lock in locks:
+            if isinstance(lock, str):
+                those.append(self._make(self._lock_type, "lock_all", lock, 1, exclusive=True, options=each))
+            elif not isinstance(lock, self._lock_type) or not lock.terms.exclusive:
+                raise ConfigurationError(f"lock_all() takes names and locks that one holds at a time, not {lock!r}")
+            else:
+                those.append(self._lock_type(lock._client, lock.terms._replace(on_lost=None, reentrant=False), None))
+        if not those:
+            raise ConfigurationError("lock_all() needs at least one name")
+        made: LockAllT = self._lock_all_type(in_order(those, _whereabouts), terms, timeout)
         return made
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
@@ -190,7 +237,23 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT]):
     def _make(
         self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions
     ) -> Any:
-        return kind(self, *make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options))
+        terms, timeout = make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options)
+        for primitive, is_asked_for in (
+            (Primitive.LOCK_DELAY, terms.lock_delay),
+            (Primitive.OWNER, terms.owner),
+            (Primitive.REVOKE, terms.revocable),
+        ):
+            if is_asked_for:
+                self._insist_on(primitive)
+        return kind(self, terms, timeout)
+
+    def _insist_on(self, primitive: Primitive) -> None:
+        insist_on(primitive, self.url, self._started().backend.lacks)
+
+
+def _whereabouts(lock: Any) -> Whereabouts:
+    client = lock._client
+    return Whereabouts(lock.name, SCHEMES[client._address.scheme].package.rpartition(".")[2], client)
 
 
 def _remake(kind: type[Any], url: str, ttl: float, options: dict[str, Option], require: dict[str, Enum] | None) -> Any:

@@ -14,8 +14,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+import pytest
+
 import holdfast
 from holdfast.core.tickets import LockInfo
+from holdfast.primitives import Primitive
+from holdfast.url import SCHEMES, lacking, parse
 
 
 class Actor(Protocol):
@@ -116,6 +120,19 @@ class Lab:
         actor: Actor = ThreadActor(client) if self.runtime == "threads" else TaskActor(client)
         self._actors.append(actor)
         return actor
+
+    def lacks(self, primitive: Primitive) -> str | None:
+        """Why this store does not have it, if so."""
+        address = parse(self.url)
+        methods = lacking(SCHEMES[address.scheme])
+        return methods[address.options.get("method", next(iter(methods)))].get(primitive)
+
+    def needs(self, primitive: Primitive) -> Lab:
+        """Go on only with stores that have it."""
+        why = self.lacks(primitive)
+        if why is not None:
+            pytest.skip(f"no {primitive.value}: {why}")
+        return self
 
     def start(self, actor: Actor, work: Callable[..., Any]) -> asyncio.Task[Any]:
         """Let the actor begin; the task is its result."""

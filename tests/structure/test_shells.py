@@ -15,12 +15,16 @@ PAIRS = [
     (holdfast.Semaphore, holdfast.AsyncSemaphore),
     (holdfast.RWLock, holdfast.AsyncRWLock),
     (holdfast.Lease, holdfast.AsyncLease),
+    (holdfast.LockAll, holdfast.AsyncLockAll),
+    (holdfast.LeaseAll, holdfast.AsyncLeaseAll),
 ]
 # What does no I/O is not awaited.
 LOCAL = {
     "Client": {
         "lock",
+        "lock_all",
         "locked",
+        "once_per",
         "rwlock",
         "semaphore",
         "subscribe",
@@ -32,6 +36,8 @@ LOCAL = {
     "Semaphore": {"keep", "drop", "last_of", "is_held_by", "waits"},
     "RWLock": {"read", "write"},
     "Lease": {"check"},
+    "LockAll": {"keep", "drop", "last_of", "is_held_by", "waits"},
+    "LeaseAll": {"check"},
 }
 
 pytestmark = pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda shell: shell.__name__)

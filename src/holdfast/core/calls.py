@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from holdfast.core import names
 from holdfast.core.handles import UNSET, LockOptions, Unset, make_terms
+from holdfast.core.periods import Period, make_period
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,6 +35,19 @@ class Plan(NamedTuple):
     skips: bool  # a busy lock ends the call without an error
     skipped: Any  # what the call returns then
     lease: str | None  # the parameter that gets the lease
+    period: Period | None = None  # in which there is one run at most
+
+
+def make_plan_once(
+    period: object, offset: object, name: object, *, skipped: object, lease: object, ttl: float, options: LockOptions
+) -> Plan:
+    """The same for `once_per`: a run that finds the last one still going is skipped.
+
+    Raises:
+        ConfigurationError: names the argument and the fix.
+    """
+    checked = make_period(period, offset)
+    return make_plan(name, busy="skip", skipped=skipped, lease=lease, ttl=ttl, options=options)._replace(period=checked)
 
 
 def make_plan(name: object, *, busy: object, skipped: object, lease: object, ttl: float, options: LockOptions) -> Plan:

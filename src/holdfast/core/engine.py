@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
+from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import Keeper
@@ -31,23 +32,26 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.core.handles import Handle
     from holdfast.core.ports import Backend, Owner, Runtime
-    from holdfast.core.tickets import LockInfo
+    from holdfast.core.tickets import Granted, LockInfo
     from holdfast.guarantees import Guarantees
 
 L = TypeVar("L", bound=Hold)
+T = TypeVar("T")
 
 IO_TIMEOUT = 5.0  # seconds for one request
 IO_TIMEOUT_MIN = 1.0  # what a request gets even if the caller's own time is up sooner
+REVOKED = "revoke:"  # before a lock's name: the mark that says up to which fence its leases are asked for
+REQUEST_KEPT = 86400.0  # seconds
 OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 
 _serials = itertools.count()
 _FOREVER = float("inf")
 
 
-class Attempt(NamedTuple, Generic[L]):
+class Attempt(NamedTuple, Generic[T]):
     """What came of an acquire: the lease, or who was in the way when the time was up."""
 
-    lease: L | None
+    lease: T | None
     holder: str | None = None
     waited: float = 0.0
 
@@ -79,7 +83,7 @@ class Engine(Generic[L]):
         self._required = required
         self._serial = next(_serials)
         self._who = runtime.who()
-        self._last_info = ("", "")  # a lock's meta, and what tickets say with it: mostly the same as the last time
+        self._last_info = ("", "")  # what a lock tells of itself, and what tickets say with it: mostly as the last time
         self._holds: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of their grants
         self._taking: dict[str, Ticket] = {}  # what acquires are about: the server may know these already
         self._keeper = Keeper(self)
@@ -138,7 +142,7 @@ class Engine(Generic[L]):
                         if self.events.subscribers and in_the_way is None:
                             self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
                         in_the_way, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
-                    elif (since := self.runtime.now()) < outcome.deadline - terms.stop_margin:
+                    elif (since := self.runtime.now()) < outcome.deadline - terms.margin:
                         hold = self._lease_type(self, terms, ticket, outcome, since, owner, lock)
                         self._publish(hold, lock, owner)
                         if self._closed:  # close() may have looked before it was published, and have left too early
@@ -180,6 +184,22 @@ class Engine(Generic[L]):
                 self._keeper.owe(ticket)
             self._taking.pop(ticket.nonce, None)
             raise
+
+    def publish(self, lock: Handle[L], ticket: Ticket, granted: Granted, owner: Owner, holds: list[L]) -> None:
+        """One of several locks that were entered at once: its lease, into `holds`, from before it counts.
+
+        Raises:
+            OutcomeUnknown: the answer came after the lease's deadline, so it is not a grant.
+        """
+        terms, since = lock.terms, self.runtime.now()
+        if since >= granted.deadline - terms.margin:
+            raise OutcomeUnknown(backend=self.backend.url, problem="its answer came after the lease's deadline")
+        holds.append(self._lease_type(self, terms, ticket, granted, since, owner, lock))
+        self._publish(holds[-1], lock, owner)
+        if self._closed:
+            raise UsageError("the client was closed while this was on its way")
+        if self.events.subscribers:
+            self.events.emit(Event("acquired", terms.name, granted.fence, 0.0))
 
     async def _check_promises(self, required: Required, ticket: Ticket, give_up: float) -> None:
         """After the answer, because servers say only when asked what they promise; each time, because that changes."""
@@ -267,12 +287,13 @@ class Engine(Generic[L]):
             self._keeper.owe(ticket)  # the caller's answer does not change: the lock was busy
 
     def _ticket(self, terms: Terms) -> Ticket:
-        runtime = self.runtime
-        meta, info = self._last_info
-        if meta is not terms.meta_json:
-            info = f'{{"who": {self._who}, "meta": {terms.meta_json}}}'
-            self._last_info = (terms.meta_json, info)
-        return Ticket(terms.name, runtime.nonce(), terms.ttl, terms.limit, terms.exclusive, runtime.agent(), info)
+        runtime, delay = self.runtime, terms.lock_delay
+        about, info = self._last_info
+        if about is not terms.about:
+            info = f'{{"who": {self._who}, {terms.about}}}'
+            self._last_info = (terms.about, info)
+        shape = (terms.limit, terms.exclusive)
+        return Ticket(terms.name, runtime.nonce(), terms.ttl + delay, *shape, runtime.agent(), info, delay, terms.owner)
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -303,9 +324,7 @@ class Engine(Generic[L]):
             if repeated:
                 self._keeper.forgive(hold._ticket)
             elif not was_ours:
-                hold._reason = Gone().reason
-                self._unpublish(hold, Phase.LOST)
-                self._tell_lost(hold)
+                self.gone(hold)
                 raise hold._loss()
             self._unpublish(hold, Phase.RELEASED)
         except BaseException:
@@ -319,6 +338,18 @@ class Engine(Generic[L]):
             held_for = self.runtime.now() - hold._since
             self.events.emit(Event("released", hold.name, hold.fence, held_for))
 
+    def gone(self, hold: L) -> None:
+        """The server's answer to a release: it was not ours any more."""
+        hold._reason = Gone().reason
+        self._unpublish(hold, Phase.LOST)
+        self._tell_lost(hold)
+
+    def give_back(self, hold: L) -> None:
+        """Nobody works under it: it ends here and now, and goes off the server as soon as that answers."""
+        if hold._phase is Phase.HELD:
+            self._unpublish(hold, Phase.RELEASED)
+            self._keeper.owe(hold._ticket)
+
     def owe(self, hold: L) -> None:
         """Its holder is done with it, but the server may not know yet: leave that to the keeper."""
         hold._phase = Phase.OWED
@@ -330,7 +361,8 @@ class Engine(Generic[L]):
             hold._depth -= is_inner
         if not is_inner:
             self._forget(hold)
-            self._keeper.owe(hold._ticket)  # the body is over: no need to wait for the deadline of a stop margin
+            # The body is over: no need to wait for the deadline of a stop margin.
+            self._keeper.owe(hold._ticket, after=self._delayed(hold))
         raise hold._loss()
 
     async def leave_body(self, hold: L) -> None:
@@ -354,22 +386,25 @@ class Engine(Generic[L]):
             else:
                 self.owe(hold)
 
-    async def renew(self, hold: L) -> None:
-        """Prolong this one lease now.
+    async def renew(self, *holds: L) -> None:
+        """Prolong these leases now.
 
         Raises:
             LockLost, NotHeld: there is nothing to prolong.
             BackendError: no answer; the old deadline still stands.
         """
-        hold.check()
-        outcome = (await self.backend.renew([hold._ticket], deadline=self._limit()))[0]
-        if isinstance(outcome, BackendError):
-            raise outcome
-        if isinstance(outcome, Gone):
-            self.lose(hold, outcome.reason)
-        else:
-            self.renewed(hold, outcome.deadline)
-        hold.check()
+        for hold in holds:
+            hold.check()
+        outcomes = await self.backend.renew([hold._ticket for hold in holds], deadline=self._limit())
+        for hold, outcome in zip(holds, outcomes, strict=True):
+            if isinstance(outcome, Gone):
+                self.lose(hold, outcome.reason)
+            elif not isinstance(outcome, BackendError):
+                self.renewed(hold, outcome.deadline)
+        for hold, outcome in zip(holds, outcomes, strict=True):
+            if isinstance(outcome, BackendError):
+                raise outcome
+            hold.check()
 
     def renewed(self, hold: Hold, deadline: float) -> None:
         """The server has prolonged it; never shortens, never revives."""
@@ -377,6 +412,7 @@ class Engine(Generic[L]):
         with self.mutex:
             if hold._phase is not Phase.HELD or now >= hold._stop_at:
                 return  # lost or given back meanwhile: the alarm or the release deals with the ticket
+            deadline = before_delay(deadline, hold._terms.lock_delay)
             left = hold._deadline - now
             hold._deadline = max(hold._deadline, hold._bounded(deadline))
             hold._renew_at = next_renewal(now, deadline)
@@ -391,9 +427,15 @@ class Engine(Generic[L]):
             hold._phase = Phase.LOST
             hold._reason = reason
             self._holds.pop(hold._ticket.nonce, None)
-        # Off the server, but not before the deadline: with a stop margin the body still has until then.
-        self._keeper.owe(hold._ticket, after=hold._deadline if hold._terms.stop_margin else 0.0)
+        # Off the server, but not before the deadline: with a stop margin the body still has until then. And not before
+        # the lock's delay is over.
+        self._keeper.owe(hold._ticket, after=self._delayed(hold) or (hold._deadline if hold._terms.stop_margin else 0))
         self._tell_lost(hold)
+
+    def _delayed(self, hold: Hold) -> float:
+        """Until when a lost lease keeps others out; 0 if it does not."""
+        delay = hold._terms.lock_delay
+        return hold._deadline + delay if delay else 0.0
 
     def _tell_lost(self, hold: Hold) -> None:
         held_for = self.runtime.now() - hold._since
@@ -425,6 +467,18 @@ class Engine(Generic[L]):
                 return hold.lost
         return True
 
+    def revoke_requested(self, hold: Hold) -> None:
+        """Somebody asks for this lease: told once."""
+        with self.mutex:
+            if hold._phase is not Phase.HELD or hold._revoke_requested:
+                return
+            hold._revoke_requested = True
+        if self.events.subscribers:
+            self.events.emit(Event("revoke requested", hold.name, hold.fence))
+        on_revoke = hold._terms.on_revoke
+        if on_revoke is not None:
+            self.runtime.call(lambda: on_revoke(hold))
+
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str) -> LockInfo:
@@ -435,6 +489,22 @@ class Engine(Generic[L]):
 
     async def break_lock(self, name: str, fence: int) -> bool:
         return await self.backend.break_lock(name, fence, deadline=self._limit())
+
+    async def request_revoke(self, name: str, fence: int | None) -> bool:
+        """Ask the lease with this fence, or whoever holds it now, to let go; False if nobody does."""
+        if fence is None:
+            holders = (await self.inspect(name)).holders
+            fence = max((holder.fence or 0 for holder in holders), default=0)
+            if not fence:
+                return False
+        nonce, keep = self.runtime.nonce(), REQUEST_KEPT
+        await self.backend.mark(REVOKED + name, fence, nonce=nonce, keep=keep, deadline=self._limit())
+        return True
+
+    async def requests(self, holds: Sequence[Hold], deadline: float) -> list[bool]:
+        """Which of these leases are asked for."""
+        marks = await self.backend.marks([REVOKED + hold.name for hold in holds], deadline=deadline)
+        return [mark >= hold.fence for hold, mark in zip(holds, marks, strict=True)]
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -471,7 +541,7 @@ class Engine(Generic[L]):
         """Nobody refers to this lease any more, and it was not released; a weak reference to it is dead by now."""
         self._holds.pop(hold._ticket.nonce, None)
         if hold._phase is Phase.HELD:
-            self._keeper.drop(hold._ticket, hold._deadline)
+            self._keeper.drop(hold._ticket, hold._deadline + hold._terms.lock_delay)
             warnings.warn(
                 f"the lease of lock {hold.name!r} (fence {hold.fence}) was dropped without release(): it is renewed no "
                 f"more and keeps others out until its ttl of {hold.ttl:g} s is over",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     import logging
 
-Kind = Literal["waiting", "acquired", "renewed", "lost", "released"]
+Kind = Literal["waiting", "acquired", "renewed", "revoke requested", "lost", "released"]
 
 
 class Event(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from holdfast.core import names
@@ -11,9 +11,10 @@ from holdfast.core.holds import Hold, OnLost, Phase, Terms
 from holdfast.errors import ConfigurationError, NotHeld
 
 if TYPE_CHECKING:
+    from holdfast.core.bundles import Bundle
     from holdfast.core.ports import Owner
 
-L = TypeVar("L", bound=Hold)
+L = TypeVar("L", bound="Hold | Bundle")
 
 
 class Unset:
@@ -99,6 +100,22 @@ class Handle(Generic[L]):
 _UNFINISHED = (Phase.HELD, Phase.OWED, Phase.LOST)
 
 
+class AllOptions(TypedDict, total=False):
+    """What lock_all() takes besides the names: what lock() takes, but for reentrant."""
+
+    ttl: float | None
+    timeout: float | None
+    renew: bool
+    max_hold: float | None
+    stop_margin: float
+    meta: Mapping[str, Any] | None
+    on_lost: OnLost
+    lock_delay: float
+    owner: str | None
+    revocable: bool
+    on_revoke: Callable[..., object] | None
+
+
 class LockOptions(TypedDict, total=False):
     """What lock(), rwlock() and semaphore() take besides the name; all in seconds where they are times."""
 
@@ -110,6 +127,10 @@ class LockOptions(TypedDict, total=False):
     stop_margin: float  # tell of a loss this long before the deadline, so that work can end in time
     meta: Mapping[str, Any] | None  # anything JSON can write; operators see it with the holder
     on_lost: OnLost  # a function to call with the lost lease; "event": asyncio does not cancel the body
+    lock_delay: float  # after a lease was lost, keep everybody out for this long
+    owner: str | None  # a named owner: whoever gives the same one is let in beside it, from any process
+    revocable: bool  # listen to requests to let go: lease.revoke_requested
+    on_revoke: Callable[..., object] | None  # a function to call with the lease at such a request
 
 
 _KNOWN_OPTIONS = LockOptions.__annotations__
@@ -137,10 +158,44 @@ def make_terms(
         max_hold=names.check_max_hold(options.get("max_hold")),
         stop_margin=names.check_stop_margin(options.get("stop_margin", 0.0), checked_ttl),
         meta=checked_meta,
-        meta_json=_as_json(checked_meta),
+        about=f'"meta": {_as_json(checked_meta)}',
         on_lost=names.check_on_lost(options.get("on_lost")),
+        lock_delay=names.check_lock_delay(options.get("lock_delay", 0.0)),
     )
+    if "owner" in options or "revocable" in options or "on_revoke" in options:
+        terms = _with_others(function, terms, options)
     return terms, names.check_timeout(options.get("timeout"))
+
+
+def _with_others(function: str, terms: Terms, options: LockOptions) -> Terms:
+    """What most locks go without: a named owner, and an ear for requests."""
+    owner = names.check_owner(options.get("owner"))
+    if owner and not (terms.exclusive and function in _ONE_HOLDER):
+        raise ConfigurationError(f"{function}() takes no owner: only a plain lock is held in somebody's name")
+    if owner and terms.reentrant:
+        raise ConfigurationError("owner and reentrant=True do not go together: an owner's own are let in anyway")
+    on_revoke = names.check_on_revoke(options.get("on_revoke"))
+    revocable = names.check_flag("revocable", options.get("revocable", on_revoke is not None))
+    if on_revoke is not None and not revocable:
+        raise ConfigurationError("on_revoke is never called with revocable=False: leave one of them out")
+    if revocable and not terms.renew:
+        raise ConfigurationError("revocable needs renew=True: requests are heard when the lease is renewed")
+    about = terms.about
+    if owner:
+        about += f', "owner": {json_of(owner)}'
+    if revocable:
+        about += ', "revocable": true'
+    return terms._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke)
+
+
+_ONE_HOLDER = ("lock", "locked", "lock_all")
+
+
+def json_of(text: str) -> str:
+    """As JSON writes a string."""
+    import json
+
+    return json.dumps(text)
 
 
 def _as_json(meta: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from holdfast.core.clock import before_delay
 from holdfast.errors import LockLost, NotHeld
 
 if TYPE_CHECKING:
@@ -52,8 +53,17 @@ class Terms(NamedTuple):
     max_hold: float | None
     stop_margin: float
     meta: Mapping[str, Any]
-    meta_json: str
+    about: str  # what others see of it, as the inside of a JSON object: meta, owner, revocable
     on_lost: OnLost
+    lock_delay: float = 0.0
+    owner: str = ""
+    revocable: bool = False
+    on_revoke: Callable[..., object] | None = None
+
+    @property
+    def margin(self) -> float:
+        """How long before the server's deadline a lease is of no use any more."""
+        return self.stop_margin if not self.lock_delay else self.stop_margin - before_delay(0.0, self.lock_delay)
 
     @property
     def is_permit(self) -> bool:
@@ -83,6 +93,7 @@ class Hold:
         "_phase",
         "_reason",
         "_renew_at",
+        "_revoke_requested",
         "_since",
         "_store",
         "_terms",
@@ -106,10 +117,12 @@ class Hold:
         self._store: Hashable = granted.store
         self._since = since
         self._end = None if terms.max_hold is None else since + terms.max_hold
-        self._deadline = granted.deadline if self._end is None else self._bounded(granted.deadline)
-        self._renew_at = next_renewal(since, granted.deadline)
+        deadline = before_delay(granted.deadline, terms.lock_delay) if terms.lock_delay else granted.deadline
+        self._deadline = deadline if self._end is None else self._bounded(deadline)
+        self._renew_at = next_renewal(since, deadline)
         self._phase = Phase.RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
         self._depth = 1
+        self._revoke_requested = False
         self._reason = ""
         self._owner = weakref.ref(owner)  # weakly, both: the lock keeps its owner's lease, not the other way round
         self._lock = weakref.ref(lock)
@@ -154,6 +167,11 @@ class Hold:
         if self._phase is Phase.HELD and self._engine.runtime.now() >= self._stop_at:
             self._engine.lose(self, self._why_over())
         return self._phase is Phase.LOST
+
+    @property
+    def revoke_requested(self) -> bool:
+        """Somebody asks for the lock: come to an end and release it. Only of a lock made with `revocable`."""
+        return self._revoke_requested
 
     def check(self) -> None:
         """Go on only if the lease is still ours; cheap enough to call before every step.

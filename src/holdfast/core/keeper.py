@@ -87,9 +87,10 @@ class Keeper:
             self._debts.pop(ticket.nonce, None)
 
     async def pay_all(self, deadline: float) -> None:
-        """Try every debt once, now, until the first that gets no answer."""
+        """Try every debt once, now, until the first that gets no answer. What a delay keeps there stays there."""
+        now = self._runtime.now()
         with self._mutex:
-            tickets = [ticket for ticket, _, _ in self._debts.values()]
+            tickets = [ticket for ticket, when, _ in self._debts.values() if when <= now or not ticket.delay]
         for start in range(0, len(tickets), BATCH_MAX):
             if not await self._pay(tickets[start : start + BATCH_MAX], deadline):
                 return
@@ -233,6 +234,19 @@ class Keeper:
                 self._engine.lose(hold, outcome.reason)
             else:
                 self._engine.renewed(hold, outcome.deadline)
+        asked = [hold for hold in holds if hold._terms.revocable and not hold._revoke_requested]
+        if asked:
+            await self._listen(asked, deadline)
+
+    async def _listen(self, holds: Sequence[Hold], deadline: float) -> None:
+        try:
+            requests = await self._engine.requests(holds, deadline)
+        except BackendError as error:
+            logger().debug("cannot ask for requests, asking again at the next renewal: %s", error)
+            return
+        for hold, is_asked_for in zip(holds, requests, strict=True):
+            if is_asked_for:
+                self._engine.revoke_requested(hold)
 
     def _again(self, holds: Sequence[Hold]) -> None:
         """Back on the list, for soon. Those that were renewed move on from there; those that have ended drop out."""

@@ -12,6 +12,8 @@ NAME_MAX = 512
 LIMIT_MAX = 1_000_000
 TTL_MIN = 0.1
 TTL_MAX = 366 * 86400.0
+LOCK_DELAY_MAX = 86400.0
+OWNER_MAX = 255
 
 # What people know from other libraries, and what it is called here.
 _ELSEWHERE = {
@@ -100,6 +102,36 @@ def check_stop_margin(stop_margin: object, ttl: float) -> float:
             "a lease is renewed every third of its ttl and must not be given up before that"
         )
     return seconds
+
+
+def check_lock_delay(lock_delay: object) -> float:
+    seconds = _number("lock_delay", lock_delay, "seconds")
+    if not 0 <= seconds <= LOCK_DELAY_MAX:
+        raise ConfigurationError(
+            f"lock_delay must be between 0 and {LOCK_DELAY_MAX:g} s, not {lock_delay!r}: for so long nobody gets the "
+            "lock after a lease was lost"
+        )
+    return seconds
+
+
+def check_owner(owner: object) -> str:
+    if owner is None:
+        return ""
+    if not isinstance(owner, str) or not 0 < len(owner) <= OWNER_MAX:
+        raise ConfigurationError(
+            f"owner must be a name of 1 to {OWNER_MAX} characters that its processes agree on, not {owner!r}"
+        )
+    try:
+        owner.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"owner {owner!r} is not valid Unicode text ({error.reason})") from None
+    return owner
+
+
+def check_on_revoke(on_revoke: object) -> Callable[..., object] | None:
+    if on_revoke is None or callable(on_revoke):
+        return on_revoke
+    raise ConfigurationError(f"on_revoke must be a function that takes the lease, not {on_revoke!r}")
 
 
 def check_meta(meta: object) -> Mapping[str, Any]:

@@ -109,11 +109,11 @@ class Backend(Protocol):
         """Take the lock, or (if `queue`) a place in its queue, or keep the place already taken."""
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
-        """As `enter` without a queue for each in turn, up to the first that has to wait: in one step, if the store can.
+        """As `enter` without a queue for as many of them as the store does in one step, up to the first that must wait.
 
-        So the answer is as long as the tickets and has only grants, or is shorter or as long and ends with Waiting: the
-        tickets before that one are in, it and those after it are not. Each ticket has a name of its own. Whatever is
-        raised, some may be in: the engine then owes a `leave` for all.
+        The answers are those of the first tickets, one at least. Those before a Waiting are in; it and those without an
+        answer are not. Each ticket has a name of its own. Whatever is raised, some may be in: the engine then owes a
+        `leave` for all.
         """
 
     async def wait(self, ticket: Ticket, until: float) -> None:

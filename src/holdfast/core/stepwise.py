@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.core.tickets import Waiting
 from holdfast.errors import Unsupported
 
 if TYPE_CHECKING:
-    from holdfast.core.tickets import Granted, Ticket
+    from holdfast.core.tickets import Granted, Ticket, Waiting
 
 
 class _Enters(Protocol):
@@ -20,12 +19,7 @@ class OneByOne:
     """Mixed into a backend whose store takes one lock in one step."""
 
     async def enter_all(self: _Enters, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        outcomes: list[Granted | Waiting] = []
-        for ticket in tickets:
-            outcomes.append(await self.enter(ticket, queue=False, deadline=deadline))
-            if isinstance(outcomes[-1], Waiting):
-                break
-        return outcomes
+        return [await self.enter(tickets[0], queue=False, deadline=deadline)]
 
 
 class NoMarks:

@@ -25,7 +25,7 @@ class Ticket(NamedTuple):
     limit: int | None
     exclusive: bool
     agent: str  # the thread or task
-    info: str  # {"who": {host, pid, program}, "meta": …} as JSON
+    info: str  # {"who": {host, pid, program}, "meta": …} as JSON, and what else others may know
     delay: float = 0.0  # the part of the ttl that nobody may be let in early, although the holder is known to be dead
     owner: str = ""  # those that name the same one are in together; only of exclusive tickets
 
@@ -91,6 +91,8 @@ class TicketInfo(NamedTuple):
     exclusive: bool
     limit: int | None
     meta: Mapping[str, Any]
+    owner: str = ""  # the named owner, if the lock is held in one's name
+    revocable: bool = False  # it listens to requests to let go
 
     @classmethod
     def of(
@@ -106,6 +108,7 @@ class TicketInfo(NamedTuple):
     ) -> TicketInfo:
         """From what a backend stores."""
         known, meta = describe(info)
+        about = _parsed(info)
         return cls(
             fence=fence,
             host=str(known.get("host", "?")),
@@ -117,6 +120,8 @@ class TicketInfo(NamedTuple):
             exclusive=exclusive,
             limit=limit,
             meta=meta,
+            owner=str(about.get("owner", "")),
+            revocable=about.get("revocable") is True,
         )
 
     def __str__(self) -> str:
@@ -126,13 +131,20 @@ class TicketInfo(NamedTuple):
 
 def describe(ticket_info: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The two parts of a ticket's `info`: who, and the user's meta. Of foreign or damaged ones, what can be read."""
-    import json
-
+    info = _parsed(ticket_info)
     try:
-        info = json.loads(ticket_info)
         return dict(info["who"]), dict(info["meta"])
     except (ValueError, KeyError, TypeError):
         return {}, {}
+
+
+def _parsed(ticket_info: str) -> dict[str, Any]:
+    import json
+
+    try:
+        return dict(json.loads(ticket_info))
+    except (ValueError, TypeError):
+        return {}
 
 
 def who(ticket_info: str) -> str:

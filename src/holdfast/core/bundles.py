@@ -1,0 +1,364 @@
+"""Several locks at once: all or nothing within one timeout, lost together, given back together.
+
+Everybody takes them in the same order, by name and then by kind of store, and keeps what it has while it waits for the
+next: so of all who wait for each other, the one that has got furthest waits for nobody, and no two ever wait for each
+other. What is free is taken in as few steps as the store allows, the first that is busy is waited for in its queue like
+any single lock, and so on with the rest.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, takewhile
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from holdfast.core.engine import Attempt, Engine
+from holdfast.core.events import logger
+from holdfast.core.holds import Hold, OnLost, Phase
+from holdfast.core.tickets import Waiting
+from holdfast.errors import BackendError, ConfigurationError, LockLost, NotHeld, OutcomeUnknown, WouldDeadlock
+
+if TYPE_CHECKING:
+    from holdfast.core.handles import Handle
+    from holdfast.core.ports import Owner, Runtime
+
+L = TypeVar("L", bound=Hold)
+B = TypeVar("B", bound="Bundle")
+T = TypeVar("T")
+
+_SHOWN_MAX = 3  # names in a message
+
+
+class Part(NamedTuple, Generic[L]):
+    """One of the locks, and the engine of its client."""
+
+    engine: Engine[L]
+    lock: Handle[L]
+
+
+class Whereabouts(NamedTuple):
+    """What tells one lock from another."""
+
+    name: str
+    store: str  # the kind of store
+    client: object
+
+
+def in_order(locks: Iterable[T], whereabouts: Callable[[T], Whereabouts]) -> list[T]:
+    """As everybody takes them; the same lock of the same client counts once.
+
+    Raises:
+        ConfigurationError: two cannot be told apart by name and kind of store, so not everybody would order them alike.
+    """
+    found: dict[tuple[str, str], tuple[object, T]] = {}
+    for lock in locks:
+        name, store, client = whereabouts(lock)
+        other, _ = found.setdefault((name, store), (client, lock))
+        if other is not client:
+            raise ConfigurationError(
+                f"lock_all() has {name!r} twice, on two clients of {store}: others might take them the other way "
+                "round, and wait for each other; give them different names"
+            )
+    return [found[place][1] for place in sorted(found)]
+
+
+def shown(names: Sequence[str]) -> str:
+    """For messages: the first few of them."""
+    more = len(names) - _SHOWN_MAX
+    return " + ".join(names) if more <= 0 else f"{' + '.join(names[:_SHOWN_MAX])} + {more} more"
+
+
+class Bundle:
+    """Leases that are one. Each of them is a lease of its own to the keeper, which renews them in batches."""
+
+    __slots__ = ("__weakref__", "_holds", "_hook", "_is_told", "_on_lost", "_runtime")
+
+    def __init__(self, holds: Sequence[Hold], on_lost: OnLost, runtime: Runtime) -> None:
+        self._holds = tuple(holds)
+        self._on_lost = on_lost
+        self._runtime = runtime
+        self._is_told = False
+        self._hook: Callable[[], object] | None = None  # how `async with` cancels its body
+        told = _WeakTold(self)
+        for hold in self._holds:
+            hold._hook = told
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the locks, in the order in which they were taken."""
+        return tuple(hold.name for hold in self._holds)
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """Each lock's own: the protected resources can refuse older ones."""
+        return {hold.name: hold.fence for hold in self._holds}
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are certainly left of all of them, by the local clock, if no renewal succeeds from now on."""
+        return min(hold.remaining for hold in self._holds)
+
+    @property
+    def held(self) -> bool:
+        """All taken, not given back, and none lost: the opposite is not always `lost`."""
+        return not self.lost and all(hold._phase is Phase.HELD for hold in self._holds)
+
+    @property
+    def lost(self) -> bool:
+        """One of them ended without having been released, and so all have. Once True, always True."""
+        if any(hold.lost for hold in self._holds):
+            self._lose_all()
+            return True
+        return False
+
+    @property
+    def revoke_requested(self) -> bool:
+        """Somebody asks for one of the locks. Only if they were made with `revocable`."""
+        return any(hold._revoke_requested for hold in self._holds)
+
+    def check(self) -> None:
+        """Go on only if all leases are still ours.
+
+        Raises:
+            LockLost: one has ended or was taken, and so all are given up; stop touching the resources.
+            NotHeld: they were released.
+        """
+        try:
+            for hold in self._holds:
+                hold.check()
+        except LockLost:
+            self._lose_all()
+            raise self._loss() from None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {shown(self.names)!r} {self._phase.value}>"
+
+    @property
+    def _phase(self) -> Phase:
+        phases = {hold._phase for hold in self._holds}
+        return next(phase for phase in _FROM_WORST if phase in phases)
+
+    def _loss(self) -> LockLost:
+        first = self._first_lost()
+        others = shown([hold.name for hold in self._holds if hold is not first])
+        reason = f"{first._reason} (and with it {others})" if others else first._reason
+        return LockLost(lock=first.name, fence=first.fence, reason=reason)
+
+    def _first_lost(self) -> Hold:
+        """The one because of which all are: the others' reason names it."""
+        lost = [hold for hold in self._holds if hold._phase is Phase.LOST]
+        return next((hold for hold in lost if not hold._reason.startswith(_TOGETHER)), lost[0])
+
+    def _lose_all(self) -> None:
+        with self._holds[0]._engine.mutex:
+            is_first, self._is_told = not self._is_told, True
+        if not is_first:
+            return
+        first = self._first_lost()
+        for hold in self._holds:
+            hold._engine.lose(hold, f"{_TOGETHER} {first.name!r}, which was lost: {first._reason}")
+        if self._hook is not None:
+            self._hook()
+        on_lost = self._on_lost
+        if callable(on_lost):
+            self._runtime.call(lambda: on_lost(self))
+
+
+_FROM_WORST = (Phase.LOST, Phase.OWED, Phase.RELEASING, Phase.HELD, Phase.RELEASED)
+_TOGETHER = "it was taken together with"
+
+
+class _WeakTold:
+    """How a lease tells its bundle that it was lost, without keeping it: one that is dropped runs out."""
+
+    __slots__ = ("_bundle",)
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = weakref.ref(bundle)
+
+    def __call__(self) -> None:
+        bundle = self._bundle()
+        if bundle is not None:
+            bundle._lose_all()
+
+
+async def take_all(parts: Sequence[Part[L]], timeout: float | None, make: Callable[[Sequence[L]], B]) -> Attempt[B]:
+    """Take all of them, which are in order, or none.
+
+    Raises:
+        WouldDeadlock: the caller holds one of them already.
+        BackendUnavailable, OutcomeUnknown: a server could not be asked; what was taken is given back.
+    """
+    runtime = parts[0].engine.runtime
+    owner, started = runtime.owner(), runtime.now()
+    give_up = float("inf") if timeout is None else started + timeout
+    for part in parts:
+        held = part.engine._held_by(owner, part.lock.terms)
+        if held is not None:
+            if timeout == 0:
+                return Attempt(None, holder="this thread or task itself")
+            reason = "lock_all() counts no re-entry; release it first, or leave it out"
+            raise WouldDeadlock(lock=part.lock.name, fence=held.fence, reason=reason)
+    holds: list[L] = []
+    try:
+        while True:
+            if not all(hold.held for hold in holds):
+                logger().warning("one of %d locks was lost while the next was waited for: starting again", len(holds))
+                await _give_back(holds)
+                holds = []
+            if len(holds) == len(parts):
+                return Attempt(make(holds))
+            obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
+            if obstacle is None:
+                continue
+            holder = obstacle.holder
+            if timeout != 0:
+                left = None if timeout is None else max(0.0, give_up - runtime.now())
+                engine, lock = parts[len(holds)]
+                attempt = await engine._take(lock, owner, left)
+                if attempt.lease is not None:
+                    holds.append(attempt.lease)
+                    continue
+                holder = attempt.holder
+            await _give_back(holds)
+            return Attempt(None, holder, runtime.now() - started)
+    except BaseException:
+        for hold in holds:
+            hold._engine.give_back(hold)
+        raise
+
+
+async def _take_free(
+    rest: Sequence[Part[L]], owner: Owner, timeout: float | None, give_up: float, holds: list[L]
+) -> Waiting | None:
+    """Take the first that are free, of one client, into `holds`, in one step; what is in the way, unless all were."""
+    engine = rest[0].engine
+    locks = [part.lock for part in takewhile(lambda part: part.engine is engine, rest)]
+    if len(locks) == 1 and timeout != 0:
+        return _UNKNOWN  # one by itself is entered and waited for in the same step
+    tickets = {lock: engine._ticket(lock.terms) for lock in locks}
+    try:
+        engine._taking.update((ticket.nonce, ticket) for ticket in tickets.values())
+        outcomes = await engine.backend.enter_all(list(tickets.values()), deadline=engine._limit(give_up))
+        if engine._required is not None:
+            engine._required.insist(engine.backend.url, engine.backend.guarantees)
+        for lock, outcome in zip(locks, outcomes, strict=False):
+            if isinstance(outcome, Waiting):
+                return outcome
+            engine.publish(lock, tickets[lock], outcome, owner, holds)
+            engine._taking.pop(tickets.pop(lock).nonce, None)
+    except BaseException as error:
+        for ticket in tickets.values():
+            engine._keeper.owe(ticket)
+        if isinstance(error, OutcomeUnknown) and timeout != 0:
+            return _UNKNOWN  # the next is asked for by itself, behind what may have been taken and is owed
+        raise
+    finally:
+        for ticket in tickets.values():
+            engine._taking.pop(ticket.nonce, None)
+    return None
+
+
+_UNKNOWN = Waiting(0.0)
+
+
+async def _give_back(holds: Sequence[Hold]) -> None:
+    """What nobody works under, in one step for each store; what gets no answer is left to the keeper."""
+    for hold in holds:
+        hold._engine.give_back(hold)
+    for engine, _ in _by_engine(holds):
+        await engine._keeper.pay_all(engine._limit())
+
+
+async def release_all(bundle: Bundle) -> None:
+    """Give all of them back, in one step for each store.
+
+    Raises:
+        NotHeld: they were released before.
+        LockLost: one had ended or was taken before this release.
+        BackendError: no answer; the keeper goes on trying, and so may the caller.
+    """
+    if bundle.lost:
+        for hold in bundle._holds:
+            hold._engine._forget(hold)
+        raise bundle._loss()
+    if bundle._phase is Phase.RELEASED:
+        raise NotHeld(lock=shown(bundle.names), reason="these leases were released already")
+    errors: list[BackendError] = []
+    for engine, those in _by_engine([hold for hold in bundle._holds if hold._phase is not Phase.RELEASED]):
+        try:
+            await _release(engine, those)
+        except BackendError as error:
+            errors.append(error)
+    if bundle.lost:
+        raise bundle._loss()
+    if errors:
+        raise errors[0]
+
+
+async def _release(engine: Engine[Any], holds: Sequence[Any]) -> None:
+    begun = False
+    silent: BackendError | None = None
+    try:
+        begun = True
+        with engine.mutex:
+            repeated = [hold for hold in holds if hold._phase is Phase.OWED]
+            for hold in holds:
+                hold._phase = Phase.RELEASING
+        answers = await engine.backend.leave([hold._ticket for hold in holds], deadline=engine._limit())
+        for hold, was_ours in zip(holds, answers, strict=True):
+            if isinstance(was_ours, BackendError):
+                engine.owe(hold)
+                silent = was_ours
+            elif was_ours or hold in repeated:
+                engine._keeper.forgive(hold._ticket)
+                engine._unpublish(hold, Phase.RELEASED)
+            else:
+                engine.gone(hold)
+    except BaseException:
+        for hold in holds:
+            if begun and hold._phase is Phase.RELEASING:
+                engine.owe(hold)
+        raise
+    for hold in holds:
+        if hold._lost_event is not None:
+            hold._lost_event.set()  # who waits for a loss need not wait any longer
+    if silent is not None:
+        raise silent
+
+
+async def leave_body(bundle: Bundle) -> None:
+    """Release at the end of a `with` body, which ran under all of the locks to its end if this returns.
+
+    Raises:
+        LockLost: a lease ended before the body did.
+    """
+    try:
+        await release_all(bundle)
+    except BackendError as error:
+        logger().warning("release of %r got no answer, trying again in the background: %s", shown(bundle.names), error)
+
+
+def interrupted_leaving(bundle: Bundle) -> None:
+    """A KeyboardInterrupt hit `__exit__`; if before the release took effect, the body is over all the same."""
+    for hold in bundle._holds:
+        hold._engine.interrupted_leaving(hold)
+
+
+async def renew_all(bundle: Bundle) -> None:
+    """Prolong all of them now, in one step for each store.
+
+    Raises:
+        LockLost, NotHeld: there is nothing to prolong.
+        BackendError: no answer; the old deadlines still stand.
+    """
+    bundle.check()
+    for engine, those in _by_engine(bundle._holds):
+        await engine.renew(*those)
+    bundle.check()
+
+
+def _by_engine(holds: Sequence[Hold]) -> list[tuple[Engine[Any], list[Any]]]:
+    by_serial = sorted(holds, key=lambda hold: hold._engine._serial)
+    return [(engine, list(those)) for engine, those in groupby(by_serial, key=lambda hold: hold._engine)]

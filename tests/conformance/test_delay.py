@@ -1,0 +1,58 @@
+"""The lock's delay: after a loss nobody gets in before it is over; after a release there is none."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import holdfast
+from holdfast.primitives import Primitive
+from tests.conformance.lab import Lab
+
+SHORT, DELAY = 0.5, 1.0  # seconds
+
+
+@pytest.fixture
+def delaying(lab: Lab) -> Lab:
+    return lab.needs(Primitive.LOCK_DELAY)
+
+
+async def test_nobody_gets_in_during_the_delay_after_a_loss(delaying: Lab) -> None:
+    holder, other = delaying.actor(), delaying.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=SHORT, lock_delay=DELAY, renew=False).acquire())
+    ends = time.monotonic() + lease.remaining  # read in this order, this is no later than its deadline
+    assert lease.remaining <= SHORT
+
+    assert await holder(lambda _: lease.wait_lost(60))
+    successor = await other(lambda client: client.lock("a").acquire(timeout=60))
+
+    assert time.monotonic() >= ends + DELAY
+    assert successor.fence > lease.fence
+
+
+async def test_a_loss_that_is_given_back_or_whose_client_closes_keeps_its_delay(delaying: Lab) -> None:
+    holder, other = delaying.actor(), delaying.actor()
+    lock = holder.client.lock("a", ttl=SHORT, lock_delay=DELAY, renew=False)
+    lease = await holder(lambda _: lock.acquire())
+    ends = time.monotonic() + lease.remaining
+    assert await holder(lambda _: lease.wait_lost(60))
+
+    with pytest.raises(holdfast.LockLost):
+        await holder(lambda _: lease.release())
+    await holder(lambda client: client.close())
+    await other(lambda client: client.lock("a").acquire(timeout=60))
+
+    assert time.monotonic() >= ends + DELAY
+
+
+async def test_after_a_release_there_is_no_delay(delaying: Lab) -> None:
+    holder, other = delaying.actor(), delaying.actor()
+    lease = await holder(lambda client: client.lock("a", ttl=30, lock_delay=30).acquire())
+    assert 0 < lease.remaining <= 30
+
+    await holder(lambda _: lease.renew())
+    assert lease.remaining <= 30
+    await holder(lambda _: lease.release())
+
+    assert await other(lambda client: client.lock("a").acquire(timeout=0))

@@ -1,0 +1,92 @@
+"""Named owners: their own are in together, under one fence; everybody else is out until the last has left."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast
+from holdfast.primitives import Primitive
+from tests.conformance.lab import Lab
+
+
+@pytest.fixture
+def owning(lab: Lab) -> Lab:
+    return lab.needs(Primitive.OWNER)
+
+
+async def test_an_owner_is_let_in_again_from_anywhere_under_the_same_fence(owning: Lab) -> None:
+    one, two, other = owning.actor(), owning.actor(), owning.actor()
+
+    first = await one(lambda client: client.lock("a", owner="job-42").acquire())
+    second = await two(lambda client: client.lock("a", owner="job-42").acquire(timeout=0))
+
+    assert second.fence == first.fence
+    for options in ({}, {"owner": "job-43"}):
+        assert await other(lambda client, options=options: client.lock("a", **options).acquire(timeout=0)) is None
+    await one(lambda _: first.release())
+    assert second.held
+    await two(lambda _: second.renew())
+    assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
+    assert [holder.owner for holder in (await owning.state("a")).holders] == ["job-42"]
+    await two(lambda _: second.release())
+    successor = await other(lambda client: client.lock("a", owner="job-43").acquire(timeout=0))
+    assert successor.fence > first.fence
+
+
+async def test_an_owner_passes_those_who_wait(owning: Lab) -> None:
+    one, two, other = owning.actor(), owning.actor(), owning.actor()
+    first = await one(lambda client: client.lock("a", owner="job").acquire())
+    waiting = owning.start(other, lambda client: client.lock("a").acquire(timeout=60))
+    await owning.until_waiting("a", 1)
+
+    second = await two(lambda client: client.lock("a", owner="job").acquire(timeout=60))
+
+    assert second.fence == first.fence
+    await one(lambda _: first.release())
+    assert not waiting.done()
+    await two(lambda _: second.release())
+    assert (await waiting).fence > first.fence
+
+
+async def test_those_of_one_owner_who_wait_get_in_together(owning: Lab) -> None:
+    holder, one, two, other = (owning.actor() for _ in range(4))
+    held = await holder(lambda client: client.lock("a").acquire())
+    waiting = []
+    for place, (actor, owner) in enumerate(((one, "job"), (other, "another"), (two, "job"))):
+        waiting.append(
+            owning.start(actor, lambda client, owner=owner: client.lock("a", owner=owner).acquire(timeout=60))
+        )
+        await owning.until_waiting("a", place + 1)
+
+    await holder(lambda _: held.release())
+
+    first, second = await waiting[0], await waiting[2]
+    assert first.fence == second.fence > held.fence
+    assert not waiting[1].done()
+    await one(lambda _: first.release())
+    await two(lambda _: second.release())
+    assert (await waiting[1]).fence > first.fence
+
+
+async def test_the_loss_of_one_process_is_not_its_owners(owning: Lab) -> None:
+    one, two, other = owning.actor(), owning.actor(), owning.actor()
+    first = await one(lambda client: client.lock("a", owner="job", ttl=0.5, renew=False).acquire())
+    second = await two(lambda client: client.lock("a", owner="job").acquire(timeout=60))
+
+    assert await one(lambda _: first.wait_lost(60))
+
+    assert await other(lambda client: client.lock("a").acquire(timeout=0.3)) is None
+    assert second.held
+    again = await one(lambda client: client.lock("a", owner="job").acquire(timeout=60))
+    assert again.fence == second.fence
+    await two(lambda _: second.release())
+    await one(lambda _: again.release())
+    assert await other(lambda client: client.lock("a").acquire(timeout=60))
+
+
+async def test_an_owner_within_one_thread_or_task_is_refused_as_anybody_is(owning: Lab) -> None:
+    actor = owning.actor()
+    await actor(lambda client: client.lock("a", owner="job").acquire())
+
+    with pytest.raises(holdfast.WouldDeadlock):
+        await actor(lambda client: client.lock("a", owner="job").acquire())
