@@ -21,9 +21,11 @@ def enter(backend: Backend, ticket: Ticket) -> Granted | Waiting:
 def test_who_waits_stays_out_until_the_last_of_the_owner_s_tickets_has_left(*, waited: bool) -> None:
     address = parse(f"memory://{uuid.uuid4().hex}")
     backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
-    first, last = (Ticket("a", nonce, 30.0, 1, True, "", "{}", owner="me") for nonce in ("first", "last"))
-    reader = Ticket("a", "reader", 30.0, None, False, "", "{}")
-    before = Ticket("a", "before", 30.0, 1, True, "", "{}")
+    first, last = (
+        Ticket("a", nonce, 30.0, 1, exclusive=True, agent="", info="{}", owner="me") for nonce in ("first", "last")
+    )
+    reader = Ticket("a", "reader", 30.0, None, exclusive=False, agent="", info="{}")
+    before = Ticket("a", "before", 30.0, 1, exclusive=True, agent="", info="{}")
 
     if waited:  # the last one had a place in line, behind the reader
         assert isinstance(enter(backend, before), Granted)
