@@ -384,8 +384,8 @@ class Steps:
         keys = [key for name in names for key in keys_of("", name).names]
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
-        answers = [[_comparable(protocol._ENTER, one) for one in side] for side in (real, model)]
-        return f"enter_all {arguments}", *answers
+        said, modelled = ([_comparable(protocol._ENTER, one) for one in side] for side in (real, model))
+        return f"enter_all {arguments}", said, modelled
 
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
         now = divmod(self._sides.now, 1_000_000)
@@ -438,8 +438,8 @@ def test_the_scripts_of_marks_do_the_same_on_both(sides: Sides) -> None:
     for number in range(200):
         sides.let_pass()
         mark = mark_of("", draw.choice(NAMES)).names
-        said = [draw.choice("ab"), draw.choice(numbers), draw.choice([LONG, OVER])]
-        for script, arguments in ((marking.MARK, said), (marking.MARKS, [])):
+        arguments: list[Any] = [draw.choice("ab"), draw.choice(numbers), draw.choice([LONG, OVER])]
+        for script in (marking.MARK, marking.MARKS):
             real, model = sides.script(script.text, mark, arguments)
             assert model == real, f"step {number}: {script.name} {mark} {arguments}"
             raised += real == 1
@@ -457,11 +457,11 @@ def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
         now, nonce, ttl = divmod(sides.now, 1_000_000), draw.choice("abc"), draw.choice([LONG, LONG, OVER])
         script = draw.choice([setnx._ENTER, setnx._ENTER, setnx._ENTER_ALL, setnx._LEAVE, setnx._RENEW, setnx._BREAK])
         text = script.text.replace(ASKS_TIME, TOLD_TIME)
-        if script is setnx._ENTER_ALL:
-            real, model = sides.script(text, [*keys, *keys_of("", "other").names], 2 * [nonce, ttl, *now])
-        else:
-            real, model = sides.script(text, keys, [nonce, ttl, *now])
-        for one in (*real, *model) if script is setnx._ENTER_ALL else (real, model):
+        is_all = script is setnx._ENTER_ALL
+        touched = [*keys, *keys_of("", "other").names] if is_all else keys
+        arguments: list[Any] = [nonce, ttl, *now]
+        real, model = sides.script(text, touched, 2 * arguments if is_all else arguments)
+        for one in (*real, *model) if is_all else (real, model):
             if isinstance(one, list) and one[0] == "wait":
                 one[1] = _rounded(one[1])
         assert model == real, f"step {number}: {script.name}"

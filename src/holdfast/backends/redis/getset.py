@@ -26,6 +26,7 @@ from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.plain import PlainBackend
 from holdfast.backends.redis.values import GETSET
 from holdfast.core.clock import lease_deadline
+from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, Ticket
 from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
@@ -71,7 +72,7 @@ class _Value(NamedTuple):
         return f"{GETSET}{self.nonce}:{math.floor(self.end * 1e6)}:{self.fence}"
 
 
-class GetsetBackend(PlainBackend):
+class GetsetBackend(OneByOne, PlainBackend):
     """Plain commands only."""
 
     method = "getset"

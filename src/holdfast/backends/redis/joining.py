@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.keys import Keys, keys_of
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
@@ -14,14 +15,7 @@ if TYPE_CHECKING:
 TOGETHER_MAX = 500  # locks in one script: it holds up everybody else on the server for a few milliseconds
 
 
-def together(port: RedisPort, prefix: str, tickets: Sequence[Ticket]) -> Iterator[list[Ticket]]:
-    """The tickets in their order, in parts that one script can have."""
-    part: list[Ticket] = []
-    for ticket in tickets:
-        keys = keys_of(prefix, ticket.name)
-        if part and (len(part) == TOGETHER_MAX or not port.are_together(keys_of(prefix, part[0].name), keys)):
-            yield part
-            part = []
-        part.append(ticket)
-    if part:
-        yield part
+def together(port: RedisPort, prefix: str, tickets: Sequence[Ticket]) -> list[Keys]:
+    """The keys of the first tickets, of as many as one script can have."""
+    locks = [keys_of(prefix, ticket.name) for ticket in tickets[:TOGETHER_MAX]]
+    return list(takewhile(lambda keys: port.are_together(locks[0], keys), locks))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
-from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting
 from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
 from holdfast.guarantees import Guarantees
@@ -26,7 +25,7 @@ LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive
 POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
 
 
-class PlainBackend(OneByOne, ABC):
+class PlainBackend(ABC):
     """A lock that is one key. Who waits asks again and again; who asks at the right moment is next."""
 
     method: ClassVar[str]
@@ -53,6 +52,9 @@ class PlainBackend(OneByOne, ABC):
                 others=("redis with method=queue",),
             )
         return self._entered(ticket, await self._take(ticket, self._keys(ticket.name), deadline))
+
+    @abstractmethod
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))

@@ -24,7 +24,6 @@ from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
 from holdfast.core.clock import lease_deadline
 from holdfast.core.hearing import Hearing
-from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -84,7 +83,7 @@ def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
     return QueueBackend(place.url, port, runtime, prefix=place.prefix)
 
 
-class QueueBackend(Marking, OneByOne):
+class QueueBackend(Marking):
     """Locks on one deployment of Redis, in order."""
 
     lacks = LACKS["queue"]
@@ -124,12 +123,25 @@ class QueueBackend(Marking, OneByOne):
         return self._entered(ticket, reply, sent)
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        outcomes: list[Granted | Waiting] = []
-        for some in together(self._port, self._prefix, tickets):
-            outcomes += await self._enter_some(some, deadline)
-            if isinstance(outcomes[-1], Waiting):
-                break
-        return outcomes
+        locks = together(self._port, self._prefix, tickets)
+        if len(locks) == 1:
+            return [await self.enter(tickets[0], queue=False, deadline=deadline)]
+        arguments: list[Word] = []
+        for ticket, keys in zip(tickets, locks, strict=False):
+            arguments += _entering(ticket, self._port.channel(keys), queue=False)
+        sent = self._runtime.now()
+        try:
+            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+        except NameConflict:
+            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            for ticket in tickets[: len(locks)]:
+                await self.enter(ticket, queue=False, deadline=deadline)
+            raise
+        except BaseException as error:
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.update(ticket.nonce for ticket in tickets[: len(locks)])
+            raise
+        return [self._entered(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         channel = self._port.channel(keys_of(self._prefix, ticket.name))
@@ -190,26 +202,6 @@ class QueueBackend(Marking, OneByOne):
 
     def abandon(self) -> None:
         self._port.abandon()
-
-    async def _enter_some(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted | Waiting]:
-        """Those whose keys one script can have."""
-        if len(tickets) == 1:
-            return [await self.enter(tickets[0], queue=False, deadline=deadline)]
-        locks = [keys_of(self._prefix, ticket.name) for ticket in tickets]
-        arguments: list[Word] = []
-        for ticket, keys in zip(tickets, locks, strict=True):
-            arguments += _entering(ticket, self._port.channel(keys), queue=False)
-        sent = self._runtime.now()
-        try:
-            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
-        except NameConflict:
-            # Of which of them, one by one will tell. Those before it are in, and are let in again.
-            return await super().enter_all(tickets, deadline=deadline)
-        except BaseException as error:
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.update(ticket.nonce for ticket in tickets)
-            raise
-        return [self._entered(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
 
     def _entered(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | Waiting:
         if isinstance(reply, int):

@@ -46,12 +46,21 @@ class SetnxBackend(Marking, PlainBackend):
     base = GUARANTEES
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        outcomes: list[Granted | Waiting] = []
-        for some in together(self._port, self._prefix, tickets):
-            outcomes += await self._enter_some(some, deadline)
-            if isinstance(outcomes[-1], Waiting):
-                break
-        return outcomes
+        locks = together(self._port, self._prefix, tickets)
+        arguments: list[str | int] = []
+        for ticket, _ in zip(tickets, locks, strict=False):
+            arguments += (ticket.nonce, math.ceil(ticket.ttl * 1000))
+        sent = self._runtime.now()
+        try:
+            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+        except NameConflict:
+            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            for ticket in tickets[: len(locks)]:
+                await self.enter(ticket, queue=False, deadline=deadline)
+            raise
+        return [
+            self._entered(ticket, _taken(ticket, reply, sent)) for ticket, reply in zip(tickets, replies, strict=False)
+        ]
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         calls = [Call(_LEAVE, self._keys(ticket.name), (ticket.nonce,)) for ticket in tickets]
@@ -76,21 +85,6 @@ class SetnxBackend(Marking, PlainBackend):
             renewed(reply, lease_deadline(sent, ticket.ttl, _GRANULARITY))
             for ticket, reply in zip(tickets, replies, strict=True)
         ]
-
-    async def _enter_some(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted | Waiting]:
-        """Those whose keys one script can have."""
-        arguments: list[str | int] = []
-        for ticket in tickets:
-            arguments += (ticket.nonce, math.ceil(ticket.ttl * 1000))
-        call = Call(_ENTER_ALL, joined([self._keys(ticket.name) for ticket in tickets]), tuple(arguments))
-        sent = self._runtime.now()
-        try:
-            replies = await self._port.run(call, deadline=deadline)
-        except NameConflict:
-            # Of which of them, one by one will tell. Those before it are in, and are let in again.
-            return await super().enter_all(tickets, deadline=deadline)
-        taken = [_taken(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
-        return [self._entered(ticket, outcome) for ticket, outcome in zip(tickets, taken, strict=False)]
 
     async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
