@@ -65,8 +65,7 @@ MISTAKES = {
     "an owner goes in past another's lease": (protocol._KIN, protocol._KIN.replace("owner = ?", "owner <> ? || '?'")),
     "a break ends one of an owner's tickets": (
         protocol._BREAK,
-        "DELETE FROM tickets WHERE (name, number) = "
-        "(SELECT name, max(number) FROM tickets WHERE name = ? AND fence = ? GROUP BY name)",
+        "DELETE FROM tickets WHERE number = (SELECT max(number) FROM tickets WHERE name = ? AND fence = ?)",
     ),
     "a mark goes down": (protocol._MARK, protocol._MARK.replace("number < excluded.number OR", "TRUE OR")),
     "a mark is anybody's": (protocol._MARK, protocol._MARK.replace("AND nonce = excluded.nonce", "")),
