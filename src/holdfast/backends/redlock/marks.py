@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import scripts
-from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.errors import HoldfastError, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.keys import OtherKeys
@@ -77,7 +77,8 @@ class Marks:
         """Raise it; whether it was lower, or is that call's already.
 
         Raises:
-            OutcomeUnknown: others were faster all the time.
+            QuorumError: too few nodes answer; nothing was changed.
+            OutcomeUnknown: too few answered in the end, or others were faster all the time.
         """
         await self._attendance.greet(deadline)
         state = await self._agree(name, number, nonce, keep, deadline)
@@ -126,7 +127,10 @@ class Marks:
             if not accepted or (last.nonce != wanted.nonce and accepted.count(last) >= self._quorum):
                 return last
             state = state._replace(number=last.number, nonce=last.nonce)
-        agreed = await self._ballot(keys, state, ":".join(map(str, state)), deadline)
+        try:
+            agreed = await self._ballot(keys, state, ":".join(map(str, state)), deadline)
+        except QuorumError as error:  # those that did not answer may have accepted it
+            raise OutcomeUnknown(backend=self._council.url, problem=error.problem) from error
         return agreed if isinstance(agreed, _Behind) else state
 
     async def _ballot(self, keys: OtherKeys, by: State, text: str, deadline: float) -> list[bytes] | _Behind:
