@@ -15,6 +15,7 @@ import holdfast
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_told, await_replicated, take
 from tests.support.processes import eventually
+from tests.support.redis.backend import opened, run_sync, soon
 from tests.support.redis.binaries import Binary
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import free_ports
@@ -144,11 +145,19 @@ def test_waiting_for_replicas_finds_a_primary_that_has_none(
     client = open_client(f"{watched.url}?replicas=1&replicas_timeout=1")
     take(client.lock("one")).release()
 
+    backend = opened(f"{watched.url}?replicas=1&replicas_timeout=1")
+    assert run_sync(backend.mark("period", 1, nonce="a", keep=100.0, deadline=soon()))
+
     link.lose_replies()
     with pytest.raises(holdfast.BackendError):
         client.lock("one").acquire(timeout=0)
+    with pytest.raises(holdfast.BackendError):
+        client.lock_all(["one", "two"]).acquire(timeout=0)
+    with pytest.raises(holdfast.OutcomeUnknown, match="replicas confirmed"):
+        run_sync(backend.mark("period", 2, nonce="a", keep=100.0, deadline=soon()))
 
-    eventually(lambda: "holdfast:one" not in watched.primary.all_keys())
+    eventually(lambda: not {"holdfast:one", "holdfast:two"} & watched.primary.all_keys())
+    run_sync(backend.close())
 
 
 def test_sentinels_that_do_not_know_the_service_or_are_gone_are_named(
