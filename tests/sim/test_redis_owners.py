@@ -2,7 +2,7 @@
 
 Random worlds with the real engine and the real scripts. At every moment those who believe that they hold the lock have
 to be of one owner, or one alone; who comes later has a greater fence, unless it is in with its kin; in the end the lock
-is free. Scripts with a mistake show that it would be seen.
+is free. Mutants show that it would be seen.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.backends.redis import protocol
 from holdfast.errors import HoldfastError
 from holdfast.sim import faults as faults_
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.faults import CALM, Faults
-from holdfast.sim.mutants.redis import edited
+from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
@@ -139,31 +138,12 @@ def test_whatever_happens_those_who_are_in_are_kin_or_alone(part: int) -> None:
     assert sum(world.shared > 0 for world in worlds) > 20, "kin are in together in nearly every world"
 
 
-_SCRIPTS = (protocol._ENTER, protocol._ENTER_ALL, protocol._LEAVE, protocol._RENEW, protocol._BREAK)
-MISTAKES = {
-    "an owner goes in past another's lease": (
-        "if owner and value == OURS .. owner then",
-        "if owner and is_for_several(value) then",
-    ),
-    "the lock ends with the first of an owner's leases": (
-        "redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')",
-        "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')",
-    ),
-    "the first of an owner's to leave takes the others along": (
-        "if redis.call('ZREM', shared, member) == 1 then",
-        "if redis.call('DEL', shared) == 1 then",
-    ),
-    "who comes once more has another fence": (
-        "local is_first = not fence\n",
-        "local is_first = not fence or redis.call('ZSCORE', shared, member)\n",
-    ),
-}
+@pytest.mark.parametrize("name", [mutant for mutant in MUTANTS if mutant.startswith("owner-")])
+def test_a_mistake_is_seen(name: str) -> None:
+    wrong = MUTANTS[name].server
+    assert wrong is not None
+    assert issubclass(wrong, RedisServer)
 
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_script_is_seen(mistake: str) -> None:
-    wrong = type("Wrong", (RedisServer,), {"texts": edited(_SCRIPTS, MISTAKES[mistake])})
-
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"two owners are in|without a name|two fences|gone back|one fence"):
         for seed in range(200):
             lived(wrong, seed)
