@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from types import CoroutineType, TracebackType
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, Part, interrupted_leaving, release_all, renew_all, shown, take_all
@@ -28,6 +28,9 @@ from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.shell import DEFAULT_TTL, BaseClient, BaseRWLock
+
+if TYPE_CHECKING:
+    from holdfast.elections.threads import Election
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -359,7 +362,18 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
                 name comes out empty or too long.
         """
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        self._insist_on_what(plan.terms)
         return lambda function: _decorated(function, plan, lambda: self)
+
+    def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
+        """The lock of that name as an election: its holder leads, and others can see who does.
+
+        The options are those of `lock`; `meta` is what the others see of a leader besides its host and process.
+        """
+        from holdfast.elections.threads import Election
+
+        made: Election = self._make(Election, "election", name, 1, exclusive=True, options=options)
+        return made
 
     @overload
     def once_per(
@@ -415,6 +429,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._insist_on(Primitive.ONCE_PER)
+        self._insist_on_what(plan.terms)
         return lambda function: _decorated(function, plan, lambda: self)
 
     def inspect(self, name: str) -> LockInfo:
@@ -492,6 +507,11 @@ def semaphore(name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphor
     return default_client().semaphore(name, limit, **options)
 
 
+def election(name: str, **options: Unpack[LockOptions]) -> Election:
+    """`Client.election` on the default store."""
+    return default_client().election(name, **options)
+
+
 def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> LockAll:
     """`Client.lock_all` on the default store."""
     return default_client().lock_all(locks, **options)
@@ -538,7 +558,13 @@ def locked(
 ) -> Any:
     """`Client.locked` on the default store, whose client is made at the first call, not at import."""
     plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
-    return lambda function: _decorated(function, plan, default_client)
+
+    def client() -> Client:
+        made = default_client()
+        made._insist_on_what(plan.terms)
+        return made
+
+    return lambda function: _decorated(function, plan, client)
 
 
 def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
@@ -615,6 +641,7 @@ def once_per(
     def client() -> Client:
         made = default_client()
         made._insist_on(Primitive.ONCE_PER)
+        made._insist_on_what(plan.terms)
         return made
 
     return lambda function: _decorated(function, plan, client)

@@ -12,7 +12,7 @@ from holdfast.core.bundles import Whereabouts, in_order
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.handles import AllOptions, LockOptions, make_terms
-from holdfast.core.holds import Hold
+from holdfast.core.holds import Hold, Terms
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
 from holdfast.primitives import Primitive
@@ -42,10 +42,12 @@ LockAllT = TypeVar("LockAllT")
 class BaseRWLock(Generic[LockT]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
-    def __init__(self, name: str, read: LockT, write: LockT) -> None:
+    def __init__(self, name: str, read: LockT, write: LockT, insist: Callable[[], None]) -> None:
+        """`insist` raises where the store has no readers; a writer is alone in any case."""
         self._name = name
         self._read = read
         self._write = write
+        self._insist = insist
 
     @property
     def name(self) -> str:
@@ -53,7 +55,12 @@ class BaseRWLock(Generic[LockT]):
         return self._name
 
     def read(self) -> LockT:
-        """The lock as a reader takes it; the same object each time."""
+        """The lock as a reader takes it; the same object each time.
+
+        Raises:
+            Unsupported: this store has no readers.
+        """
+        self._insist()
         return self._read
 
     def write(self) -> LockT:
@@ -122,12 +129,17 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """A lock that many may read or one may write; the options are those of `lock`."""
         read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
         write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
-        made: RWLockT = self._rwlock_type(name, read, write)
+        made: RWLockT = self._rwlock_type(name, read, write, lambda: self._insist_on(Primitive.RWLOCK))
         return made
 
     def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
-        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`."""
+        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`.
+
+        Raises:
+            Unsupported: this store has no semaphores.
+        """
         checked = names.check_limit(limit)
+        self._insist_on(Primitive.SEMAPHORE)
         made: SemaphoreT = self._make(
             self._semaphore_type, "semaphore", name, checked, exclusive=False, options=options
         )
@@ -150,6 +162,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         names.refuse_unknown("lock_all", [word for word in options if word not in AllOptions.__annotations__])
         if isinstance(locks, str):
             raise ConfigurationError(f"lock_all() takes a list of names: [{locks!r}], or use lock()")
+        if not isinstance(locks, Iterable):
+            raise ConfigurationError(f"lock_all() takes a list of names and locks, not {locks!r}")
         whole: LockOptions = {}
         if "on_lost" in options:
             whole["on_lost"] = options.pop("on_lost")
@@ -238,6 +252,11 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions
     ) -> Any:
         terms, timeout = make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options)
+        self._insist_on_what(terms)
+        return kind(self, terms, timeout)
+
+    def _insist_on_what(self, terms: Terms) -> None:
+        """Its terms ask for."""
         for primitive, is_asked_for in (
             (Primitive.LOCK_DELAY, terms.lock_delay),
             (Primitive.OWNER, terms.owner),
@@ -245,7 +264,6 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         ):
             if is_asked_for:
                 self._insist_on(primitive)
-        return kind(self, terms, timeout)
 
     def _insist_on(self, primitive: Primitive) -> None:
         insist_on(primitive, self.url, self._started().backend.lacks)

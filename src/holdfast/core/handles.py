@@ -44,6 +44,8 @@ class _Kept(list[L]):
 class Handle(Generic[L]):
     """A named lock and how to take it. Holds no state of a lease, so threads and tasks can share one."""
 
+    given_up = False  # whoever waits through this object need not wait any longer: an election that was stopped
+
     def __init__(self, terms: Terms, timeout: float | None) -> None:
         self.terms = terms
         self._timeout = timeout
@@ -188,7 +190,7 @@ def _with_others(function: str, terms: Terms, options: LockOptions) -> Terms:
     return terms._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke)
 
 
-_ONE_HOLDER = ("lock", "locked", "lock_all")
+_ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
 
 
 def json_of(text: str) -> str:

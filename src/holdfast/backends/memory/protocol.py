@@ -149,8 +149,8 @@ class MemoryBackend:
             if not mine.granted:
                 mine.granted, mine.since = True, now
                 mine.fence = kin.fence if kin else mine.number
-                if kin:  # it stands before those that it has passed, who look only at what is ahead of them
-                    places = store.queues[ticket.name] = {ticket.nonce: mine, **places}
+                if kin:
+                    _put_first(places, mine)
             mine.expires = now + ticket.ttl
             if ticket.owner:
                 _wake_next(places, now)  # it may have others in the queue, who are in with this one
@@ -238,6 +238,15 @@ def _kin(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
 def _is_kin(place: Place, ticket: Ticket, now: float) -> bool:
     other = place.ticket
     return other.owner == ticket.owner and other.nonce != ticket.nonce and place.expires > now
+
+
+def _put_first(places: dict[str, Place], mine: Place) -> None:
+    """Whoever is in stands before all who wait, or the first of them would not see it."""
+    nonce = mine.ticket.nonce
+    others = [(other, place) for other, place in places.items() if other != nonce]
+    places.clear()
+    places[nonce] = mine
+    places.update(others)
 
 
 def _agree_on_limit(ticket: Ticket, places: dict[str, Place], now: float) -> None:
