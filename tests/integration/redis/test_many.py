@@ -10,10 +10,10 @@ from holdfast.core.tickets import Granted, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import assert_free_and_clean, take
 from tests.support.processes import eventually
-from tests.support.redis.backend import new_ticket, opened, run_sync, soon
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster, Watched
+from tests.support.verbs import Verbs
 
 FIFTY = [f"many-{number:02}" for number in range(50)]
 
@@ -31,28 +31,28 @@ def scripts_run(server: Server) -> int:
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
 def test_fifty_are_entered_renewed_and_left_in_one_round_trip_each(method: str, server: Server, proxy: Proxy) -> None:
-    backend = opened(f"{proxy.url}?method={method}")
+    backend = Verbs(f"{proxy.url}?method={method}")
     for names in (["warm-up"], ["warm-up", "more"]):  # connections are open and scripts are known
-        tickets = [new_ticket(name) for name in names]
-        run_sync(backend.enter_all(tickets, deadline=soon()))
-        run_sync(backend.renew(tickets, deadline=soon()))
-        run_sync(backend.leave(tickets, deadline=soon()))
-    tickets = [new_ticket(name) for name in FIFTY]
+        tickets = [backend.ticket(name) for name in names]
+        backend.enter_all(tickets)
+        backend.renew(*tickets)
+        backend.leave(*tickets)
+    tickets = [backend.ticket(name) for name in FIFTY]
 
     begun = proxy.round_trips
-    entered = run_sync(backend.enter_all(tickets, deadline=soon()))
+    entered = backend.enter_all(tickets)
     assert proxy.round_trips == begun + 1
     assert locks_taken(server) == set(FIFTY)
-    renewed = run_sync(backend.renew(tickets, deadline=soon()))
+    renewed = backend.renew(*tickets)
     assert proxy.round_trips == begun + 2
-    left = run_sync(backend.leave(tickets, deadline=soon()))
+    left = backend.leave(*tickets)
     assert proxy.round_trips == begun + 3
 
     assert [type(one) for one in entered] == [Granted] * 50
     assert [type(one) for one in renewed] == [Live] * 50
     assert left == [True] * 50
     assert locks_taken(server) == set()
-    run_sync(backend.close())
+    backend.close()
 
 
 def test_lock_all_of_fifty_is_two_round_trips(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
@@ -83,14 +83,14 @@ async def test_the_same_with_tasks(server: Server, proxy: Proxy) -> None:
 
 
 def test_those_behind_one_that_is_busy_are_not_taken(server: Server) -> None:
-    backend = opened(server.url)
-    run_sync(backend.enter(new_ticket("many-30"), queue=False, deadline=soon()))
+    backend = Verbs(server.url)
+    backend.enter(backend.ticket("many-30"), queue=False)
 
-    entered = run_sync(backend.enter_all([new_ticket(name) for name in FIFTY], deadline=soon()))
+    entered = backend.enter_all([backend.ticket(name) for name in FIFTY])
 
     assert [type(one) for one in entered] == [Granted] * 30 + [Waiting]
     assert locks_taken(server) == set(FIFTY[:31])
-    run_sync(backend.close())
+    backend.close()
 
 
 def test_more_than_one_script_can_have_are_taken_by_several(server: Server, open_client: OpenClient) -> None:

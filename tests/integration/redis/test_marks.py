@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import uuid
 
 import pytest
 
 import holdfast
-from holdfast.core.ports import Backend
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import immortal_keys, take
 from tests.integration.redis.test_names import NAMES
-from tests.support.redis.backend import opened, run_sync, soon
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
+from tests.support.verbs import Verbs
 
 METHODS = ["queue", "setnx", "getset"]
 LARGEST = 2**63 - 1
-
-
-def raise_mark(backend: Backend, name: str, number: int, *, nonce: str = "", keep: float = 100.0) -> bool:
-    return run_sync(backend.mark(name, number, nonce=nonce or uuid.uuid4().hex, keep=keep, deadline=soon()))
-
-
-def marks(backend: Backend, *names: str) -> list[int]:
-    return list(run_sync(backend.marks(names, deadline=soon())))
 
 
 @pytest.fixture(params=METHODS)
@@ -36,21 +26,21 @@ def url(request: pytest.FixtureRequest, server: Server) -> str:
 
 
 def test_a_mark_goes_up_and_never_down_and_says_who_raised_it(url: str) -> None:
-    backend = opened(url)
+    backend = Verbs(url)
 
-    assert marks(backend, "a") == [0]
-    assert raise_mark(backend, "a", 7, nonce="me")
-    assert raise_mark(backend, "a", 7, nonce="me"), "the same call once more, because its answer was lost"
-    assert not raise_mark(backend, "a", 7, nonce="other")
-    assert not raise_mark(backend, "a", 6, nonce="me")
-    assert raise_mark(backend, "a", 10)  # more digits
-    assert not raise_mark(backend, "a", 9)
-    assert not raise_mark(backend, "a", 7, nonce="me"), "it is not that any more"
+    assert backend.marks("a") == [0]
+    assert backend.mark("a", 7, nonce="me")
+    assert backend.mark("a", 7, nonce="me"), "the same call once more, because its answer was lost"
+    assert not backend.mark("a", 7, nonce="other")
+    assert not backend.mark("a", 6, nonce="me")
+    assert backend.mark("a", 10)  # more digits
+    assert not backend.mark("a", 9)
+    assert not backend.mark("a", 7, nonce="me"), "it is not that any more"
     for number in (1_700_000_000_000_001, LARGEST - 1, LARGEST):
-        assert raise_mark(backend, "a", number)
-        assert not raise_mark(backend, "a", number)
-    assert marks(backend, "b", "a", "c") == [0, LARGEST, 0]
-    run_sync(backend.close())
+        assert backend.mark("a", number)
+        assert not backend.mark("a", number)
+    assert backend.marks("b", "a", "c") == [0, LARGEST, 0]
+    backend.close()
 
 
 def test_of_many_at_once_one_raises_a_mark_to_each_number(url: str) -> None:
@@ -58,12 +48,12 @@ def test_of_many_at_once_one_raises_a_mark_to_each_number(url: str) -> None:
     gate = threading.Barrier(6)
 
     def work() -> None:
-        backend = opened(url)
+        backend = Verbs(url)
         for number in range(1, 101):
             gate.wait()
-            if raise_mark(backend, "a", number):
+            if backend.mark("a", number):
                 raised.append(number)
-        run_sync(backend.close())
+        backend.close()
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
@@ -75,33 +65,33 @@ def test_of_many_at_once_one_raises_a_mark_to_each_number(url: str) -> None:
 
 
 def test_marks_are_no_locks(url: str, server: Server, open_client: OpenClient) -> None:
-    backend, client = opened(url), open_client(url)
+    backend, client = Verbs(url), open_client(url)
 
     lease = take(client.lock("a"))
-    assert raise_mark(backend, "a", 5)
+    assert backend.mark("a", 5)
 
     assert [info.name for info in client.locks()] == ["a"]
     assert not client.inspect("b").holders
     lease.release()
     assert client.locks() == []
-    assert marks(backend, "a") == [5]
+    assert backend.marks("a") == [5]
     assert immortal_keys(server) == set()
-    run_sync(backend.close())
+    backend.close()
 
 
 def test_a_mark_is_kept_for_as_long_as_anybody_asked_and_then_goes(url: str, server: Server) -> None:
-    backend = opened(url)
+    backend = Verbs(url)
 
-    assert raise_mark(backend, "a", 5, keep=1000)
-    assert raise_mark(backend, "a", 6, keep=10)
-    assert raise_mark(backend, "b", 5, keep=0.05)
+    assert backend.mark("a", 5, keep=1000)
+    assert backend.mark("a", 6, keep=10)
+    assert backend.mark("b", 5, keep=0.05)
 
     (kept,) = (server.call("PTTL", key) for key in server.all_keys() if "holdfast:a" in key)
     assert 990_000 < kept <= 1_000_000
     server.await_true(lambda one: not [key for key in one.all_keys() if "holdfast:b" in key])
-    assert marks(backend, "a", "b") == [6, 0]
-    assert raise_mark(backend, "b", 1)
-    run_sync(backend.close())
+    assert backend.marks("a", "b") == [6, 0]
+    assert backend.mark("b", 1)
+    backend.close()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -109,53 +99,53 @@ def test_every_name_has_a_mark_of_its_own_on_a_cluster_too(
     method: str, shared_cluster: Cluster, open_client: OpenClient
 ) -> None:
     url = f"{shared_cluster.url}?method={method}&prefix={method}-marks:"
-    backend, client = opened(url), open_client(url)
+    backend, client = Verbs(url), open_client(url)
     names = [*NAMES, "x" * 528]
 
     for number, name in enumerate(names, start=1):
-        assert raise_mark(backend, name, number)
+        assert backend.mark(name, number)
 
-    assert marks(backend, *names) == list(range(1, len(names) + 1))
+    assert backend.marks(*names) == list(range(1, len(names) + 1))
     assert client.locks() == []
-    run_sync(backend.close())
+    backend.close()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_mark_whose_answer_is_lost_is_the_caller_s_when_it_asks_again(
     method: str, server: Server, proxy: Proxy
 ) -> None:
-    backend = opened(f"{proxy.url}?method={method}&io_timeout=0.5")
-    assert raise_mark(backend, "warm-up", 1)
+    backend = Verbs(f"{proxy.url}?method={method}&io_timeout=0.5")
+    assert backend.mark("warm-up", 1)
 
     proxy.lose_next_reply("XADD" if method == "getset" else "{holdfast:a}:mark:")
     with contextlib.suppress(holdfast.OutcomeUnknown):  # getset looks again by itself
-        assert raise_mark(backend, "a", 5, nonce="me")
+        assert backend.mark("a", 5, nonce="me")
     proxy.await_loss()
 
-    assert raise_mark(backend, "a", 5, nonce="me")
-    assert not raise_mark(backend, "a", 5, nonce="other")
+    assert backend.mark("a", 5, nonce="me")
+    assert not backend.mark("a", 5, nonce="other")
     assert immortal_keys(server) == set()
-    run_sync(backend.close())
+    backend.close()
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
 def test_marks_of_many_names_are_one_round_trip(method: str, proxy: Proxy) -> None:
-    backend = opened(f"{proxy.url}?method={method}")
-    marks(backend, "warm-up")
+    backend = Verbs(f"{proxy.url}?method={method}")
+    backend.marks("warm-up")
     begun = proxy.round_trips
 
-    assert marks(backend, *(f"name-{number}" for number in range(50))) == [0] * 50
+    assert backend.marks(*(f"name-{number}" for number in range(50))) == [0] * 50
 
     assert proxy.round_trips == begun + 1
-    run_sync(backend.close())
+    backend.close()
 
 
 def test_a_mark_of_a_key_that_is_something_else_is_a_clear_error(url: str, server: Server) -> None:
-    backend = opened(url)
+    backend = Verbs(url)
     server.call("SET", "holdfast:{holdfast:a}:mark:", "not a mark")
 
     with pytest.raises(holdfast.NameConflict):
-        raise_mark(backend, "a", 1)
+        backend.mark("a", 1)
     with pytest.raises(holdfast.NameConflict):
-        marks(backend, "b", "a")
-    run_sync(backend.close())
+        backend.marks("b", "a")
+    backend.close()

@@ -15,9 +15,9 @@ from holdfast.core.tickets import Gone, Granted, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually
-from tests.support.redis.backend import new_ticket, opened, run_sync, soon
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
+from tests.support.verbs import Verbs
 
 PROMPT = 2.0  # seconds: who is told comes sooner than who looks again by itself, 2.5 s later
 
@@ -106,75 +106,75 @@ def test_when_an_owner_is_let_in_those_of_it_that_wait_are_told(
 
 
 def test_an_enter_whose_answer_was_lost_is_in_with_its_kin_under_the_same_fence(server: Server, proxy: Proxy) -> None:
-    backend, faulty = opened(server.url), opened(f"{proxy.url}?io_timeout=0.5")
-    first, second = new_ticket("a", owner="job"), new_ticket("a", owner="job")
-    run_sync(faulty.enter(new_ticket("warm-up", owner="job"), queue=False, deadline=soon()))
-    granted = run_sync(backend.enter(first, queue=False, deadline=soon()))
+    backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
+    first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
+    faulty.enter(backend.ticket("warm-up", owner="job"), queue=False)
+    granted = backend.enter(first, queue=False)
 
     proxy.lose_next_reply("holdfast:a")
     with pytest.raises(holdfast.OutcomeUnknown):
-        run_sync(faulty.enter(second, queue=False, deadline=soon()))
+        faulty.enter(second, queue=False)
     proxy.await_loss()
-    again = run_sync(faulty.enter(second, queue=False, deadline=soon()))
+    again = faulty.enter(second, queue=False)
 
     assert isinstance(granted, Granted)
     assert isinstance(again, Granted)
     assert again.fence == granted.fence
-    assert run_sync(faulty.leave([second, second], deadline=soon())) == [True, False]
-    late = run_sync(backend.inspect("a", deadline=soon())).holders
+    assert faulty.leave(second, second) == [True, False]
+    late = backend.inspect("a").holders
     assert [one.fence for one in late] == [granted.fence]
     for one in (backend, faulty):
-        run_sync(one.close())
+        one.close()
 
 
 def test_who_has_left_unheard_is_not_let_in_by_its_kin(server: Server, proxy: Proxy) -> None:
-    backend, faulty = opened(server.url), opened(f"{proxy.url}?io_timeout=0.5")
-    first, second = new_ticket("a", owner="job"), new_ticket("a", owner="job")
-    run_sync(backend.enter(first, queue=False, deadline=soon()))
-    run_sync(faulty.enter(new_ticket("warm-up", owner="job"), queue=False, deadline=soon()))
+    backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
+    first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
+    backend.enter(first, queue=False)
+    faulty.enter(backend.ticket("warm-up", owner="job"), queue=False)
 
     proxy.lose_next_request("holdfast:a")
     with pytest.raises(holdfast.OutcomeUnknown):
-        run_sync(faulty.enter(second, queue=False, deadline=soon()))
+        faulty.enter(second, queue=False)
     proxy.await_loss()
-    assert run_sync(faulty.leave([second], deadline=soon())) == [False]
+    assert faulty.leave(second) == [False]
 
     with pytest.raises(holdfast.OutcomeUnknown, match="withdrawn before"):  # as if that request came only now
-        run_sync(backend.enter(second, queue=False, deadline=soon()))
+        backend.enter(second, queue=False)
     for one in (backend, faulty):
-        run_sync(one.close())
+        one.close()
 
 
 def test_of_an_owner_s_leases_each_ends_by_itself_and_the_lock_with_the_last(server: Server) -> None:
-    backend = opened(server.url)
-    short, long = new_ticket("a", ttl=0.4, owner="job"), new_ticket("a", ttl=1.6, owner="job")
-    other = new_ticket("a")
+    backend = Verbs(server.url)
+    short, long = backend.ticket("a", ttl=0.4, owner="job"), backend.ticket("a", ttl=1.6, owner="job")
+    other = backend.ticket("a")
     for ticket in (long, short):
-        assert isinstance(run_sync(backend.enter(ticket, queue=False, deadline=soon())), Granted)
+        assert isinstance(backend.enter(ticket, queue=False), Granted)
 
     def holders() -> int:
-        return len(run_sync(backend.inspect("a", deadline=soon())).holders)
+        return len(backend.inspect("a").holders)
 
     eventually(lambda: holders() == 1)
-    renewed = run_sync(backend.renew([short, long], deadline=soon()))
+    renewed = backend.renew(short, long)
     assert [type(one) for one in renewed] == [Gone, Live]
-    assert isinstance(run_sync(backend.enter(other, queue=False, deadline=soon())), Waiting)
-    assert run_sync(backend.leave([short], deadline=soon())) == [False]
+    assert isinstance(backend.enter(other, queue=False), Waiting)
+    assert backend.leave(short) == [False]
     eventually(lambda: holders() == 0)
-    assert isinstance(run_sync(backend.enter(other, queue=False, deadline=soon())), Granted)
-    run_sync(backend.close())
+    assert isinstance(backend.enter(other, queue=False), Granted)
+    backend.close()
 
 
 @pytest.mark.parametrize("owner", ["job", "größe 🔒", "a:b\nc", "x" * 2000, "@"])
 def test_an_owner_may_be_called_anything(owner: str, server: Server) -> None:
-    backend = opened(server.url)
-    kin, other = [new_ticket("a", owner=owner) for _ in range(2)], new_ticket("a", owner=owner + "!")
+    backend = Verbs(server.url)
+    kin, other = [backend.ticket("a", owner=owner) for _ in range(2)], backend.ticket("a", owner=owner + "!")
 
     for ticket in kin:
-        assert isinstance(run_sync(backend.enter(ticket, queue=True, deadline=soon())), Granted)
-    assert isinstance(run_sync(backend.enter(other, queue=True, deadline=soon())), Waiting)
-    assert run_sync(backend.leave(kin, deadline=soon())) == [True, True]
-    assert isinstance(run_sync(backend.enter(other, queue=True, deadline=soon())), Granted)
-    assert run_sync(backend.leave([other], deadline=soon())) == [True]
+        assert isinstance(backend.enter(ticket, queue=True), Granted)
+    assert isinstance(backend.enter(other, queue=True), Waiting)
+    assert backend.leave(*kin) == [True, True]
+    assert isinstance(backend.enter(other, queue=True), Granted)
+    assert backend.leave(other) == [True]
     assert_free_and_clean(server, "a")
-    run_sync(backend.close())
+    backend.close()

@@ -15,11 +15,11 @@ import holdfast
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_told, await_replicated, take
 from tests.support.processes import eventually
-from tests.support.redis.backend import opened, run_sync, soon
 from tests.support.redis.binaries import Binary
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import free_ports
 from tests.support.redis.topologies import Pair, Watched
+from tests.support.verbs import Verbs
 
 
 @pytest.fixture
@@ -145,8 +145,8 @@ def test_waiting_for_replicas_finds_a_primary_that_has_none(
     client = open_client(f"{watched.url}?replicas=1&replicas_timeout=1")
     take(client.lock("one")).release()
 
-    backend = opened(f"{watched.url}?replicas=1&replicas_timeout=1")
-    assert run_sync(backend.mark("period", 1, nonce="a", keep=100.0, deadline=soon()))
+    backend = Verbs(f"{watched.url}?replicas=1&replicas_timeout=1")
+    assert backend.mark("period", 1)
 
     link.lose_replies()
     with pytest.raises(holdfast.BackendError):
@@ -154,10 +154,10 @@ def test_waiting_for_replicas_finds_a_primary_that_has_none(
     with pytest.raises(holdfast.BackendError):
         client.lock_all(["one", "two"]).acquire(timeout=0)
     with pytest.raises(holdfast.OutcomeUnknown, match="replicas confirmed"):
-        run_sync(backend.mark("period", 2, nonce="a", keep=100.0, deadline=soon()))
+        backend.mark("period", 2)
 
     eventually(lambda: not {"holdfast:one", "holdfast:two"} & watched.primary.all_keys())
-    run_sync(backend.close())
+    backend.close()
 
 
 def test_sentinels_that_do_not_know_the_service_or_are_gone_are_named(
