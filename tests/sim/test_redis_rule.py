@@ -296,7 +296,7 @@ MISTAKES = {
     "who looks throws an owner out": ("local over = several and now", "local over = value == SHARED and now"),
     "readers go in with an owner": (
         "elseif value and value ~= SHARED then\n",
-        "elseif not is_for_several(value) then\n",
+        "elseif value and not is_for_several(value) then\n",
     ),
     "a break ends one of an owner's tickets": (
         "      broken = 1\n    end\n",

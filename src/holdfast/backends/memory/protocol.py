@@ -150,7 +150,7 @@ class MemoryBackend:
                 mine.granted, mine.since = True, now
                 mine.fence = kin.fence if kin else mine.number
                 if kin:
-                    _put_first(places, ticket.nonce)
+                    _put_first(places, mine)
             mine.expires = now + ticket.ttl
             if ticket.owner:
                 _wake_next(places, now)  # it may have others in the queue, who are in with this one
@@ -240,10 +240,10 @@ def _is_kin(place: Place, ticket: Ticket, now: float) -> bool:
     return other.owner == ticket.owner and other.nonce != ticket.nonce and place.expires > now
 
 
-def _put_first(places: dict[str, Place], nonce: str) -> None:
-    """Who goes in past the queue stands before it: those whom it has passed have to see it ahead of them."""
-    others = {other: place for other, place in places.items() if other != nonce}
-    mine = places[nonce]
+def _put_first(places: dict[str, Place], mine: Place) -> None:
+    """Whoever is in stands before all who wait, or the first of them would not see it."""
+    nonce = mine.ticket.nonce
+    others = [(other, place) for other, place in places.items() if other != nonce]
     places.clear()
     places[nonce] = mine
     places.update(others)

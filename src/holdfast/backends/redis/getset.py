@@ -28,7 +28,7 @@ from holdfast.backends.redis.values import GETSET
 from holdfast.core.clock import lease_deadline
 from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, Ticket
-from holdfast.errors import BackendError, OutcomeUnknown
+from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
 if TYPE_CHECKING:
@@ -112,10 +112,17 @@ class GetsetBackend(OneByOne, PlainBackend):
         return found.decode(errors="replace"), 0.0
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        return [await _or_error(self._give_back(ticket, self._keys(ticket.name), deadline)) for ticket in tickets]
+        return [
+            await _answer(self._give_back(ticket, self._keys(ticket.name), deadline), otherwise=False)
+            for ticket in tickets
+        ]
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
-        return [await _or_error(self._prolong(ticket, self._keys(ticket.name), deadline)) for ticket in tickets]
+        gone = Gone("its key was taken for something else")
+        return [
+            await _answer(self._prolong(ticket, self._keys(ticket.name), deadline), otherwise=gone)
+            for ticket in tickets
+        ]
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         """A stream takes an entry only with a greater number than all before: one command that compares and sets.
@@ -203,8 +210,11 @@ class GetsetBackend(OneByOne, PlainBackend):
         return None if value is None else value.decode(errors="replace")
 
 
-async def _or_error(answer: Awaitable[T]) -> T | BackendError:
+async def _answer(coming: Awaitable[T], *, otherwise: T) -> T | BackendError:
+    """Also if its key is something else by now: then it is not ours any more, and the next ones have their turn."""
     try:
-        return await answer
+        return await coming
+    except NameConflict:
+        return otherwise
     except BackendError as error:
         return error

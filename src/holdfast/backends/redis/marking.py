@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.scripts import load_own
+from holdfast.backends.redis.scripts import load
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
 
-MARK, MARKS = load_own("mark"), load_own("marks")
+MARK, MARKS = load("marks", "mark"), load("marks", "marks")
 
 
 class Marking:

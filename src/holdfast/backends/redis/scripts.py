@@ -36,11 +36,6 @@ def load_all(method: str, *parts: str) -> Script:
     return Script.of(f"{method}/{parts[-1]}_all", CONSTANTS, around.replace("--[[ the script for one ]]\n", step))
 
 
-def load_own(name: str) -> Script:
-    """A script that is the same for every method."""
-    return Script.of(name, text(__package__, name))
-
-
 def text(package: str, *path: str) -> str:
     """A Lua text of that package."""
     return resources.files(package).joinpath("lua", *path[:-1], f"{path[-1]}.lua").read_text()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.redis import getset, protocol, setnx
 from holdfast.backends.redis.getset import GetsetBackend
+from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
 from holdfast.backends.redis.scripts import CONSTANTS
 from holdfast.backends.redis.setnx import SetnxBackend
@@ -24,7 +25,7 @@ from holdfast.sim.servers.redis.port import PREFIX
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.keys import Keys, OtherKeys
     from holdfast.backends.redis.port import Call, Channel, RedisPort
     from holdfast.backends.redis.scripts import Script
     from holdfast.core.ports import Runtime
@@ -200,6 +201,33 @@ class ClientTimeServer(RedisServer):
     }
 
 
+# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MarkInTwoSteps(QueueBackend):
+    """Two may read before one of them writes."""
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        key = mark_of(self._prefix, name)
+        last = await self._port.command(key, "HMGET", key.lock, "number", "nonce", deadline=deadline)
+        if int(last[0] or 0) >= number:
+            return bool(last == [b"%d" % number, nonce.encode()])
+        await self._port.command(key, "HSET", key.lock, "number", number, "nonce", nonce, deadline=deadline)
+        return True
+
+
+class RefusalIsOurs(GetsetBackend):
+    """What is there after a refusal is taken for one's own, if only the number fits."""
+
+    async def _add(self, keys: OtherKeys, mine: tuple[int, str], deadline: float) -> tuple[int, str]:
+        number, _ = await super()._add(keys, mine, deadline)
+        return mine if number == mine[0] else (number, "")
+
+
+class RefusalIsOursServer(GetsetServer):
+    backend = RefusalIsOurs
+
+
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -329,5 +357,54 @@ REDIS = [
         backend="redis",
         server=_queue(("if unheard == '1' then", "if false then")),
         kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="owner-past-another",
+        mistake="a ticket that names an owner is let in with whichever owner is in",
+        backend="redis",
+        server=_queue(("if owner and value == OURS .. owner then", "if owner and is_for_several(value) then")),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-ends-with-first",
+        mistake="the lock's key ends with the first of an owner's leases, not with the last",
+        backend="redis",
+        server=_queue(
+            ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
+        ),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-takes-kin-along",
+        mistake="the first of an owner's tickets that leaves ends the leases of the others",
+        backend="redis",
+        server=_queue(("if redis.call('ZREM', shared, member) == 1 then", "if redis.call('DEL', shared) == 1 then")),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-draws-again",
+        mistake="a ticket that is in and asks again gets a new fence, although others of its owner have the old one",
+        backend="redis",
+        server=_queue(
+            (
+                "local is_first = not fence\n",
+                "local is_first = not fence or redis.call('ZSCORE', shared, member)\n",
+            )
+        ),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="redis-mark-in-two-steps",
+        mistake="a mark is read in one step, and written in another",
+        backend="redis",
+        server=_with(MarkInTwoSteps),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="getset-refusal-is-ours",
+        mistake="who was too late to raise a mark takes the number that is there for its own",
+        backend="redis-getset",
+        server=RefusalIsOursServer,
+        by_seeds=False,
     ),
 ]

@@ -434,6 +434,7 @@ def _zscore(space: Keyspace, words: Words) -> bytes | None:
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+TOO_SMALL = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 _NO_ID = "ERR Invalid stream ID specified as stream command argument"
 
 
@@ -454,7 +455,7 @@ def _xadd(space: Keyspace, words: Words) -> bytes:
         raise Refused("ERR The ID specified in XADD must be greater than 0-0")
     stream = _typed(space, key, Stream)
     if stream is not None and entry <= stream.last:
-        raise Refused("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+        raise Refused(TOO_SMALL)
     stream = _made(space, key, Stream)
     stream.entries.append((entry, fields))
     if most is not None:

@@ -30,11 +30,11 @@ local function go_in_with_others()
   return tonumber(fence)
 end
 
--- Of an owner's tickets the first draws the fence, which is that of all who come while one of them is in. It also wakes
--- those of them that wait: later ones do not.
+-- Of an owner's tickets the first draws the fence, which is that of all who come while one of them is in: also of one
+-- that comes once more, because kin may have heard of that fence by now. The first wakes those of them that wait; later
+-- ones need not.
 local function go_in_with_kin()
-  local others = redis.call('ZCARD', shared) - (redis.call('ZSCORE', shared, member) and 1 or 0)
-  local holder = others > 0 and redis.call('HGET', record, 'holder')
+  local holder = value == OURS .. owner and redis.call('HGET', record, 'holder')
   local fence = holder and string.match(holder, '^' .. owner .. '\n(%d+)\n')
   local is_first = not fence
   if is_first then
