@@ -13,6 +13,7 @@ from holdfast.backends.zookeeper.address import place_of
 from holdfast.backends.zookeeper.blocking import BlockingEnsemble
 from holdfast.backends.zookeeper.port import (
     Answer,
+    Check,
     Children,
     Create,
     Created,
@@ -23,6 +24,7 @@ from holdfast.backends.zookeeper.port import (
     Node,
     Request,
     Set,
+    Together,
 )
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -110,6 +112,9 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
         Set(path, str(draw.random()).encode(), version=draw.randrange(4)),
         Set(f"{known[0]}/lasting", b"y", version=draw.randrange(4)),
         Get(f"{known[0]}/lasting", watch=draw.random() < 0.5),
+        Delete(f"{known[0]}/lasting", version=draw.randrange(-1, 3)),
+        _together(draw, known),
+        _together(draw, known),
         Children(path, watch=draw.random() < 0.5),
         Get(path, watch=draw.random() < 0.5),
     ]
@@ -118,6 +123,19 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
     picked: Request = draw.choice(requests)
     below_a_ticket = isinstance(picked, CreateParent) and "-lock-" in picked.path
     return Get(path) if below_a_ticket else picked
+
+
+def _together(draw: random.Random, known: list[str]) -> Together:
+    """In any order, also several of the same node."""
+    lasting = f"{known[0]}/lasting"
+    kinds: list[Check | Set | Delete] = [
+        Check(draw.choice(known), draw.randrange(3)),
+        Check(lasting, draw.randrange(-1, 3)),
+        Set(draw.choice(known), b"z", version=draw.randrange(-1, 4)),
+        Set(lasting, b"z", version=draw.randrange(-1, 3)),
+        Delete(lasting, version=draw.randrange(-1, 3)),
+    ]
+    return Together(tuple(draw.choice(kinds) for _ in range(draw.randrange(1, 4))))
 
 
 def _comparable(answer: Answer) -> object:

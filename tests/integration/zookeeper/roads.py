@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import holdfast
 from holdfast.backends.zookeeper.address import place_of
 from holdfast.backends.zookeeper.blocking import BlockingEnsemble
-from holdfast.backends.zookeeper.port import Answer, Children, Get, Request, Session
+from holdfast.backends.zookeeper.port import Answer, Children, Get, Node, Request, Session
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes import system
@@ -24,7 +24,7 @@ class Road(BlockingEnsemble):
     before_writes: Callable[[], object] | None = None  # what happens, once, before the next of them gets there
 
     async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        is_own = any("%sessions" in request.path for request in requests)
+        is_own = "%sessions" in repr(requests)
         is_write = not is_own and not all(isinstance(request, Children | Get) for request in requests)
         before, self.before_writes = (self.before_writes, None) if is_write else (None, self.before_writes)
         if before is not None:
@@ -37,13 +37,23 @@ class Road(BlockingEnsemble):
         return answers
 
 
+class Dice(ThreadRuntime):
+    """Chance, unless a test throws."""
+
+    thrown: float | None = None
+
+    def jitter(self) -> float:
+        return ThreadRuntime.jitter() if self.thrown is None else self.thrown
+
+
 class Bench:
     """One backend and its road; each verb with ten seconds."""
 
     def __init__(self, url: str) -> None:
-        place, runtime = place_of(parse(url)), ThreadRuntime()
-        self.road = Road(place, runtime)
-        self.backend = ZookeeperBackend(place, self.road, runtime)
+        place, self.dice = place_of(parse(url)), Dice()
+        self.root = place.root
+        self.road = Road(place, self.dice)
+        self.backend = ZookeeperBackend(place, self.road, self.dice)
 
     def enter(self, ticket: Ticket) -> Granted | Waiting:
         return run_sync(self.backend.enter(ticket, queue=False, deadline=soon()))
@@ -58,11 +68,19 @@ class Bench:
         """Which locks somebody has."""
         return [info.name for info in run_sync(self.backend.locks("", deadline=soon()))]
 
-    def mark(self, name: str, number: int, nonce: str = "a" * 32) -> bool:
-        return run_sync(self.backend.mark(name, number, nonce=nonce, keep=60.0, deadline=soon()))
+    def mark(self, name: str, number: int, nonce: str = "a" * 32, *, keep: float = 60.0) -> bool:
+        return run_sync(self.backend.mark(name, number, nonce=nonce, keep=keep, deadline=soon()))
 
     def marks(self, *names: str) -> list[int]:
         return run_sync(self.backend.marks(names, deadline=soon()))
+
+    def marked_at(self, name: str) -> float:
+        """When it was raised, by the server's clock."""
+        session = self.road.session
+        assert session is not None
+        (node,) = run_sync(self.road.ask(session, (Get(f"{self.root}/%marks/{name}"),), deadline=soon()))
+        assert isinstance(node, Node)
+        return node.mtime
 
     def close(self) -> None:
         run_sync(self.backend.close())

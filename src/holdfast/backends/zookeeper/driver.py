@@ -23,6 +23,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
 
 from holdfast.backends.zookeeper.port import (
+    Check,
     Children,
     Create,
     Created,
@@ -33,6 +34,7 @@ from holdfast.backends.zookeeper.port import (
     Node,
     Refusal,
     Set,
+    Together,
 )
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
@@ -52,6 +54,7 @@ _REFUSALS = {
     exceptions.NoAuthError: Refusal.NO_RIGHT,
     exceptions.UnimplementedError: Refusal.UNKNOWN_REQUEST,
 }
+_BESIDE = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)  # another one of the same transaction
 _NOT_SENT = (exceptions.SessionExpiredError, exceptions.ConnectionClosedError, exceptions.SessionMovedError)
 
 # kazoo writes whole requests into its log at DEBUG, the login included.
@@ -179,18 +182,22 @@ class KazooSession:
             self._client._stopped.set()  # it must not open another session by itself
         self._told(self)
 
-    def _wire(self, request: Request, watcher: Callable[[Any], None]) -> Any:
+    def _wire(self, request: Request | Check, watcher: Callable[[Any], None]) -> Any:
         match request:
             case Create(path, data, is_numbered):
                 return wire.Create2(path, data, self._acl, _EPHEMERAL | (_SEQUENCE if is_numbered else 0))
-            case Delete(path):
-                return wire.Delete(path, -1)
+            case Delete(path, version):
+                return wire.Delete(path, version)
             case Children(path, watch):
                 return wire.GetChildren(path, watcher if watch else None)
             case Get(path, watch):
                 return wire.GetData(path, watcher if watch else None)
             case Set(path, data, version):
                 return wire.SetData(path, data, version)
+            case Check(path, version):
+                return wire.CheckVersion(path, version)
+            case Together(requests):
+                return wire.Transaction([self._wire(one, watcher) for one in requests])
             case CreateLasting(path, data):
                 return wire.Create2(path, data, self._acl, 0)
             case CreateParent(path, is_container):
@@ -221,6 +228,9 @@ def answer(request: Request, value: Any, error: Exception | None, url: str) -> A
             data, stat = value
             times = (stat.ctime / 1000, stat.mtime / 1000)
             return Node(data or b"", stat.czxid, *times, stat.ephemeralOwner, stat.version)
+        case Together():
+            refused = (one for one in value if isinstance(one, Exception) and not isinstance(one, _BESIDE))
+            return next((_REFUSALS.get(type(one), Refusal.OTHER) for one in refused), None)
         case _:
             return None
 

@@ -30,9 +30,10 @@ class CreateLasting(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Take a node away."""
+    """Take a node away; with a version, only if its data are still those."""
 
     path: str
+    version: int = -1
 
 
 class Children(NamedTuple):
@@ -57,7 +58,20 @@ class Set(NamedTuple):
     version: int = -1
 
 
-Request = Create | CreateParent | CreateLasting | Delete | Children | Get | Set
+class Check(NamedTuple):
+    """Nothing is done to this node, but it has to have this version."""
+
+    path: str
+    version: int
+
+
+class Together(NamedTuple):
+    """All of these in one transaction, or none: the answer is that of the first that is refused."""
+
+    requests: tuple[Check | Set | Delete, ...]
+
+
+Request = Create | CreateParent | CreateLasting | Delete | Children | Get | Set | Together
 
 
 class Created(NamedTuple):

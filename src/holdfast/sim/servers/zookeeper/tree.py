@@ -6,23 +6,26 @@ from typing import NamedTuple
 
 from holdfast.backends.zookeeper.port import (
     Answer,
+    Check,
     Children,
     Create,
     Created,
     CreateLasting,
     CreateParent,
+    Delete,
     Get,
     Node,
     Refusal,
     Request,
     Set,
+    Together,
 )
 
 Watch = tuple[type[Children | Get], str]
 
 
 class Change(NamedTuple):
-    """One transaction. `data` is None where a node is taken away."""
+    """One transaction, or a part of one. `data` is None where a node is taken away."""
 
     zxid: int
     path: str
@@ -30,6 +33,7 @@ class Change(NamedTuple):
     time: float
     is_new: bool = False
     owner: int = 0
+    parts: tuple[Change, ...] | None = None
 
 
 class Znode:
@@ -57,16 +61,24 @@ class Tree:
 
     def refusal(self, request: Request) -> Refusal | None:
         """Why a write could not be done here and now."""
-        path = request.path
         if isinstance(request, Create | CreateParent | CreateLasting):
+            path = request.path
             if parent_of(path) not in self.nodes:
                 return Refusal.NO_NODE
             is_numbered = isinstance(request, Create) and request.is_numbered
             return Refusal.EXISTS if path in self.nodes and not is_numbered else None
-        if path not in self.nodes:
-            return Refusal.NO_NODE
-        is_old = isinstance(request, Set) and request.version not in (-1, self.nodes[path].version)
-        return Refusal.CHANGED if is_old else None
+        parts = request.requests if isinstance(request, Together) else (request,)
+        versions = {one.path: self.nodes[one.path].version for one in parts if one.path in self.nodes}
+        for one in parts:  # each finds what those before it have done
+            if one.path not in versions:
+                return Refusal.NO_NODE
+            if isinstance(one, Check | Set | Delete) and one.version not in (-1, versions[one.path]):
+                return Refusal.CHANGED
+            if isinstance(one, Set):
+                versions[one.path] += 1
+            elif isinstance(one, Delete):
+                del versions[one.path]
+        return None
 
     def plan(self, request: Request, session: int, zxid: int, now: float) -> Change:
         """The transaction that a write becomes."""
@@ -81,12 +93,17 @@ class Tree:
                 return Change(zxid, path, data, now, is_new=True)
             case Set(path, data, _):
                 return Change(zxid, path, data, now)
+            case Together(requests):
+                parts = (self.plan(one, session, zxid, now) for one in requests if not isinstance(one, Check))
+                return Change(zxid, "", None, now, parts=tuple(parts))
             case _:
                 return Change(zxid, request.path, None, now)
 
     def apply(self, change: Change) -> list[Watch]:
         """Do it; which watches it fires."""
         self.zxid = change.zxid
+        if change.parts is not None:
+            return [watch for part in change.parts for watch in self.apply(part)]
         path, above = change.path, parent_of(change.path)
         if change.data is None:
             del self.nodes[path]
