@@ -15,7 +15,7 @@ import pytest
 from holdfast.backends.etcd.leases import Lease
 from holdfast.backends.etcd.messages import entries, get, put, txn
 from holdfast.backends.etcd.protocol import EtcdBackend
-from holdfast.backends.zookeeper.port import Answer, Request, Session, Set
+from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Together
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend
 from holdfast.core.bundles import Bundle, Part, release_all, take_all
 from holdfast.core.holds import Hold
@@ -205,8 +205,13 @@ class CreatesAreForgotten(ZookeeperBackend):
 
 class AnyVersion(SimPort):
     async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        blind = [one._replace(version=-1) if isinstance(one, Set) else one for one in requests]
+        blind = [_blind(one) if isinstance(one, Together) else one for one in requests]
         return await super().ask(session, blind, deadline=deadline)
+
+
+def _blind(together: Together) -> Together:
+    parts = (one._replace(version=-1) if isinstance(one, Check | Set) else one for one in together.requests)
+    return Together(tuple(parts))
 
 
 class MarksOfAnyVersion(ZookeeperBackend):

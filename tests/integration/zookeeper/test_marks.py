@@ -1,17 +1,27 @@
-"""Marks in ZooKeeper: one of many raises one, it outlives its session, and nothing that looks for locks sees it."""
+"""Marks in ZooKeeper: one of many raises one, it outlives its session, and nothing that looks for locks sees it.
+
+Old ones are taken away by who makes new ones. A node that is made anew has the versions of the one before: who has seen
+that one must not write over it, nor take it away.
+"""
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import holdfast
+from holdfast.backends.zookeeper.marks import AT_ONCE, LOOKED_AT
+from holdfast.backends.zookeeper.port import CreateParent, Delete, Get, Together
 from holdfast.core.tickets import Granted
 from tests.integration.zookeeper.roads import Bench, bench, ticket
+from tests.support.zookeeper.ensembles import Ensemble
 
 FIRST, SECOND = "1" * 32, "2" * 32
+SHORT = 0.001  # seconds that a mark is kept, of one that is old as soon as the server's clock has gone on
+ALWAYS, NEVER = 0.0, 0.99  # whether it is time to look for old ones
 
 
 @pytest.fixture
@@ -112,3 +122,189 @@ def test_what_is_no_mark_is_named(url: str, ours: Bench) -> None:
 
         with pytest.raises(holdfast.NameConflict, match="something else"):
             ours.mark("a", 1)
+
+
+# ── old marks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_marks_whose_time_is_over_go_while_new_ones_are_made(ours: Bench) -> None:
+    old = [f"old-{number}" for number in range(20)]
+    for name in old:
+        ours.mark(name, 1, keep=SHORT)
+    ours.mark("kept", 1)
+
+    made = until_gone(ours, *old)
+
+    assert ours.marks("kept", *made) == [1] * (1 + len(made))
+
+
+def test_a_mark_that_is_gone_can_be_made_anew(ours: Bench) -> None:
+    ours.mark("a", 7, keep=SHORT)
+    ours.dice.thrown = ALWAYS
+    until_gone(ours, "a")
+
+    assert ours.mark("a", 1, SECOND)
+    assert not ours.mark("a", 1, FIRST)
+    assert ours.marks("a") == [1]
+
+
+def test_a_short_time_does_not_cut_short_that_of_the_number_before(ours: Bench) -> None:
+    ours.dice.thrown = ALWAYS
+    ours.mark("a", 1, keep=60.0)
+    ours.mark("a", 2, keep=SHORT)
+    ours.mark("old", 1, keep=SHORT)
+
+    until_gone(ours, "old")
+
+    assert ours.marks("a") == [2]
+
+
+def test_making_a_mark_is_two_round_trips_and_now_and_then_a_few_more(ours: Bench) -> None:
+    ours.dice.thrown = NEVER
+    ours.mark("first", 1, keep=SHORT)
+    ours.round_trips()
+
+    ours.mark("a", 1)
+    assert ours.round_trips() == 2
+    ours.dice.thrown = ALWAYS
+    until_gone(ours, "first")
+    ours.round_trips()
+    ours.mark("b", 1)
+    assert ours.round_trips() == 4  # the names, and what they are
+
+
+def test_only_so_many_are_looked_at_at_one_time(ours: Bench) -> None:
+    ours.dice.thrown = NEVER
+    old = [f"old-{number}" for number in range(LOOKED_AT + 10)]
+    for name in old:
+        ours.mark(name, 1, keep=SHORT)
+    until_old(ours, old[-1])
+    ours.round_trips()
+
+    ours.dice.thrown = ALWAYS
+    ours.mark("a", 1)
+
+    trips = ours.road.trips
+    looks = [sum(isinstance(one, Get) for one in requests) for requests in trips]
+    assert max(looks) == AT_ONCE
+    assert sum(looks) == LOOKED_AT + 4  # and two looks at the mark itself, and what it stands below
+    transactions = [one for requests in trips for one in requests if isinstance(one, Together)]
+    gone = [len([one for one in together.requests if isinstance(one, Delete)]) for together in transactions]
+    assert LOOKED_AT - 10 < sum(gone) <= LOOKED_AT  # but for the new ones
+    assert max(gone) == AT_ONCE
+    assert sum(ours.marks(*old)) == len(old) - sum(gone)
+
+
+def test_one_that_is_raised_after_it_was_seen_to_be_old_stays(url: str, ours: Bench) -> None:
+    with bench(url) as theirs:
+        ours.mark("a", 1, keep=SHORT)
+        until_old(ours, "a")
+        ours.dice.thrown = ALWAYS
+        before_old_ones_go(ours, lambda: theirs.mark("a", 2))
+
+        assert ours.mark("new", 1)
+        assert ours.marks("a") == [2]
+
+
+def test_one_that_is_made_anew_after_it_was_seen_to_be_old_stays(url: str, ours: Bench) -> None:
+    with bench(url) as theirs:
+        ours.mark("a", 1, keep=SHORT)
+        until_old(ours, "a")
+        ours.dice.thrown = theirs.dice.thrown = ALWAYS
+        before_old_ones_go(ours, lambda: (until_gone(theirs, "a"), theirs.mark("a", 2)))
+
+        assert ours.mark("new", 1)
+        assert ours.marks("a") == [2]
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_who_has_seen_the_one_before_does_not_write_over_one_that_is_made_anew(
+    url: str, ours: Bench, number: int
+) -> None:
+    with bench(url) as theirs:
+        theirs.mark("a", 1, keep=SHORT)
+        theirs.dice.thrown = ALWAYS
+        ours.road.before_writes = lambda: (until_gone(theirs, "a"), theirs.mark("a", 5, SECOND))
+
+        assert not ours.mark("a", number, FIRST)
+        assert theirs.marks("a") == [5]
+
+
+def test_on_three_servers_one_of_many_raises_it_while_old_ones_go(ensemble: Ensemble) -> None:
+    raised: list[int] = []
+    url = ensemble.url(session_timeout=40)
+
+    def raise_all(number: int) -> None:
+        with bench(url) as own:
+            own.dice.thrown = ALWAYS
+            for period in range(1, 30):
+                own.mark(f"old-{number}-{period}", 1, keep=SHORT)
+                if own.mark("marked", period, f"{number:032x}"):
+                    raised.append(period)
+
+    threads = [threading.Thread(target=raise_all, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(raised) == len(set(raised))
+    with bench(url) as ours:
+        assert ours.marks("marked") == [29]
+        ours.dice.thrown = ALWAYS
+        until_gone(ours, *(f"old-{number}-{period}" for number in range(4) for period in range(1, 30)))
+
+
+def test_what_goes_wrong_with_old_ones_is_no_error_of_the_new_one(ours: Bench) -> None:
+    ours.mark("a", 1, keep=SHORT)
+    until_old(ours, "a")
+    ours.dice.thrown = ALWAYS
+    before_old_ones_go(ours, lambda: setattr(ours.road, "loses_writes", True))
+
+    assert ours.mark("new", 1)
+    assert ours.road.loses_writes, "it came to that"
+
+
+def test_the_node_that_counts_what_has_gone_is_none_that_servers_take_away(ours: Bench) -> None:
+    ours.mark("a", 1)
+
+    made = [one for requests in ours.road.trips for one in requests if isinstance(one, CreateParent)]
+    assert made[-1] == CreateParent(f"{ours.root}/%marks", is_container=False)
+
+
+def test_what_is_no_mark_is_left_alone(url: str, ours: Bench) -> None:
+    with bench(f"{url}/%25marks?raw_names=yes") as vandal:
+        ours.mark("old", 1, keep=SHORT)
+        vandal.enter(ticket("a"))
+        ours.dice.thrown = ALWAYS
+
+        until_gone(ours, "old")
+
+        assert vandal.locked() == ["a"]
+
+
+def until_gone(ours: Bench, *names: str) -> list[str]:
+    """Make marks until these are no more; which were made."""
+    made: list[str] = []
+    while any(ours.marks(*names)):
+        made.append(next(_fresh))
+        assert ours.mark(made[-1], 1)
+        assert len(made) < 3000
+    return made
+
+
+def until_old(ours: Bench, name: str) -> None:
+    """Make marks until its time is over by the server's clock; it is still there."""
+    ours.dice.thrown = NEVER
+    is_over = False
+    while not is_over:
+        ours.mark(made := next(_fresh), 1)
+        is_over = ours.marked_at(made) > ours.marked_at(name) + SHORT
+
+
+def before_old_ones_go(ours: Bench, happens: Callable[[], object]) -> None:
+    """The first write is that of the new mark, the second takes old ones away."""
+    ours.road.before_writes = lambda: setattr(ours.road, "before_writes", happens)
+
+
+_fresh = (f"new-{number}" for number in itertools.count())

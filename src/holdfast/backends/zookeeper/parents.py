@@ -31,8 +31,12 @@ class Parents:
 
     def made(self, path: str) -> tuple[CreateParent, ...]:
         """What makes the node, known or not, and what it stands below unless that is known to be there."""
+        return (*self.above(path), self.itself(path))
+
+    def above(self, path: str) -> tuple[CreateParent, ...]:
+        """What makes all that the node stands below, to stay; nothing if that is known to be there."""
         above, _, _ = path.rpartition("/")
-        missing = [self.itself(path)]
+        missing: list[CreateParent] = []
         while above and above not in self._known:
             missing.append(CreateParent(above, is_container=False))
             above, _, _ = above.rpartition("/")

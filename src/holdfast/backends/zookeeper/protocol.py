@@ -132,7 +132,7 @@ class ZookeeperBackend:
         self._used = 0.0
         self._bell = runtime.event()  # for the pulse
         self._parents = Parents(place.url)
-        self._marks = Marks(place.url, place.root, port, self._parents)
+        self._marks = Marks(place.url, place.root, port, runtime, self._parents)
         self._closed = False
         port.listen(self._fired, self._changed)
 
@@ -480,7 +480,8 @@ class ZookeeperBackend:
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._marks.raise_to(await self._open(deadline), name, number, nonce, deadline)
+        session = await self._open(deadline)
+        return await self._marks.raise_to(session, name, number, nonce=nonce, keep=keep, deadline=deadline)
 
     async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._marks.all(await self._open(deadline), names, deadline)

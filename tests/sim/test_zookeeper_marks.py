@@ -1,0 +1,170 @@
+"""Marks in ZooKeeper that are made anew while others take old ones away: no number is raised twice in its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.backends.zookeeper.marks import Marks
+from holdfast.backends.zookeeper.port import Answer, Check, Delete, Request, Session, Together
+from holdfast.backends.zookeeper.protocol import ZookeeperBackend
+from holdfast.errors import BackendError
+from holdfast.sim.choices import Choices
+from holdfast.sim.faults import CALM, Faults
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.run import Plan, quiet
+from holdfast.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
+from holdfast.sim.servers.zookeeper.port import SimPort
+from holdfast.sim.small import Party, SmallWorld
+
+SEEDS = range(20)
+ROUGH_UNTIL, REST = 30.0, 10.0  # seconds
+ROUGH = Faults(slow=0.1, slow_max=0.4, lose_request=0.02, lose_reply=0.05, refuse=0.02)
+MARKS = f"{ROOT}/%marks"
+
+
+class Raised(NamedTuple):
+    """Some time between these two moments."""
+
+    name: str
+    number: int
+    keep: float
+    since: float
+    until: float
+
+
+class Rough(SmallWorld):
+    """Those who raise a few marks that are soon over, on a bad network."""
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        super().__init__(plan, Choices(seed))
+        self.server.prepare(ROUGH, 6.0)
+        self.raised: list[Raised] = []
+
+    def link(self, process: Process) -> Link:
+        return Link(process, self.server, ROUGH)
+
+    def live(self) -> None:
+        with quiet():
+            for name in ("a", "b", "c", "d", "e", "f"):
+                party = self.add(name)
+                party.start(self.work(party))
+            self.world.run(ROUGH_UNTIL)
+            for party in self.parties.values():
+                party.link.faults = CALM
+            self.world.run(ROUGH_UNTIL + REST)
+            self.parties["a"].start(self.mark(self.parties["a"], "last", 1, keep=60.0))
+            self.world.run(ROUGH_UNTIL + REST + 5.0)
+        self.end()
+
+    async def work(self, party: Party) -> None:
+        while self.world.now < ROUGH_UNTIL:
+            name = self.choices.pick(["m", "m", f"once@{int(self.world.now)}"])
+            number = 1 + self.choices.below(4)
+            await self.mark(party, name, number, keep=self.choices.pick([0.05, 0.05, 2.0]))
+
+    async def mark(self, party: Party, name: str, number: int, *, keep: float) -> None:
+        backend, runtime = party.client.engine.backend, party.client.runtime
+        nonce, since = runtime.nonce(), self.world.now
+        while True:
+            try:
+                is_raised = await backend.mark(name, number, nonce=nonce, keep=keep, deadline=runtime.now() + 2.0)
+            except BackendError:
+                continue
+            if is_raised:
+                self.raised.append(Raised(name, number, keep, since, self.world.now))
+            return
+
+    def broken(self) -> list[str]:
+        found = []
+        for one in self.raised:
+            for other in self.raised:
+                is_first = one.until <= other.since
+                keep = one.keep if is_first else min(one.keep, other.keep)
+                apart_max = max(one.until, other.until) - min(one.since, other.since)
+                if one is other or one.name != other.name or apart_max >= keep:
+                    continue  # the time of the first may have been over
+                if one.number == other.number:
+                    found.append(f"raised twice: {one} and {other}")
+                if one.number > other.number and is_first:
+                    found.append(f"went down: {one} and {other}")
+        return found
+
+    def left(self) -> set[str]:
+        assert isinstance(self.server, ZookeeperServer)
+        return self.server.leader.tree.nodes[MARKS].children
+
+
+class OftenReaped(Marks):
+    def _is_time(self) -> bool:
+        return True
+
+
+class Often(ZookeeperBackend):
+    """Each new mark is the occasion."""
+
+    port_type: type[SimPort] = SimPort
+
+    def __init__(self, place: Any, port: Any, runtime: Any) -> None:
+        port.__class__ = self.port_type
+        super().__init__(place, port, runtime)
+        self._marks = OftenReaped(place.url, place.root, port, runtime, self._parents)
+
+
+class Changed(SimPort):
+    """Sends something else."""
+
+    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        changed = [self.changed(one) if isinstance(one, Together) else one for one in requests]
+        return await super().ask(session, changed, deadline=deadline)
+
+    def changed(self, together: Together) -> Together:
+        raise NotImplementedError
+
+
+class WritesUnchecked(Changed):
+    """By the mark's own version alone."""
+
+    def changed(self, together: Together) -> Together:
+        return Together(tuple(one for one in together.requests if not isinstance(one, Check)))
+
+
+class ReapsUncounted(Changed):
+    def changed(self, together: Together) -> Together:
+        return Together(tuple(one for one in together.requests if one.path != MARKS))
+
+
+class ReapsAnyVersion(Changed):
+    """Also a mark that was raised meanwhile."""
+
+    def changed(self, together: Together) -> Together:
+        parts = (one._replace(version=-1) if isinstance(one, Delete) else one for one in together.requests)
+        return Together(tuple(parts))
+
+
+def served(port: type[SimPort]) -> Plan:
+    backend = type(port.__name__, (Often,), {"port_type": port})
+    return Plan(server=type("Served", (ZookeeperServer,), {"backend": backend}))
+
+
+def lived(plan: Plan, seed: int) -> Rough:
+    rough = Rough(plan, seed)
+    rough.live()
+    return rough
+
+
+def test_no_number_is_raised_twice_in_its_time_and_what_is_old_goes() -> None:
+    for seed in SEEDS:
+        rough = lived(served(SimPort), seed)
+
+        assert rough.broken() == [], seed
+        assert rough.left() == {"last"}, seed
+        assert len(rough.raised) > 50, seed
+
+
+@pytest.mark.parametrize("port", [WritesUnchecked, ReapsUncounted, ReapsAnyVersion])
+def test_a_protocol_with_one_bug_is_caught(port: type[SimPort]) -> None:
+    assert any(lived(served(port), seed).broken() for seed in range(100))
