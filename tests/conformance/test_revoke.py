@@ -19,9 +19,9 @@ def asking(lab: Lab) -> Lab:
 async def test_a_holder_that_listens_hears_a_request_and_the_next_one_does_not(asking: Lab) -> None:
     holder, deaf, operator = asking.actor(), asking.actor(), asking.actor()
     told: list[Any] = []
-    lease = await holder(lambda client: client.lock("a", ttl=0.6, on_revoke=told.append).acquire())
-    other = await holder(lambda client: client.lock("b", ttl=0.6, revocable=True).acquire())
-    plain = await deaf(lambda client: client.lock("c", ttl=0.6).acquire())
+    lease = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=told.append).acquire())
+    other = await holder(lambda client: client.lock("b", ttl=1.5, revocable=True).acquire())
+    plain = await deaf(lambda client: client.lock("c", ttl=1.5).acquire())
     holders = [(await asking.state(name)).holders[0] for name in "abc"]
     if holders[0].host != "?":  # a store that keeps a key and no more knows nothing of who holds it
         assert [one.revocable for one in holders] == [True, True, False]
@@ -41,7 +41,7 @@ async def test_a_holder_that_listens_hears_a_request_and_the_next_one_does_not(a
     assert not plain.revoke_requested
 
     await holder(lambda _: lease.release())
-    heir = await holder(lambda client: client.lock("a", ttl=0.6, on_revoke=told.append).acquire())
+    heir = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=told.append).acquire())
     before = len(renewals)
     await until(lambda: asyncio.sleep(0, len(renewals) > before + 6), "renewals of the next lease")
     assert not heir.revoke_requested
@@ -50,9 +50,9 @@ async def test_a_holder_that_listens_hears_a_request_and_the_next_one_does_not(a
 
 async def test_a_request_by_fence_is_for_that_lease(asking: Lab) -> None:
     holder, operator = asking.actor(), asking.actor()
-    first = await holder(lambda client: client.lock("a", ttl=0.6, revocable=True).acquire())
+    first = await holder(lambda client: client.lock("a", ttl=1.5, revocable=True).acquire())
     await holder(lambda _: first.release())
-    second = await holder(lambda client: client.lock("a", ttl=0.6, revocable=True).acquire())
+    second = await holder(lambda client: client.lock("a", ttl=1.5, revocable=True).acquire())
 
     await operator(lambda client: client.request_revoke("a", first.fence))
     renewals: list[Any] = []

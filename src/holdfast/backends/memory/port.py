@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system
@@ -32,6 +32,14 @@ class Place:
         return self.ticket.exclusive
 
 
+class Mark(NamedTuple):
+    """A number that never goes down while it is there."""
+
+    number: int
+    nonce: str  # of who raised it to that
+    ends: float  # when it need not be kept any longer
+
+
 class Store:
     """Locks by name, each a queue in order by nonce; an empty queue is removed. Beside them, the marks."""
 
@@ -39,7 +47,7 @@ class Store:
         self.mutex = threading.Lock()
         self.queues: dict[str, dict[str, Place]] = {}
         self.last_number = 0
-        self.marks: dict[str, tuple[int, str]] = {}  # the number, and the nonce of who raised it to that
+        self.marks: dict[str, Mark] = {}
 
 
 class MemoryPort(Protocol):

@@ -26,7 +26,7 @@ from holdfast.errors import LimitConflict
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks
 
-from .port import Place, Store
+from .port import Mark, Place, Store
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
@@ -41,6 +41,9 @@ GUARANTEES = Guarantees(
     scope=Scope.PROCESS,
 )
 LACKS: Lacks = {}
+
+_NO_MARK = Mark(0, "", 0.0)
+_MARKS_REAPED_EACH = 256  # so many marks are the occasion to drop old ones
 
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
@@ -116,11 +119,11 @@ class MemoryBackend:
         return await self._port.change(lambda store: self._break(store, name, fence), deadline=deadline)
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._port.change(lambda store: _mark(store, name, number, nonce), deadline=deadline)
+        return await self._port.change(lambda store: self._mark(store, name, number, nonce, keep), deadline=deadline)
 
     async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._port.change(
-            lambda store: [store.marks.get(name, (0, ""))[0] for name in names], deadline=deadline
+            lambda store: [store.marks.get(name, _NO_MARK).number for name in names], deadline=deadline
         )
 
     async def close(self) -> None:
@@ -194,6 +197,17 @@ class MemoryBackend:
             del places[nonce]
         _settle(store, name, self._runtime.now())
         return bool(broken)
+
+    def _mark(self, store: Store, name: str, number: int, nonce: str, keep: float) -> bool:
+        now = self._runtime.now()
+        there = store.marks.get(name, _NO_MARK)
+        if there.number >= number:
+            return (there.number, there.nonce) == (number, nonce)
+        if len(store.marks) % _MARKS_REAPED_EACH == 0:
+            for other in [one for one, mark in store.marks.items() if mark.ends <= now]:
+                del store.marks[other]
+        store.marks[name] = Mark(number, nonce, max(there.ends, now + keep))
+        return True
 
     def _inspect(self, store: Store, name: str) -> LockInfo:
         now = self._runtime.now()
@@ -282,13 +296,6 @@ def _wake_next(places: dict[str, Place], now: float) -> None:
             place.expires = min(place.expires, now + WOKEN_LEASE)
             place.ring(place.ticket.nonce)
         ahead.append(place)
-
-
-def _mark(store: Store, name: str, number: int, nonce: str) -> bool:
-    """Kept for as long as the store is, which is longer than anybody asked for."""
-    if store.marks.get(name, (0, ""))[0] < number:
-        store.marks[name] = (number, nonce)
-    return store.marks[name] == (number, nonce)
 
 
 def _settle(store: Store, name: str, now: float) -> None:

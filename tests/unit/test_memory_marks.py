@@ -1,0 +1,22 @@
+"""Hazard: marks of periods long gone that fill the memory of a process that runs for months."""
+
+from __future__ import annotations
+
+import holdfast
+from holdfast.backends.memory.port import stores
+from holdfast.runtimes.threads import run_sync
+
+
+def test_marks_whose_time_is_over_are_dropped_and_those_that_count_are_not() -> None:
+    url = "memory://marks"
+    with holdfast.Client(url) as client:
+        backend, deadline = client._engine.backend, client._engine.runtime.now() + 60
+        store = stores.get(url)
+        assert run_sync(backend.mark("kept", 7, nonce="a" * 32, keep=3600, deadline=deadline))
+
+        for number in range(5000):
+            assert run_sync(backend.mark(f"old {number}", 1, nonce="b" * 32, keep=0, deadline=deadline))
+
+        assert len(store.marks) <= 257
+        assert run_sync(backend.marks(["kept"], deadline=deadline)) == [7]
+        assert not run_sync(backend.mark("kept", 7, nonce="c" * 32, keep=0, deadline=deadline))
