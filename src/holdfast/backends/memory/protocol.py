@@ -135,10 +135,15 @@ class MemoryBackend:
         now = self._runtime.now()
         places = store.queues.setdefault(ticket.name, {})
         mine = places.get(ticket.nonce)
+        if mine is not None and ticket.owner and mine.expires <= now:
+            # Others may have come and gone since: behind them it was let in, so nobody has removed it, nor is its fence
+            # the last one.
+            del places[ticket.nonce]
+            mine = None
         if not ticket.exclusive:
             _agree_on_limit(ticket, places, now)
         kin = _kin(places, ticket, now)
-        obstacle = None if kin else first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
+        obstacle = None if kin else _obstacle(places, ticket, now)
         if obstacle is not None and not queue:
             return Waiting(LOOK_AGAIN, who(obstacle.ticket.info))
         if mine is None:
@@ -180,9 +185,10 @@ class MemoryBackend:
 
     def _renew(self, store: Store, ticket: Ticket) -> bool:
         place = store.queues.get(ticket.name, {}).get(ticket.nonce)
-        if place is None or not place.granted:
+        now = self._runtime.now()
+        if place is None or not place.granted or (ticket.owner and place.expires <= now):
             return False
-        place.expires = self._runtime.now() + ticket.ttl
+        place.expires = now + ticket.ttl
         return True
 
     def _break(self, store: Store, name: str, fence: int) -> bool:
@@ -226,6 +232,17 @@ def _live_ahead(places: dict[str, Place], nonce: str, now: float) -> Iterator[Pl
             del places[other]
 
 
+def _obstacle(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
+    """Because of whom it has to wait: one that stands before it, or an owner who was let in past it."""
+    ahead = first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
+    past = (place for other, place in places.items() if other != ticket.nonce and _is_owned(place, now))
+    return ahead or next(past, None)
+
+
+def _is_owned(place: Place, now: float) -> bool:
+    return place.granted and place.ticket.owner != "" and place.expires > now
+
+
 def _kin(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
     """One that is in, of the same owner: with it this ticket is in too, whoever waits."""
     if not ticket.owner:
@@ -256,9 +273,9 @@ def _position(places: dict[str, Place], mine: Place) -> int:
 
 def _wake_next(places: dict[str, Place], now: float) -> None:
     """Ring those waiters that the rule lets in now, in order, up to the first that it does not; and the owner's own."""
-    owners = {place.ticket.owner for place in places.values() if place.granted and place.expires > now} - {""}
+    owners = {place.ticket.owner for place in places.values() if _is_owned(place, now)}
     ahead: list[Place] = []
-    is_over = False
+    is_over = bool(owners)  # wherever in the line it stands, while an owner is in nobody else is let in
     for place in places.values():
         if place.expires <= now:
             continue
