@@ -201,19 +201,27 @@ async def take_all(parts: Sequence[Part[L]], timeout: float | None, make: Callab
             reason = "lock_all() counts no re-entry; release it first, or leave it out"
             raise WouldDeadlock(lock=part.lock.name, fence=held.fence, reason=reason)
     holds: list[L] = []
+    holder: str | None = None
+    asked = False
     try:
         while True:
             if not all(hold.held for hold in holds):
                 logger().warning("one of %d locks was lost while the next was waited for: starting again", len(holds))
-                await _give_back(holds)
+                await _give_back(holds, give_up)
                 holds = []
             if len(holds) == len(parts):
                 return Attempt(make(holds))
-            obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
-            if obstacle is None:
-                continue
-            holder = obstacle.holder
-            if timeout != 0:
+            # Each request has a second at least, so the time that is up is not looked at in the requests alone. Without
+            # any time, what is free is taken to the end.
+            is_over = asked and bool(timeout) and runtime.now() >= give_up
+            if not is_over:
+                obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
+                asked = True
+                if obstacle is None:
+                    continue
+                holder = obstacle.holder
+                is_over = timeout == 0 or (obstacle is not _UNKNOWN and runtime.now() >= give_up)
+            if not is_over:
                 left = None if timeout is None else max(0.0, give_up - runtime.now())
                 engine, lock = parts[len(holds)]
                 attempt = await engine._take(lock, owner, left)
@@ -221,7 +229,7 @@ async def take_all(parts: Sequence[Part[L]], timeout: float | None, make: Callab
                     holds.append(attempt.lease)
                     continue
                 holder = attempt.holder
-            await _give_back(holds)
+            await _give_back(holds, give_up)
             return Attempt(None, holder, runtime.now() - started)
     except BaseException:
         for hold in holds:
@@ -251,7 +259,7 @@ async def _take_free(
     except BaseException as error:
         for ticket in tickets.values():
             engine._keeper.owe(ticket)
-        if isinstance(error, OutcomeUnknown) and timeout != 0:
+        if isinstance(error, OutcomeUnknown) and timeout != 0 and engine.runtime.now() < give_up:
             return _UNKNOWN  # the next is asked for by itself, behind what may have been taken and is owed
         raise
     finally:
@@ -263,12 +271,12 @@ async def _take_free(
 _UNKNOWN = Waiting(0.0)
 
 
-async def _give_back(holds: Sequence[Hold]) -> None:
-    """What nobody works under, in one step for each store; what gets no answer is left to the keeper."""
+async def _give_back(holds: Sequence[Hold], give_up: float) -> None:
+    """What nobody works under, in one step for each store; what gets no answer in time is left to the keeper."""
     for hold in holds:
         hold._engine.give_back(hold)
     for engine, _ in _by_engine(holds):
-        await engine._keeper.pay_all(engine._limit())
+        await engine._keeper.pay_all(engine._limit(give_up))
 
 
 async def release_all(bundle: Bundle) -> None:
