@@ -15,6 +15,7 @@ from .forgetting import OnTheirWay
 class GrowingFences(Checker):
     """Every exclusive lease has a greater fence than all leases of its lock before it, and no two have the same.
 
+    But for those of one named owner, which is in with all of them at once: they have the fence of the first.
     Shared leases may learn of their fences in any order, but theirs too are greater than that of any exclusive lease
     before them. What the server forgot starts anew where its guarantees say that fences depend on it.
     """
@@ -34,6 +35,8 @@ class GrowingFences(Checker):
         lock = self._locks[event.lock]
         fence = event.fence
         last = lock.greatest if event.exclusive else lock.exclusive
+        if last is not None and event.owner and event.owner == last.owner and fence == last.fence:
+            return
         if last is not None and fence <= last.fence:
             self._shrank(event, last)
         elif not event.exclusive and fence in lock.shared:
