@@ -21,6 +21,7 @@ from holdfast.client import (
     RWLock,
     Semaphore,
     default_client,
+    election,
     lock,
     lock_all,
     locked,
@@ -28,6 +29,7 @@ from holdfast.client import (
     rwlock,
     semaphore,
 )
+from holdfast.core.elections import Leader
 from holdfast.core.events import Event, log_events
 from holdfast.core.handles import LockOptions
 from holdfast.core.tickets import LockInfo, TicketInfo
@@ -60,12 +62,15 @@ if TYPE_CHECKING:
         AsyncRWLock,
         AsyncSemaphore,
     )
+    from holdfast.elections.aio import AsyncElection
+    from holdfast.elections.threads import Election
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AcquireTimeout",
     "AsyncClient",
+    "AsyncElection",
     "AsyncLease",
     "AsyncLeaseAll",
     "AsyncLock",
@@ -76,9 +81,11 @@ __all__ = [
     "BackendUnavailable",
     "Client",
     "ConfigurationError",
+    "Election",
     "Event",
     "Guarantees",
     "HoldfastError",
+    "Leader",
     "Lease",
     "LeaseAll",
     "LimitConflict",
@@ -100,6 +107,7 @@ __all__ = [
     "UsageError",
     "WouldDeadlock",
     "default_client",
+    "election",
     "lock",
     "lock_all",
     "locked",
@@ -110,7 +118,17 @@ __all__ = [
 ]
 
 
+_ELECTIONS = {
+    "AsyncElection": "holdfast.elections.aio",
+    "Election": "holdfast.elections.threads",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ELECTIONS:
+        import importlib
+
+        return getattr(importlib.import_module(_ELECTIONS[name]), name)
     if name.startswith("Async") and name in __all__:
         from holdfast import aio
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, Part, release_all, renew_all, shown, take_all
@@ -23,6 +23,9 @@ from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.primitives import Primitive
 from holdfast.runtimes.aio import AsyncioRuntime, current_task
 from holdfast.shell import BaseClient, BaseRWLock
+
+if TYPE_CHECKING:
+    from holdfast.elections.aio import AsyncElection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -369,6 +372,16 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         """
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         return lambda function: _decorated(function, plan, lambda: self)
+
+    def election(self, name: str, **options: Unpack[LockOptions]) -> AsyncElection:
+        """The lock of that name as an election: its holder leads, and others can see who does.
+
+        The options are those of `lock`; `meta` is what the others see of a leader besides its host and process.
+        """
+        from holdfast.elections.aio import AsyncElection
+
+        made: AsyncElection = self._make(AsyncElection, "election", name, 1, exclusive=True, options=options)
+        return made
 
     @overload
     def once_per(

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from types import CoroutineType, TracebackType
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, Part, interrupted_leaving, release_all, renew_all, shown, take_all
@@ -28,6 +28,9 @@ from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.shell import DEFAULT_TTL, BaseClient, BaseRWLock
+
+if TYPE_CHECKING:
+    from holdfast.elections.threads import Election
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -361,6 +364,16 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         return lambda function: _decorated(function, plan, lambda: self)
 
+    def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
+        """The lock of that name as an election: its holder leads, and others can see who does.
+
+        The options are those of `lock`; `meta` is what the others see of a leader besides its host and process.
+        """
+        from holdfast.elections.threads import Election
+
+        made: Election = self._make(Election, "election", name, 1, exclusive=True, options=options)
+        return made
+
     @overload
     def once_per(
         self,
@@ -490,6 +503,11 @@ def rwlock(name: str, **options: Unpack[LockOptions]) -> RWLock:
 def semaphore(name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
     """`Client.semaphore` on the default store."""
     return default_client().semaphore(name, limit, **options)
+
+
+def election(name: str, **options: Unpack[LockOptions]) -> Election:
+    """`Client.election` on the default store."""
+    return default_client().election(name, **options)
 
 
 def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> LockAll:

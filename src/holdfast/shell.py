@@ -42,10 +42,12 @@ LockAllT = TypeVar("LockAllT")
 class BaseRWLock(Generic[LockT]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
-    def __init__(self, name: str, read: LockT, write: LockT) -> None:
+    def __init__(self, name: str, read: LockT, write: LockT, insist: Callable[[], None]) -> None:
+        """`insist` raises where the store has no readers; a writer is alone in any case."""
         self._name = name
         self._read = read
         self._write = write
+        self._insist = insist
 
     @property
     def name(self) -> str:
@@ -53,7 +55,12 @@ class BaseRWLock(Generic[LockT]):
         return self._name
 
     def read(self) -> LockT:
-        """The lock as a reader takes it; the same object each time."""
+        """The lock as a reader takes it; the same object each time.
+
+        Raises:
+            Unsupported: this store has no readers.
+        """
+        self._insist()
         return self._read
 
     def write(self) -> LockT:
@@ -122,12 +129,17 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """A lock that many may read or one may write; the options are those of `lock`."""
         read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
         write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
-        made: RWLockT = self._rwlock_type(name, read, write)
+        made: RWLockT = self._rwlock_type(name, read, write, lambda: self._insist_on(Primitive.RWLOCK))
         return made
 
     def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
-        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`."""
+        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`.
+
+        Raises:
+            Unsupported: this store has no semaphores.
+        """
         checked = names.check_limit(limit)
+        self._insist_on(Primitive.SEMAPHORE)
         made: SemaphoreT = self._make(
             self._semaphore_type, "semaphore", name, checked, exclusive=False, options=options
         )

@@ -32,6 +32,7 @@ class Case(NamedTuple):
     claims: Guarantees
     shares: bool = True  # it has readers and semaphores too
     shows_waiters: bool = True  # the store knows who waits
+    shows_who: bool = True  # its holders have a host, a process and meta there
 
 
 # Each in all suites.
@@ -46,8 +47,8 @@ BACKENDS = [
 ]
 
 
-def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees) -> Case:
-    return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False)
+def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows_who: bool = True) -> Case:
+    return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False, shows_who=shows_who)
 
 
 # Other shapes and methods of these: in our own suite, as far as they go.
@@ -56,8 +57,8 @@ CASES = [
     Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.fresh_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _CONSENSUS),
-    _plain("redis-setnx", lambda: redis.fresh_url(method="setnx"), _PLAIN),
-    _plain("redis-getset", lambda: redis.fresh_url(method="getset"), _PLAIN),
+    _plain("redis-setnx", lambda: redis.fresh_url(method="setnx"), _PLAIN, shows_who=False),
+    _plain("redis-getset", lambda: redis.fresh_url(method="getset"), _PLAIN, shows_who=False),
     _plain("postgresql-advisory", lambda: postgresql.fresh_url(method="advisory"), _SQL._replace(order=Order.STORE)),
     _plain("mysql-row", lambda: mysql.fresh_url(method="row"), _SQL._replace(order=Order.STORE)),
     _plain("mysql-version", lambda: mysql.fresh_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)),

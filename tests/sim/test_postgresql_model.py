@@ -23,15 +23,17 @@ from holdfast.backends.postgresql.protocol import stored, us
 from holdfast.backends.postgresql.schema import FENCE_IDLE, quoted, tables
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.sim.mutants import postgresql as mutants
-from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
+from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket
 from tests.support.postgresql import shared
 
 CHANNELS = ("holdfast_a", "holdfast_b", "holdfast_c")
 NAMES = tuple(map(stored, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
 SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
+OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
+MARKED = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 FREE, TAKEN = 7001, 7002  # gates
-SEEDS = 6
+SEEDS = 9
 BEGIN = 1_700_000_000_000_000
 
 _CLOCK = """CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -40,8 +42,11 @@ $$"""
 _COLUMNS = {
     "holdfast_locks": [field.name for field in dataclasses.fields(Lock)],
     "holdfast_tickets": [field.name for field in dataclasses.fields(Ticket)],
+    "holdfast_marks": [field.name for field in dataclasses.fields(Mark)],
 }
+_MORE_ENTERS = (protocol._ENTER_OWNER, protocol._ENTER_ALL)
 _REAP = Statement("holdfast_reap", "SELECT {schema}.holdfast_reap($1)")
+_REAP_MARKS = Statement("holdfast_reap_marks", "SELECT {schema}.holdfast_reap_marks($1)")
 _OTHER_METHOD = Statement(
     "other_method", "UPDATE {schema}.holdfast_locks SET method = 'advisory' WHERE name = $1 AND nonce IS NOT NULL"
 )
@@ -104,6 +109,9 @@ class Modelled(Tables):
     def reap_rows(self, now: int) -> list[Row]:
         return [(str(self.reap(now)),)]
 
+    def reap_marks_rows(self, now: int) -> list[Row]:
+        return [(str(self.reap_marks(now)),)]
+
     def pass_rows(self, *values: Any) -> list[Row]:
         """With the gate as holdfast_pass has it: FREE is free for us, nobody gets TAKEN."""
         name, nonce, ttl, key, is_gated, stays, agent, info = values
@@ -117,7 +125,12 @@ class Modelled(Tables):
         return list(dict.fromkeys(said))
 
     def rows(self, table: str) -> list[Row]:
-        rows: list[Lock] | list[Ticket] = [*self.locks.values()] if table == "holdfast_locks" else self.tickets
+        every: dict[str, list[Any]] = {
+            "holdfast_locks": [*self.locks.values()],
+            "holdfast_tickets": self.tickets,
+            "holdfast_marks": [*self.marks.values()],
+        }
+        rows = every[table]
         found = [[getattr(row, column) for column in _COLUMNS[table]] for row in rows]
         found.sort(key=lambda row: (row[0].encode(), row[1]))
         return [tuple(map(_said, row)) for row in found]
@@ -148,11 +161,13 @@ class Steps:
     def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
         self._real = real
         self._real.say(_CLOCK)
-        self._real.say("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets")
+        self._real.say("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets, {schema}.holdfast_marks")
         self._model = model()
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
-        self._tickets: list[tuple[str, str, int | None, bool]] = []  # name, nonce, limit, exclusive
+        self._tickets: list[tuple[str, str, int | None, bool, str]] = []  # name, nonce, limit, exclusive, owner
         self._fences = [1]
+        # In every other run little time passes, and there are few locks: they are crowded.
+        self._moments, self._names = (20, NAMES) if seed % 2 else (100, NAMES[:2])
         self.seen: Counter[str] = Counter()
 
     def step(self) -> None:
@@ -179,10 +194,14 @@ class Steps:
     def _note(self, statement: Statement, rows: list[Row], told: list[tuple[str, str]]) -> None:
         self.seen[statement.name] += 1
         self.seen["hint"] += len(told)
+        self.seen["holdfast_mark: refused"] += statement is protocol._MARK and not rows
+        is_all = statement is protocol._ENTER_ALL and {row[0] for row in rows} == {"in"} and len(rows) > 1
+        self.seen["holdfast_enter_all: all"] += is_all
         for row in rows:
             self.seen[f"{statement.name}: {row[0] if statement is not protocol._INSPECT else 'found'}"] += 1
-            if statement in (protocol._TAKE, protocol._ENTER, advisory._PASS):
+            if statement in (protocol._TAKE, protocol._ENTER, *_MORE_ENTERS, advisory._PASS):
                 fence = row[statement is not protocol._TAKE]
+                self.seen["in together"] += fence is not None and self._fences[-1] == int(fence)
                 self._fences += [] if fence is None else [int(fence)]
                 self.seen["reaped by the way"] += statement is protocol._TAKE and row[1] not in (None, "0")
 
@@ -191,9 +210,10 @@ class Steps:
         draw, model = self._draw, self._model
         leases = [lock.expires for lock in model.locks.values() if lock.expires is not None and lock.nonce is not None]
         leases += [ticket.expires for ticket in model.tickets]
+        leases += [mark.expires for mark in model.marks.values()]
         leases += [lock.departed_until for lock in model.locks.values() if lock.departed_until is not None]
         ends = [end for end in leases if model.now <= end < model.now + us(60.0)]
-        (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[20, 3, 2, 0.6, 0.5])
+        (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[self._moments, 3, 2, 0.6, 0.5])
         if how == "end" and ends:
             model.now = draw.choice(ends) + draw.choice((-1, 0, 0, 1))
         elif how == "much":
@@ -224,19 +244,24 @@ class Steps:
             "reap": 0.5,
             "pass": 2,
             "look": 0.5,
+            "enter all": 2,
+            "mark": 2,
+            "marks": 0.5,
+            "reap marks": 0.5,
             "other method": 0.2,
         }
         (verb,) = draw.choices([*often], weights=[*often.values()])
         if verb in ("take", "enter") or not self._tickets:
             verb = verb if verb == "take" else "enter"
             limit, exclusive = draw.choice(SHAPES) if verb == "enter" else (1, True)
-            name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(NAMES)
-            self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive))
+            owner = draw.choice(OWNERS) if verb == "enter" and exclusive else ""
+            name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(self._names)
+            self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive, owner))
         ticket = self._tickets[-1] if verb in ("take", "enter") else draw.choice(self._tickets[-12:])
-        name, nonce, limit, exclusive = ticket
+        name, nonce, limit, exclusive, owner = ticket
         agent, info, ttl = draw.choice(["main", "tâsk 'x'"]), '{"who": {}}', draw.choice(TTLS)
         some = sorted(
-            {*draw.sample(self._tickets[-12:], k=min(3, len(self._tickets)))}, key=lambda one: one[0].encode()
+            {*draw.sample(self._tickets[-12:], k=min(3, len(self._tickets)))}, key=lambda one: (one[0].encode(), one[1])
         )
         names, nonces = protocol._array([one[0] for one in some]), protocol._array([one[1] for one in some])
         match verb:
@@ -244,7 +269,18 @@ class Steps:
                 return protocol._TAKE, [name, nonce, ttl, agent, info]
             case "enter" | "again":
                 queue, channel = draw.random() < 0.8, draw.choice(CHANNELS)
+                if owner:
+                    return protocol._ENTER_OWNER, [name, nonce, ttl, queue, agent, info, channel, owner]
                 return protocol._ENTER, [name, nonce, ttl, exclusive, limit, queue, agent, info, channel]
+            case "enter all":
+                return protocol._ENTER_ALL, self._many()
+            case "mark":
+                number = draw.choice((1, 2, 3, 2**63 - 1)) if draw.random() < 0.1 else self._model.now // us(3.0)
+                return protocol._MARK, [draw.choice(MARKED), number, draw.choice("ab"), draw.choice(TTLS)]
+            case "marks":
+                return protocol._MARKS, [protocol._array(draw.sample(MARKED, k=draw.randrange(len(MARKED) + 1)))]
+            case "reap marks":
+                return _REAP_MARKS, [self._model.now]
             case "free":
                 return protocol._FREE, [name, nonce]
             case "leave":
@@ -272,6 +308,22 @@ class Steps:
             case _:
                 return _OTHER_METHOD, [name]
 
+    def _many(self) -> list[Value]:
+        """Of some locks, and of some that nobody has used, a ticket each: new, or one that was there."""
+        draw = self._draw
+        names = sorted({*draw.choices(self._names, k=2), *(f"one of many {draw.randrange(200)}" for _ in range(2))})
+        some = []
+        for name in names:
+            before = [one for one in self._tickets[-12:] if one[0] == name and one[3]]
+            if before and draw.random() < 0.7:
+                some.append(draw.choice(before))
+            else:
+                some.append((name, f"{len(self._tickets):032x}", 1, True, draw.choice(OWNERS)))
+                self._tickets.append(some[-1])
+        ttls = [str(draw.choice(TTLS)) for _ in some]
+        columns = [names, [one[1] for one in some], ttls, ['a"g\\'] * len(some), ['{"who": {}}'] * len(some)]
+        return [*map(protocol._array, [*columns, [one[4] for one in some]]), draw.choice(CHANNELS)]
+
 
 SEEN = {
     *("holdfast_enter: in", "holdfast_enter: wait", "holdfast_enter: gone", "holdfast_enter: limit"),
@@ -279,6 +331,10 @@ SEEN = {
     *("holdfast_break: t", "holdfast_inspect: found", "hint", "reaped by the way", "holdfast_reap: 1"),
     *("holdfast_pass: in", "holdfast_pass: wait", "holdfast_pass: gone", "holdfast_pass: method", "holdfast_look"),
     *("holdfast_enter: method", "holdfast_leave_all", "holdfast_renew_all", "holdfast_locks"),
+    *("holdfast_enter_owner: in", "holdfast_enter_owner: wait", "holdfast_enter_owner: gone", "in together"),
+    *("holdfast_enter_owner: method", "holdfast_enter_all: in", "holdfast_enter_all: wait", "holdfast_enter_all: gone"),
+    *("holdfast_mark: None", "holdfast_mark: 0", "holdfast_mark: 1", "holdfast_mark: refused", "holdfast_marks"),
+    *("holdfast_reap_marks: 1", "holdfast_enter_all: all"),
 }
 
 
@@ -298,9 +354,14 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
 
 
 OTHERWISE = [
+    mutants.AnybodyIsKin,
     mutants.FenceByClock,
     mutants.FreesBlindly,
+    mutants.KinDrawsAgain,
+    mutants.KinStandsBehind,
     mutants.LineForgotten,
+    mutants.MarkOfNobody,
+    mutants.MarkWritten,
     mutants.NobodyIsRemembered,
     mutants.NothingRunsOut,
     mutants.ReapsByNumber,

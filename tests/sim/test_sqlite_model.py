@@ -1,13 +1,14 @@
 """A model of a store that answers otherwise than the store: the same steps, on the simulated file and on a real one.
 
 Time passes on both sides, but only one thing depends on it: a ticket either outlives the test or is over by the next
-step. Fences differ (they are drawn from the clock); that they are drawn, and grow, does not.
+step. (Marks wait for the disk, so more of it passes on the real side.) Fences differ (they are drawn from the clock);
+that they are drawn, and grow, does not.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,7 +16,7 @@ import pytest
 
 from holdfast.backends.sqlite.blocking import open_backend
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Live, LockInfo, Ticket
+from holdfast.core.tickets import Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import LimitConflict
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.sim.choices import Choices
@@ -104,8 +105,16 @@ def sides(tmp_path: Path) -> Iterator[Sides]:
 class Steps:
     """Random steps, done to both; what each answered, without what has to differ."""
 
-    def __init__(self, sides: Sides, seed: int) -> None:
+    def __init__(
+        self,
+        sides: Sides,
+        seed: int,
+        *,
+        shapes: Sequence[tuple[int | None, bool]] = SHAPES,
+        owners: Sequence[str] = ("",),
+    ) -> None:
         self._sides = sides
+        self._shapes, self._owners = shapes, owners
         self._random = random.Random(seed)  # noqa: S311  (it has to be repeatable)
         self._tickets: dict[str, list[Ticket]] = {client: [] for client in CLIENTS}
         self._fences: dict[str, dict[str, int]] = {"Real": {}, "Simulated": {}}
@@ -115,14 +124,16 @@ class Steps:
         draw = self._random
         client = draw.choice(CLIENTS)
         mine = self._tickets[client]
-        verbs = ["enter", "enter", "enter", "inspect", "break", "restart"] + (
+        verbs = ["enter", "enter", "enter", "inspect", "break", "restart", "enter_all", "mark", "marks"] + (
             ["leave", "again", "renew"] * 2 if mine else []
         )
         verb = draw.choice(verbs)
+        if verb in {"enter_all", "mark", "marks"}:
+            return self._newer(verb, client)
         if verb == "enter":
             mine.append(self._new_ticket(client))
         ticket = mine[-1] if verb == "enter" else draw.choice(mine) if mine else None
-        queue, broken = draw.random() < 0.7, draw.choice([None, *self._fences["Real"]])
+        queue, broken = draw.random() < 0.7, draw.choice([None, *list(self._fences["Real"])[-4:]])
         if verb == "restart" and draw.random() < 0.7:
             verb = "inspect"
         name = draw.choice(NAMES)
@@ -131,12 +142,34 @@ class Steps:
         )
         return (verb, one), (verb, other)
 
-    def _new_ticket(self, client: str) -> Ticket:
-        limit, exclusive = self._random.choice(SHAPES)
+    def _newer(self, verb: str, client: str) -> tuple[object, object]:
+        draw = self._random
+        if verb == "enter_all":
+            tickets = [self._new_ticket(client, name)._replace(limit=1, exclusive=True) for name in sorted(NAMES)]
+            self._tickets[client] += tickets
+            one, other = (self._enter_all(side, client, tickets) for side in self._sides)
+        elif verb == "mark":
+            name, number, nonce = draw.choice(NAMES), draw.randint(1, 8), draw.choice("ab") * 32
+            one, other = (
+                side.do(client, lambda backend, by: backend.mark(name, number, nonce=nonce, keep=LONG, deadline=by))
+                for side in self._sides
+            )
+            self.kinds.add(f"mark {one}")
+        else:
+            one, other = (
+                side.do(client, lambda backend, by: backend.marks([*NAMES, "none"], deadline=by))
+                for side in self._sides
+            )
+        return (verb, one), (verb, other)
+
+    def _new_ticket(self, client: str, name: str | None = None) -> Ticket:
+        draw = self._random
+        limit, exclusive = draw.choice(self._shapes)
         nonce = self._sides.simulated.new_nonce(client, 0)
-        ttl = self._random.choice([LONG, LONG, OVER])
+        ttl = draw.choice([LONG, LONG, OVER])
         info = f'{{"who": {{"host": "{client}", "pid": 1, "program": "test"}}, "meta": {{}}}}'
-        return Ticket(self._random.choice(NAMES), nonce, ttl, limit, exclusive, client, info)
+        delay, owner = draw.choice([0.0] * 7 + [OVER]), draw.choice(self._owners)
+        return Ticket(name or draw.choice(NAMES), nonce, ttl, limit, exclusive, client, info, delay, owner)
 
     def _do(
         self,
@@ -176,15 +209,26 @@ class Steps:
             outcome = side.do(client, lambda backend, by: backend.enter(ticket, queue=queue, deadline=by))
         except LimitConflict as error:
             return "conflict", error.ours, error.theirs
+        return self._outcome(ticket, outcome, fences)
+
+    def _enter_all(self, side: Real | Simulated, client: str, tickets: list[Ticket]) -> object:
+        fences = self._fences[type(side).__name__]
+        outcomes = side.do(client, lambda backend, by: backend.enter_all(tickets, deadline=by))
+        self.kinds.add(f"all: {len(outcomes)}")
+        return [self._outcome(ticket, outcome, fences) for ticket, outcome in zip(tickets, outcomes, strict=False)]
+
+    def _outcome(self, ticket: Ticket, outcome: Granted | Waiting, fences: dict[str, int]) -> object:
         if isinstance(outcome, Granted):
             self.kinds.add("granted")
             is_new = ticket.nonce not in fences
             grew = all(outcome.fence > fence for nonce, fence in fences.items() if nonce != ticket.nonce)
+            if ticket.owner and outcome.fence in [fence for nonce, fence in fences.items() if nonce != ticket.nonce]:
+                self.kinds.add("joined")
             is_same = outcome.fence == fences.setdefault(ticket.nonce, outcome.fence)
             fences[ticket.nonce] = outcome.fence
             return "granted", is_new, is_same, grew
         self.kinds.add("waiting")
-        return "waiting", round(outcome.look_again_in, 1), outcome.holder
+        return "waiting", round(outcome.look_again_in), outcome.holder
 
 
 def _facts(info: LockInfo, fences: dict[str, int]) -> object:
@@ -203,4 +247,15 @@ def test_the_model_answers_as_the_file_does(sides: Sides, seed: int) -> None:
 
     for number, (real, simulated) in enumerate(steps):
         assert real == simulated, f"step {number}"
-    assert sequence.kinds == {"granted", "waiting"}
+    assert sequence.kinds >= {"granted", "waiting", "all: 1", "mark True", "mark False"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_model_answers_as_the_file_does_to_named_owners(sides: Sides, seed: int) -> None:
+    sequence = Steps(sides, seed, shapes=SHAPES[:1], owners=("", "x", "y"))
+
+    steps = [sequence.step() for _ in range(120)]
+
+    for number, (real, simulated) in enumerate(steps):
+        assert real == simulated, f"step {number}"
+    assert sequence.kinds >= {"joined", "waiting"}

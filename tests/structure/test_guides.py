@@ -11,7 +11,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("guide", ["locked.md"])
+@pytest.mark.parametrize("guide", ["election.md", "locked.md"])
 def test_the_examples_of_a_guide_run(guide: str) -> None:
     examples = re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(), re.DOTALL)
     assert examples

@@ -21,7 +21,7 @@ LAYERS = [
     {"url", "requirements"},
     {"backends"},
     {"shell"},
-    {"client", "aio", "__init__"},
+    {"client", "aio", "elections", "__init__"},
     {"fencing"},
     {"checking"},
     {"sim", "verify"},

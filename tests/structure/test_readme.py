@@ -76,7 +76,7 @@ def test_the_table_of_guarantees_is_what_the_backends_claim() -> None:
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/default.db")
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(examples) == 6
+    assert len(examples) == 7
     names: dict[str, Any] = {"holdfast": holdfast}
 
     for example in examples:

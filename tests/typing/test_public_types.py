@@ -43,6 +43,52 @@ async def use_asyncio(client: holdfast.AsyncClient) -> None:
     assert_type(await lock.locked(), bool)
 
 
+def elect(client: holdfast.Client) -> None:
+    election = client.election("e", ttl=10, meta={"zone": "a"})
+    assert_type(election, holdfast.Election)
+    assert_type(election.campaign(timeout=0), holdfast.Lease | None)
+    leader = election.leader()
+    assert_type(leader, holdfast.Leader | None)
+    if leader:
+        assert_type(leader.term, int)
+        assert_type(leader.since, float)
+    election.resign()
+    with election as lease:
+        assert_type(lease, holdfast.Lease)
+    for seen in election.observe(every=0.1, timeout=0):
+        assert_type(seen, holdfast.Leader | None)
+
+    def told(leader: holdfast.Leader | None) -> None: ...
+
+    end = election.on_change(told)
+    end()
+
+    def work(lease: holdfast.Lease) -> None:
+        election.stop()
+
+    election.run(work)
+    assert_type(election.stopped, bool)
+
+
+async def elect_in_asyncio(client: holdfast.AsyncClient) -> None:
+    election = client.election("e", ttl=10)
+    assert_type(election, holdfast.AsyncElection)
+    assert_type(await election.campaign(timeout=0), holdfast.AsyncLease | None)
+    assert_type(await election.leader(), holdfast.Leader | None)
+    await election.resign()
+    async for seen in election.observe(timeout=0):
+        assert_type(seen, holdfast.Leader | None)
+
+    async def told(leader: holdfast.Leader | None) -> None: ...
+
+    election.on_change(told)()
+
+    async def work(lease: holdfast.AsyncLease) -> None:
+        election.stop()
+
+    await election.run(work)
+
+
 def decorate(client: holdfast.Client) -> None:
     @client.locked("a:{day}", timeout=5)
     def kept(day: str, *, count: int = 1) -> int:
@@ -95,6 +141,8 @@ def refused_by_type_checkers(client: holdfast.Client) -> None:
     client.lock(7)  # type: ignore[arg-type]
     client.lock("a", 30)  # type: ignore[call-arg]
     client.semaphore("a")  # type: ignore[call-arg]
+    client.election("a", duration=5)  # type: ignore[call-arg]
+    client.election("a").run(print, "a")  # type: ignore[call-arg]
     client.locked("a", busy="later")  # type: ignore[call-overload]
     client.locked("a", skipped=1)  # type: ignore[call-overload]
 
@@ -108,11 +156,13 @@ def refused_by_type_checkers(client: holdfast.Client) -> None:
 def test_the_examples_also_run() -> None:
     with holdfast.Client("memory://types") as client:
         use_threads(client)
+        elect(client)
         decorate(client)
 
     async def main() -> None:
         async with holdfast.AsyncClient("memory://types") as client:
             await use_asyncio(client)
+            await elect_in_asyncio(client)
             await decorate_in_asyncio(client)
 
     asyncio.run(main())

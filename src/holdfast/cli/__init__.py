@@ -20,7 +20,10 @@ from holdfast.cli import statuses
 from holdfast.cli.text import escape
 
 # Modules, in the order of the help. Each knows what its command is called: `break` could not be a module's name.
-_COMMANDS = ("run", "ls", "show", "break_lock", "watch", "init", "backends", "completion", "simulate", "demo")
+_COMMANDS = (
+    *("run", "ls", "show", "revoke", "break_lock", "watch"),
+    *("init", "backends", "completion", "simulate", "demo"),
+)
 _EPILOG = """\
 `holdfast COMMAND --help` says more, with examples and exit statuses. The store
 is --url, or $HOLDFAST_URL, or a file in this user's state folder.

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from holdfast.cli.terminal import Terminal
     from holdfast.guarantees import Guarantees
+    from holdfast.primitives import Lacks
     from holdfast.url import Scheme
 
 _DESCRIPTION = """\
 List the stores that holdfast can keep locks in: what each promises, what it
-can do, which options its URL takes, and whether its driver is installed. No
-server is asked.
+can do (or why not), which options its URL takes, and whether its driver is
+installed. No server is asked.
 """
 
 
@@ -38,7 +39,7 @@ class Backend(NamedTuple):
     scheme: str
     folder: str  # of the code behind it, which other schemes may share
     guarantees: Mapping[str, Guarantees]  # for each method; the key is "" if there is only one
-    primitives: tuple[str, ...]
+    lacks: Mapping[str, Lacks]  # in the same form
     options: tuple[str, ...]
     driver: str | None  # the module
     package: str | None  # what holds the module
@@ -48,10 +49,18 @@ class Backend(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
+        from holdfast.cli import primitives
+
         return {
             "scheme": self.scheme,
-            "methods": [{"method": method or None, **each.as_dict()} for method, each in self.guarantees.items()],
-            "primitives": list(self.primitives),
+            "methods": [
+                {
+                    "method": method or None,
+                    **guarantees.as_dict(),
+                    "primitives": primitives.as_dict(self.lacks[method]),
+                }
+                for method, guarantees in self.guarantees.items()
+            ],
             "options": list(self.options),
             "driver": self.driver,
             "package": self.package,
@@ -95,16 +104,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def describe(name: str, scheme: Scheme) -> Backend:
     """What is known of one row of `url.SCHEMES`."""
-    from holdfast.primitives import Primitive
     from holdfast.url import declared, lacking
 
-    lacks = next(iter(lacking(scheme).values()))
+    guarantees, lacks = declared(scheme), lacking(scheme)
     is_installed, package, version = _driver(scheme.driver)
     return Backend(
         scheme=name,
         folder=scheme.package,
-        guarantees=declared(scheme),
-        primitives=tuple(primitive.value for primitive in Primitive if primitive not in lacks),
+        guarantees=guarantees,
+        lacks={method: lacks[method if method in lacks else ""] for method in guarantees},
         options=scheme.options,
         driver=scheme.driver,
         package=package,
@@ -118,9 +126,11 @@ def _of_url(url: str) -> Backend:
     from holdfast.client import Client
     from holdfast.url import SCHEMES, parse
 
-    scheme = parse(url).scheme
+    address = parse(url)
+    found = describe(address.scheme, SCHEMES[address.scheme])
+    method = address.options.get("method", next(iter(found.lacks)))
     with Client(url) as client:
-        return describe(scheme, SCHEMES[scheme])._replace(guarantees={"": client.guarantees})
+        return found._replace(guarantees={"": client.guarantees}, lacks={"": found.lacks[method]})
 
 
 def _driver(module: str | None) -> tuple[bool, str | None, str | None]:
@@ -144,6 +154,7 @@ def _driver(module: str | None) -> tuple[bool, str | None, str | None]:
 
 
 def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
+    from holdfast.cli import primitives
     from holdfast.cli.tables import Column, draw
     from holdfast.guarantees import Guarantees
 
@@ -161,9 +172,10 @@ def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
         for first, *others in alike.values()
         if others
     ]
+    can = primitives.grid([row for first, *_ in alike.values() for row in _lacks(first)], terminal)
     needs = draw(
-        [Column("backend"), Column("primitives", flexible=True), Column("driver", flexible=True)],
-        [(f"{each.scheme}://", ", ".join(each.primitives), _driver_words(each)) for each in backends],
+        [Column("backend"), Column("driver", flexible=True)],
+        [(f"{each.scheme}://", _driver_words(each)) for each in backends],
         terminal,
     )
     taken = [line for each in backends if each.options for line in _options(each)]
@@ -171,6 +183,8 @@ def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
     return [
         *promises,
         *same,
+        "",
+        *can,
         "",
         *needs,
         *(["", "options:", *taken] if taken else []),
@@ -193,6 +207,13 @@ def _promises(backend: Backend) -> list[list[str]]:
             rows.append([name, *[""] * len(guarantees)])
         rows.append([f"  method={method}" if method else name, *guarantees.as_dict().values()])
     return rows
+
+
+def _lacks(backend: Backend) -> list[tuple[str, Lacks | None]]:
+    name = f"{backend.scheme}://"
+    if "" in backend.lacks:
+        return [(name, backend.lacks[""])]
+    return [(name, None), *((f"  method={method}", lacks) for method, lacks in backend.lacks.items())]
 
 
 def _driver_words(backend: Backend) -> str:

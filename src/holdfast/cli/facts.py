@@ -72,5 +72,7 @@ def ticket_as_dict(ticket: TicketInfo) -> dict[str, Any]:
         "since": ticket.since or None,  # another program does not say
         "ttl_left": ticket.remaining if math.isfinite(ticket.remaining) else None,
         "exclusive": ticket.exclusive,
+        "owner": ticket.owner or None,
+        "revocable": ticket.revocable,
         "meta": dict(ticket.meta),
     }

@@ -93,6 +93,10 @@ def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]
         ("ttl left", long(holder.remaining)),
         ("fence", str(holder.fence)),
     ]
+    if holder.owner:
+        facts.append(("owner", escape(holder.owner)))
+    if holder.revocable:
+        facts.append(("revocable", "yes: it listens to `holdfast revoke`"))
     if holder.meta:
         facts.append(("meta", escape(json.dumps(dict(holder.meta), ensure_ascii=False))))
     return [f"{fact:<16}{value}" for fact, value in facts]

@@ -79,6 +79,7 @@ class Engine(Generic[L]):
         self.events = events
         self.io_timeout = IO_TIMEOUT
         self.mutex = runtime.mutex()
+        self.closing = runtime.event()  # for those that only look and wait: nobody else tells them to end
         self._lease_type = lease_type
         self._required = required
         self._serial = next(_serials)
@@ -160,7 +161,7 @@ class Engine(Generic[L]):
                         self._taking[ticket.nonce] = ticket
                         outage = self._unavailable("its answer came after the lease's deadline")
                 now = self.runtime.now()
-                if now >= give_up or self._closed:
+                if now >= give_up or lock.given_up or self._closed:
                     break
                 if outage is not None:
                     await self.runtime.sleep(min(pause, give_up - now))
@@ -511,6 +512,7 @@ class Engine(Generic[L]):
     async def close(self) -> None:
         """Release what is held, withdraw what waits, pay what is owed, as far as the server answers; then let go."""
         self._closed = True
+        self.closing.set()
         with self.mutex:
             there = [ref() for ref in list(self._holds.values())]
             holds = [hold for hold in there if hold is not None and hold._phase is Phase.HELD]

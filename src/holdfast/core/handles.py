@@ -44,6 +44,8 @@ class _Kept(list[L]):
 class Handle(Generic[L]):
     """A named lock and how to take it. Holds no state of a lease, so threads and tasks can share one."""
 
+    given_up = False  # whoever waits through this object need not wait any longer: an election that was stopped
+
     def __init__(self, terms: Terms, timeout: float | None) -> None:
         self.terms = terms
         self._timeout = timeout

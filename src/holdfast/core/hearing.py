@@ -11,7 +11,7 @@ from holdfast.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Event, Runtime
 
 C = TypeVar("C")  # where hints are heard, in the backend's own words
 C_contra = TypeVar("C_contra", contravariant=True)
@@ -25,8 +25,11 @@ class Ear(Protocol[C_contra]):
     def hearing(self, channel: C_contra) -> int:
         """0 while it is not heard; else a number that is another one after every gap."""
 
-    async def attend(self, channel: C_contra, nonce: str, *, deadline: float) -> None:
-        """Hear this channel, for this ticket too; returns when the server has confirmed it, or at the deadline."""
+    async def attend(self, channel: C_contra, nonce: str, *, deadline: float) -> Event | None:
+        """Hear this channel, for this ticket too; returns when the server has confirmed it, or at the deadline.
+
+        What it returns is a new event to wait on for a hint, if it has a better one than the runtime.
+        """
 
     def dismiss(self, channel: C_contra, nonce: str) -> None:
         """This ticket does not wait any more; a channel nobody waits for is let go after a while."""
@@ -58,8 +61,9 @@ class Hearing(Generic[C]):
     async def wait(self, nonce: str, channel: C, until: float) -> None:
         """Until it is worth to look again, which is at once if a hint may have been sent before we listened."""
         self._attended[nonce] = channel
+        event: Event | None = None
         try:
-            await self._ear.attend(channel, nonce, deadline=until)
+            event = await self._ear.attend(channel, nonce, deadline=until)
         except BackendError as error:
             if not self._is_deaf:
                 logger().warning("cannot listen on %s, so waiters have to poll: %s", self._url, error)
@@ -69,7 +73,7 @@ class Hearing(Generic[C]):
             await self._runtime.sleep(max(0.0, min(DEAF_POLL, until - self._runtime.now())))
         elif hearing == self._heard.get(nonce):
             self._is_deaf = False
-            await self._wakeups.wait(nonce, until)
+            await self._wakeups.wait(nonce, until, event)
 
     def stop(self, nonce: str) -> None:
         """The ticket is in, or has gone."""

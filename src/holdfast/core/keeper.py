@@ -22,7 +22,7 @@ from holdfast.core.agenda import Agenda
 from holdfast.core.events import logger
 from holdfast.core.holds import Hold, Phase
 from holdfast.core.tickets import Gone
-from holdfast.errors import BackendError, ConfigurationError
+from holdfast.errors import BackendError, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
@@ -241,7 +241,7 @@ class Keeper:
     async def _listen(self, holds: Sequence[Hold], deadline: float) -> None:
         try:
             requests = await self._engine.requests(holds, deadline)
-        except BackendError as error:
+        except HoldfastError as error:
             logger().debug("cannot ask for requests, asking again at the next renewal: %s", error)
             return
         for hold, is_asked_for in zip(holds, requests, strict=True):

@@ -79,6 +79,13 @@ def check_timeout(timeout: object) -> float | None:
     return seconds
 
 
+def check_every(every: object) -> float:
+    seconds = _number("every", every, "seconds")
+    if seconds <= 0:
+        raise ConfigurationError(f"every must be more than 0 s, not {every!r}: it is the time between two looks")
+    return seconds
+
+
 def check_limit(limit: object) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LIMIT_MAX:
         raise ConfigurationError(f"limit must be a whole number from 1 to {LIMIT_MAX:,}, not {limit!r}")

@@ -54,13 +54,13 @@ class Wakeups:
         for nonce in list(self._expected):
             self.wake(nonce)
 
-    async def wait(self, nonce: str, until: float) -> None:
-        """Return at a hint (one that came earlier included), or at `until`."""
+    async def wait(self, nonce: str, until: float, event: Event | None = None) -> None:
+        """Return at a hint (one that came earlier included), or at `until`; `event` is what to wait on, if not any."""
         with self._mutex:
             if nonce not in self._expected or nonce in self._hinted:
                 self._hinted.discard(nonce)
                 return
-            event = self._expected[nonce] = self._runtime.event()
+            event = self._expected[nonce] = event or self._runtime.event()
         try:
             await event.wait(until)
         finally:

@@ -65,6 +65,14 @@ class Holder:
         for lease in self._leases.pop(lock):
             lease.release()
 
+    def let_go_when_asked(self, lock: str, **options: Any) -> dict[str, Any]:
+        """Take a lock and give it back when somebody asks for it."""
+        return self.hold(lock, on_revoke=lambda lease: lease.release(), **options)
+
+    def asked(self, lock: str) -> dict[str, Any]:
+        """Which fences it was asked for."""
+        return {"asked": [lease.fence for lease in self._leases[lock] if lease.revoke_requested]}
+
     def lost(self, lock: str) -> dict[str, Any]:
         """Which fences it has lost, found out by renewing."""
         lost = []

@@ -93,6 +93,7 @@ def test_names_of_locks_in_use_are_completed(session: Session, holder: Worker) -
 
     assert session("holdfast show order\t") == ["holdfast", "show", "order:eu:42"]
     assert session("holdfast show order:eu:\t") == ["holdfast", "show", "order:eu:42"]
+    assert session("holdfast revoke --wait 5 nigh\t") == ["holdfast", "revoke", "--wait", "5", "nightly report"]
     assert session("holdfast break --yes nigh\t") == ["holdfast", "break", "--yes", "nightly report"]
     assert session("holdfast run pool=\t") == ["holdfast", "run", "pool=3"]
     assert session("holdfast ls gr\t") == ["holdfast", "ls", "größe"]
@@ -140,7 +141,7 @@ def test_a_script_names_every_command_and_every_option_of_the_parser(place: Plac
 
     known = spec.read(make_parser())
     assert (result.status, result.errors) == (0, "")
-    assert {"run", "ls", "show", "break", "watch", "backends", "completion", "demo"} <= {
+    assert {"run", "ls", "show", "revoke", "break", "watch", "backends", "completion", "demo"} <= {
         command.name for command in known.commands
     }
     for command in known.commands:

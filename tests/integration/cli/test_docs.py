@@ -7,6 +7,8 @@ What each `$ command` printed is compared with the lines below it. In the docume
     $ command &             runs in the background; the next command starts when somebody has come to hold or to wait
     > more                  is the rest of a command whose line ends with a backslash
     <!-- meanwhile: … -->   starts a program like holder.py, invisible to the reader: what to tell it, as JSON
+
+As a program (`make readme`) this writes the help of every command, and the list of backends, anew.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from holdfast.cli.completion import spec
 from tests.integration.cli.conftest import Place
 from tests.support.processes import Crew
 
+WRITTEN = re.compile(r"holdfast( \w+)? --help|holdfast backends")  # commands whose output is put in by `write`
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 PART = re.compile(r"<!-- meanwhile: (?P<program>.*?) -->|```console\n(?P<block>.*?)```", re.DOTALL)
 # Of a search that takes long on a busy machine.
@@ -184,3 +187,28 @@ def run(block: list[Command], environment: dict[str, str], folder: Path) -> list
     printed = re.split(r"@@\d+@@\n", PROGRESS.sub("", path.read_text()))[1:]
     assert len(printed) == len(block), f"line {block[0].line}: the script ended early:\n{path.read_text()}"
     return list(zip(block, printed, strict=True))
+
+
+def write(text: str) -> str:
+    """The document with fresh output of those commands that print the same everywhere but for versions."""
+
+    def fresh(found: re.Match[str]) -> str:
+        first, *rest = found["block"].splitlines()
+        if any(line.startswith("$ ") for line in rest) or not WRITTEN.fullmatch(first.removeprefix("$ ")):
+            return found[0]
+        environment = {**os.environ, "COLUMNS": "80", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", *first.split()[1:]], env=environment, capture_output=True, text=True, check=True
+        )
+        lines = [re.sub(r"^(\S+:// .* )\d+\.[\w.]+$", _without_version, line) for line in done.stdout.splitlines()]
+        return "\n".join(["```console", first, *(line.rstrip() for line in lines), "```"])
+
+    return re.sub(r"```console\n(?P<block>.*?)```", fresh, text, flags=re.DOTALL)
+
+
+def _without_version(found: re.Match[str]) -> str:
+    return found[1] + ("3.…" if found[1].endswith("Python ") else "…")
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(write(DOCUMENT.read_text()))

@@ -82,6 +82,8 @@ def test_json_has_every_fact_in_the_words_of_the_house(place: Place, crew: Crew,
         "agent": "main",
         "program": "report.py",
         "exclusive": False,
+        "owner": None,
+        "revocable": False,
         "meta": {"day": "2031-04-17"},
     }
     (waits,) = lock["waiters"]

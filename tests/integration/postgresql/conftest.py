@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from tests.support.postgresql import shared
+from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server, running
 
 Open = Callable[[str], holdfast.Client]
@@ -55,3 +56,11 @@ def client_of() -> Iterator[Open]:
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[Driver]:
+    """The verbs themselves."""
+    made = Driver(url)
+    yield made
+    made.close()

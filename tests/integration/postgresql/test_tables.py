@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +15,8 @@ from psycopg import sql
 
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError
+from holdfast import url as urls
+from holdfast.backends.postgresql.blocking import create_tables
 from holdfast.backends.postgresql.schema import tables
 from tests.support.postgresql.servers import Server
 
@@ -182,6 +185,111 @@ def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, url: str, sch
 
     with pytest.raises(ConfigurationError, match="newer holdfast"):
         client_of(url).lock("a").acquire(timeout=0)
+
+
+NEWER = """
+    DROP TABLE {schema}.holdfast_marks;
+    DROP FUNCTION {schema}.holdfast_enter_owner, {schema}.holdfast_enter_all, {schema}.holdfast_reap_marks;
+    ALTER TABLE {schema}.holdfast_tickets DROP COLUMN owner
+"""
+
+
+def use_all_that_is_new(client: holdfast.Client) -> None:
+    runs: list[str] = []
+    with client.lock_all(["x", "y"], timeout=0) as lease:
+        assert lease.names == ("x", "y")
+    with client.lock("z", owner="job", timeout=0):
+        pass
+    client.once_per("1h", name=f"nightly {uuid.uuid4()}")(runs.append)("ran")
+    assert runs == ["ran"]
+
+
+def test_tables_of_an_older_holdfast_are_completed_while_locks_are_held(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    held = client.lock("held").acquire(timeout=0)
+    read = client.rwlock("read").read().acquire(timeout=0)
+    server.rows(sql.SQL(NEWER).format(schema=sql.Identifier(schema)))
+    older = client_of(url)
+    assert older.lock("held").acquire(timeout=0) is None
+
+    for one in (older, client):
+        use_all_that_is_new(one)
+
+    assert held is not None
+    assert read is not None
+    for lease in (held, read):
+        lease.renew()
+        lease.release()
+
+
+def test_init_completes_tables_and_leaves_complete_ones_alone(
+    server: Server, url: str, schema: str, user: str, client_of: Open
+) -> None:
+    names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
+    create_tables(urls.parse(url))
+    server.rows(sql.SQL(NEWER).format(**names))
+    server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
+    server.rows(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {user}").format(**names))
+    powerless = urls.parse(server.url_of(user, schema=schema))
+    with pytest.raises(ConfigurationError, match="of an older holdfast"):
+        create_tables(powerless)
+
+    create_tables(urls.parse(url))
+
+    create_tables(powerless)
+    new = "SELECT count(*) FROM {schema}.holdfast_marks, {schema}.holdfast_tickets WHERE owner = 'x'"
+    assert server.rows(sql.SQL(new).format(**names)) == [(0,)]
+
+
+def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what_to_run(
+    server: Server, schema: str, user: str, client_of: Open
+) -> None:
+    names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
+    rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
+    server.rows(sql.SQL("CREATE SCHEMA {schema}").format(**names))
+    server.rows(tables(schema))
+    server.rows(sql.SQL(NEWER).format(**names))
+    server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
+    server.rows(sql.SQL(rights).format(**names))
+    client = client_of(server.url_of(user, schema=schema))
+
+    refused: list[Callable[[], object]] = [
+        lambda: client.lock_all(["x", "y"]).acquire(timeout=0),
+        lambda: client.lock("z", owner="job").acquire(timeout=0),
+        lambda: client.once_per("1h", name="nightly")(len)("x"),
+        lambda: client.request_revoke("a", 1),
+    ]
+    for use in refused:
+        with pytest.raises(
+            ConfigurationError, match=r"of an older holdfast: .* does not exist .*holdfast init --print"
+        ):
+            use()
+        with client.lock("a", timeout=0), client.semaphore("b", 2, timeout=0), client.rwlock("c", timeout=0).read():
+            pass
+
+    server.rows(tables(schema))
+    server.rows(sql.SQL(rights).format(**names))
+    use_all_that_is_new(client)
+
+
+def test_a_new_mark_is_the_occasion_to_forget_those_that_need_not_be_kept(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    client.once_per("1h", name="kept")(len)("x")
+    names = {"schema": sql.Identifier(schema)}
+    server.rows(sql.SQL("INSERT INTO {schema}.holdfast_marks VALUES ('old', 1, 'nonce', 1)").format(**names))
+    # One in 256 is, by the last digits of the clock: by this one, all are.
+    clock = "CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql AS $$SELECT {now}$$"
+    now = sql.Literal((time.time_ns() // 1000) & ~255)
+    server.rows(sql.SQL(clock).format(now=now, **names))
+
+    client.once_per("1h", name="new")(len)("x")
+
+    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_marks ORDER BY name").format(**names))
+    assert [name.partition("@")[0].rpartition(":")[2] for (name,) in left] == ["kept", "new"]
 
 
 def test_only_locks_that_nobody_uses_any_more_are_forgotten(

@@ -45,6 +45,9 @@ class Faults:
     def plan(self, verb: str, *fates: Any) -> None:
         self._plans[verb] = list(fates)
 
+    def has_plan(self, verb: str) -> bool:
+        return verb in self._plans
+
     def next(self, verb: str) -> Any:
         plan = self._plans.get(verb, [OK])
         fate = plan.pop(0) if len(plan) > 1 else plan[0]
@@ -57,7 +60,10 @@ class Faults:
 
 
 class FaultyBackend:
-    """Every verb goes through `_send`. A fate that is a number is a delay of the reply, in seconds."""
+    """Every verb goes through `_send`. A fate that is a number is a delay of the reply, in seconds.
+
+    What `inspect` is to answer may be planned as well: a LockInfo.
+    """
 
     def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
         self.url = url
@@ -130,7 +136,13 @@ class FaultyBackend:
         return self._inner.intact(None)
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        return await self._inner.inspect(name, deadline=deadline)
+        async def work() -> LockInfo:
+            planned = self._faults.last
+            return planned if isinstance(planned, LockInfo) else await self._inner.inspect(name, deadline=deadline)
+
+        if not self._faults.has_plan("inspect"):  # tests look at the truth all the time
+            return await self._inner.inspect(name, deadline=deadline)
+        return await self._send("inspect", work)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         return await self._inner.locks(prefix, deadline=deadline)

@@ -168,6 +168,11 @@ class Server:
         sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %(query)s"
         return [pid for (pid,) in self.rows(sql, {"query": query})]
 
+    def is_blocked(self, query: str) -> bool:
+        """Somebody with a statement like this waits for a row or a lock that another one has."""
+        sql = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %(query)s"
+        return bool(self.rows(sql, {"query": query}))
+
     def terminate(self, query: str = "%") -> int:
         """End those connections; returns when they have ended, and how many there were."""
         pids = {"pids": self.clients(query)}

@@ -135,15 +135,10 @@ class MemoryBackend:
         now = self._runtime.now()
         places = store.queues.setdefault(ticket.name, {})
         mine = places.get(ticket.nonce)
-        if mine is not None and ticket.owner and mine.expires <= now:
-            # Others may have come and gone since: behind them it was let in, so nobody has removed it, nor is its fence
-            # the last one.
-            del places[ticket.nonce]
-            mine = None
         if not ticket.exclusive:
             _agree_on_limit(ticket, places, now)
         kin = _kin(places, ticket, now)
-        obstacle = None if kin else _obstacle(places, ticket, now)
+        obstacle = None if kin else first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
         if obstacle is not None and not queue:
             return Waiting(LOOK_AGAIN, who(obstacle.ticket.info))
         if mine is None:
@@ -154,6 +149,8 @@ class MemoryBackend:
             if not mine.granted:
                 mine.granted, mine.since = True, now
                 mine.fence = kin.fence if kin else mine.number
+                if kin:
+                    _put_first(places, mine)
             mine.expires = now + ticket.ttl
             if ticket.owner:
                 _wake_next(places, now)  # it may have others in the queue, who are in with this one
@@ -185,10 +182,9 @@ class MemoryBackend:
 
     def _renew(self, store: Store, ticket: Ticket) -> bool:
         place = store.queues.get(ticket.name, {}).get(ticket.nonce)
-        now = self._runtime.now()
-        if place is None or not place.granted or (ticket.owner and place.expires <= now):
+        if place is None or not place.granted:
             return False
-        place.expires = now + ticket.ttl
+        place.expires = self._runtime.now() + ticket.ttl
         return True
 
     def _break(self, store: Store, name: str, fence: int) -> bool:
@@ -232,17 +228,6 @@ def _live_ahead(places: dict[str, Place], nonce: str, now: float) -> Iterator[Pl
             del places[other]
 
 
-def _obstacle(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
-    """Because of whom it has to wait: one that stands before it, or an owner who was let in past it."""
-    ahead = first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
-    past = (place for other, place in places.items() if other != ticket.nonce and _is_owned(place, now))
-    return ahead or next(past, None)
-
-
-def _is_owned(place: Place, now: float) -> bool:
-    return place.granted and place.ticket.owner != "" and place.expires > now
-
-
 def _kin(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
     """One that is in, of the same owner: with it this ticket is in too, whoever waits."""
     if not ticket.owner:
@@ -253,6 +238,15 @@ def _kin(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
 def _is_kin(place: Place, ticket: Ticket, now: float) -> bool:
     other = place.ticket
     return other.owner == ticket.owner and other.nonce != ticket.nonce and place.expires > now
+
+
+def _put_first(places: dict[str, Place], mine: Place) -> None:
+    """Whoever is in stands before all who wait, or the first of them would not see it."""
+    nonce = mine.ticket.nonce
+    others = [(other, place) for other, place in places.items() if other != nonce]
+    places.clear()
+    places[nonce] = mine
+    places.update(others)
 
 
 def _agree_on_limit(ticket: Ticket, places: dict[str, Place], now: float) -> None:
@@ -273,9 +267,9 @@ def _position(places: dict[str, Place], mine: Place) -> int:
 
 def _wake_next(places: dict[str, Place], now: float) -> None:
     """Ring those waiters that the rule lets in now, in order, up to the first that it does not; and the owner's own."""
-    owners = {place.ticket.owner for place in places.values() if _is_owned(place, now)}
+    owners = {place.ticket.owner for place in places.values() if place.granted and place.expires > now} - {""}
     ahead: list[Place] = []
-    is_over = bool(owners)  # wherever in the line it stands, while an owner is in nobody else is let in
+    is_over = False
     for place in places.values():
         if place.expires <= now:
             continue

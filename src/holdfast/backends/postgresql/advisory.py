@@ -26,6 +26,7 @@ from holdfast.backends.postgresql.protocol import (
 from holdfast.core.clock import lease_deadline
 from holdfast.core.events import logger
 from holdfast.core.hearing import DEAF_POLL
+from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import LOOK_AGAIN, LOOK_AGAIN_BEHIND, Granted, Ticket, Waiting, who
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown, Unsupported
 
@@ -61,7 +62,7 @@ _CLEARED_MAX = 1.0  # seconds for a session to end
 _CLEARED_LOOK = 0.01  # seconds between looks whether it has
 
 
-class AdvisoryBackend(PostgresqlBackend):
+class AdvisoryBackend(OneByOne, PostgresqlBackend):
     """Locks in one database, in its own order."""
 
     guarantees = GUARANTEES["advisory"]
@@ -75,10 +76,10 @@ class AdvisoryBackend(PostgresqlBackend):
         self._free: dict[str, str] = {}  # those that wait and saw no lease when they looked last: the number drawn then
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        if not ticket.exclusive:
+        if not ticket.exclusive or ticket.owner:
             raise Unsupported(
                 backend="postgresql with method=advisory",
-                what="readers and semaphores",
+                what="an owner" if ticket.owner else "readers and semaphores",
                 others=("postgresql with method=queue",),
             )
         nonce = ticket.nonce

@@ -44,13 +44,14 @@ def refusal(result: PGresult, url: str) -> Exception:
     return _translated(code, problem, url)
 
 
-def not_created(error: HoldfastError, url: str) -> HoldfastError:
-    """Say what to do if our tables could not be created, for want of a right."""
+def not_created(error: HoldfastError, url: str, missing: NoTables | None) -> HoldfastError:
+    """Say what to do if our tables could not be created, for want of a right; `missing` of those that are there."""
     if not isinstance(error, ConfigurationError):
         return error
+    older = "" if missing is None else f"; the tables are of an older holdfast: {missing}"
     return ConfigurationError(
-        f"{error}: have somebody who may run what `holdfast init --print '{url}'` prints, then grant this user USAGE "
-        f"on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
+        f"{error}{older}: have somebody who may run what `holdfast init --print '{url}'` prints, then grant this user "
+        f"USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
     )
 
 

@@ -24,7 +24,7 @@ from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, attempts
 from holdfast.backends.postgresql.answers import NoTables, OnceMore
-from holdfast.backends.postgresql.schema import VERSION, tables
+from holdfast.backends.postgresql.schema import NEWEST, VERSION, tables
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -260,11 +260,11 @@ class Lines:
 
     async def ask_on(self, wire: Wire, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
         """On this connection, once more if it was in somebody's way, and after our tables were made if need be."""
-        has_created = False
+        some: NoTables | None = None
         while True:
             try:
                 if not self._has_tables:
-                    await self._meet_tables(wire, deadline, are_missing=has_created)
+                    await self._meet_tables(wire, deadline, some)
                 return await wire.ask(statement, self._place.schema, values, deadline)
             except OnceMore as met:
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()
@@ -272,9 +272,9 @@ class Lines:
                     raise answers.not_connected(self._place.url, f"others were in the way all the time: {met}") from met
                 await self._runtime.sleep(pause)
             except NoTables as missing:
-                if has_created:
+                if some is not None:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
-                self._has_tables, has_created = False, True
+                self._has_tables, some = False, missing
 
     async def open(self, deadline: float, *, shared: bool = False) -> Wire:
         """A connection, for the caller alone unless it is given to be `shared`.
@@ -347,7 +347,9 @@ class Lines:
         """Our tables and functions, as this version has them: what is missing or of an older one."""
         wire = await self.open(deadline)
         try:
-            await self._meet_tables(wire, deadline)
+            ((newest,),) = await wire.say(f"SELECT to_regclass('{self._place.schema}.{NEWEST}')", deadline)
+            missing = NoTables(f"{NEWEST} does not exist") if newest is None else None
+            await self._meet_tables(wire, deadline, missing)
         finally:
             wire.close()
 
@@ -400,10 +402,10 @@ class Lines:
                 return wire
         return await self.open(deadline, shared=True)
 
-    async def _meet_tables(self, wire: Wire, deadline: float, *, are_missing: bool = False) -> None:
+    async def _meet_tables(self, wire: Wire, deadline: float, missing: NoTables | None = None) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet.
 
-        `are_missing`: some are, even if the version says that they are there.
+        `missing`: something is, even if the version says that they are there.
         """
         schema = self._place.schema
         try:
@@ -417,13 +419,13 @@ class Lines:
                     f"{self._place.url}: the tables in schema {schema} are of a newer holdfast (version {found}, "
                     f"this one knows {VERSION}): use that one, or another schema"
                 )
-            if found < VERSION or are_missing:
-                await self._create_tables(wire, deadline)
+            if found < VERSION or missing is not None:
+                await self._create_tables(wire, deadline, missing if found else None)
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
         self._has_tables = True
 
-    async def _create_tables(self, wire: Wire, deadline: float) -> None:
+    async def _create_tables(self, wire: Wire, deadline: float, missing: NoTables | None) -> None:
         schema = self._place.schema
         try:
             exists = await wire.say(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema[1:-1]}'", deadline)  # noqa: S608
@@ -432,7 +434,7 @@ class Lines:
             # One creates, the others wait for it and find it done.
             await wire.say(f"SELECT pg_advisory_xact_lock({_CREATING});\n{create}{tables(schema[1:-1])}", deadline)
         except HoldfastError as error:
-            refused = answers.not_created(error, self._place.url)
+            refused = answers.not_created(error, self._place.url, missing)
             if refused is error:
                 raise
             raise refused from error

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.core.clock import lease_deadline
 from holdfast.core.hearing import Hearing
-from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -44,11 +43,9 @@ _QUEUE = Guarantees(
 GUARANTEES = {"queue": _QUEUE, "advisory": _QUEUE._replace(order=Order.STORE)}
 
 _ALONE = "the gate lets one in at a time"
-_NOT_YET = "not there yet"
-_ALL: Lacks = {Primitive.ONCE_PER: _NOT_YET, Primitive.REVOKE: _NOT_YET, Primitive.OWNER: _NOT_YET}
 LACKS: Mapping[str, Lacks] = {
-    "queue": _ALL,
-    "advisory": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, **_ALL},
+    "queue": {},
+    "advisory": dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ALONE),
 }
 
 GRANULARITY = 0.0  # the server counts microseconds
@@ -85,10 +82,14 @@ _FREE = Statement(
 _ENTER = Statement(
     "holdfast_enter", "SELECT * FROM {schema}.holdfast_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)", in_order=True
 )
+_ENTER_OWNER = Statement(
+    "holdfast_enter_owner", "SELECT * FROM {schema}.holdfast_enter_owner($1, $2, $3, $4, $5, $6, $7, $8)", in_order=True
+)
 _LEAVE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1, $2, $3)")
 _RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1, $2, $3)")
 _BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1, $2)")
 # Of many at once. In the order of their names, so that two who lock several rows never wait for each other.
+_ENTER_ALL = Statement("holdfast_enter_all", "SELECT * FROM {schema}.holdfast_enter_all($1, $2, $3, $4, $5, $6, $7)")
 _LEAVE_ALL = Statement(
     "holdfast_leave_all",
     "SELECT t.nonce, {schema}.holdfast_leave(t.name, t.nonce, t.unheard) "
@@ -105,9 +106,27 @@ _TICKETS = (
 )
 _INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1 ORDER BY t.number")
 _LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1) ORDER BY t.name, t.number")
+# It says nothing if the mark was as high already, by another call. One new mark in 256 is the occasion to remove old
+# ones.
+_MARK = Statement(
+    "holdfast_mark",
+    """
+    INSERT INTO {schema}.holdfast_marks AS m (name, number, nonce, expires)
+    SELECT $1, $2, $3, c.now + $4 FROM (SELECT {schema}.holdfast_clock() AS now) AS c
+    ON CONFLICT (name) DO UPDATE SET
+        number = excluded.number, nonce = excluded.nonce, expires = greatest(m.expires, excluded.expires)
+    WHERE m.number < excluded.number OR m.number = excluded.number AND m.nonce = excluded.nonce
+    RETURNING CASE
+        WHEN m.xmax = 0 AND (m.expires - $4) & 255 = 0 THEN {schema}.holdfast_reap_marks(m.expires - $4)
+    END
+    """,
+)
+_MARKS = Statement(
+    "holdfast_marks", "SELECT m.name, m.number FROM {schema}.holdfast_marks m WHERE m.name = ANY ($1::text[])"
+)
 
 
-class PostgresqlBackend(OneByOne, NoMarks):
+class PostgresqlBackend:
     """Locks in one database, in order."""
 
     guarantees = GUARANTEES["queue"]
@@ -124,41 +143,68 @@ class PostgresqlBackend(OneByOne, NoMarks):
         self._queued: set[str] = set()  # tickets that have a place in line
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        nonce, channel, agent = ticket.nonce, self._port.channel, ticket.agent.replace("\0", "")
+        nonce, channel, agent = ticket.nonce, self._port.channel, _agent(ticket)
         if queue:
             self._hearing.look(nonce, channel)
         was_unheard = nonce in self._unheard
         self._unheard.add(nonce)  # from before it is sent: whoever closes the client may leave before it is answered
         sent = self._runtime.now()
         try:
-            if ticket.exclusive and nonce not in self._queued and not was_unheard:
+            if ticket.exclusive and not ticket.owner and nonce not in self._queued and not was_unheard:
                 values: tuple[Value, ...] = (stored(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
                 for fence, _ in await self._port.ask(_TAKE, values, deadline=deadline):
                     self._unheard.discard(nonce)
                     self._hearing.stop(nonce)
                     return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
                 sent = self._runtime.now()
-            values = (
-                *(stored(ticket.name), nonce, us(ticket.ttl), ticket.exclusive, ticket.limit, queue),
-                *(agent, ticket.info, channel),
-            )
-            (row,) = await self._port.ask(_ENTER, values, deadline=deadline)
+            name, ttl, about = stored(ticket.name), us(ticket.ttl), (agent, ticket.info, channel)
+            if ticket.owner:
+                values = (name, nonce, ttl, queue, *about, stored(ticket.owner))
+                (row,) = await self._port.ask(_ENTER_OWNER, values, deadline=deadline)
+            else:
+                values = (name, nonce, ttl, ticket.exclusive, ticket.limit, queue, *about)
+                (row,) = await self._port.ask(_ENTER, values, deadline=deadline)
         except BaseException as error:
             # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown) and not was_unheard:
+            if not _may_have_happened(error) and not was_unheard:
                 self._unheard.discard(nonce)
             raise
         if not was_unheard:
             self._unheard.discard(nonce)
+        return self._outcome(ticket, row, sent, queue=queue)
+
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        arrays = (
+            _array([stored(ticket.name) for ticket in tickets]),
+            _array([ticket.nonce for ticket in tickets]),
+            _array([str(us(ticket.ttl)) for ticket in tickets]),
+            _array([_agent(ticket) for ticket in tickets]),
+            _array([ticket.info for ticket in tickets]),
+            _array([stored(ticket.owner) for ticket in tickets]),
+        )
+        fresh = {ticket.nonce for ticket in tickets} - self._unheard
+        self._unheard |= fresh
+        sent = self._runtime.now()
+        try:
+            rows = await self._port.ask(_ENTER_ALL, (*arrays, self._port.channel), deadline=deadline)
+        except BaseException as error:
+            if not _may_have_happened(error):
+                self._unheard -= fresh
+            raise
+        self._unheard -= fresh
+        return [self._outcome(ticket, row, sent, queue=False) for ticket, row in zip(tickets, rows, strict=False)]
+
+    def _outcome(self, ticket: Ticket, row: Row, sent: float, *, queue: bool) -> Granted | Waiting:
+        """What holdfast_enter says."""
         outcome, fence, ahead, remaining, limit, other = row
         match outcome:
             case "in":
-                self._hearing.stop(nonce)
-                self._queued.discard(nonce)
+                self._hearing.stop(ticket.nonce)
+                self._queued.discard(ticket.nonce)
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
             case "wait":
                 if queue:
-                    self._queued.add(nonce)
+                    self._queued.add(ticket.nonce)
                 return _waiting(int(ahead or 0), int(remaining or 0), other)
             case "limit":
                 theirs = None if limit is None else int(limit)
@@ -190,7 +236,7 @@ class PostgresqlBackend(OneByOne, NoMarks):
 
     async def _leave(self, ticket: Ticket, deadline: float) -> bool:
         name, nonce, is_unheard = stored(ticket.name), ticket.nonce, ticket.nonce in self._unheard
-        if ticket.exclusive and nonce not in self._queued and not is_unheard:
+        if ticket.exclusive and not ticket.owner and nonce not in self._queued and not is_unheard:
             for was_in, _ in await self._port.ask(_FREE, (name, nonce), deadline=deadline):
                 return was_in == "t"
         ((was_in,),) = await self._port.ask(_LEAVE, (name, nonce, is_unheard), deadline=deadline)
@@ -230,6 +276,15 @@ class PostgresqlBackend(OneByOne, NoMarks):
             return False  # no fence of ours
         ((broken,),) = await self._port.ask(_BREAK, (stored(name), fence), deadline=deadline)
         return broken == "t"
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        values = (stored(name), number, nonce, us(keep))
+        return bool(await self._port.ask(_MARK, values, deadline=deadline))
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        array = _array([stored(name) for name in names])
+        found = {name: int(number or 0) for name, number in await self._port.ask(_MARKS, (array,), deadline=deadline)}
+        return [found.get(stored(name), 0) for name in names]
 
     async def close(self) -> None:
         self._hearing.wake_all()
@@ -277,8 +332,18 @@ def _described(rows: Sequence[Row]) -> list[LockInfo]:
     return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]
 
 
+def _agent(ticket: Ticket) -> str:
+    """PostgreSQL's text holds no zero byte."""
+    return ticket.agent.replace("\0", "")
+
+
+def _may_have_happened(error: BaseException) -> bool:
+    """Whether what was asked may have been done, or be done yet: all but what the server has refused."""
+    return not isinstance(error, HoldfastError) or isinstance(error, OutcomeUnknown)
+
+
 def _in_order(tickets: Sequence[Ticket]) -> list[Ticket]:
-    return sorted(tickets, key=lambda ticket: stored(ticket.name).encode())
+    return sorted(tickets, key=lambda ticket: ticket.name)  # as `enter_all` is given them
 
 
 def _name(info: LockInfo) -> str:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from holdfast.url import Address
 
 SCHEMA = "public"
-VERSION = 1  # of the tables and functions
+# Of the tables and functions; a higher one is refused by an older holdfast. What it can live beside, such as another
+# table, a column with a default or another function, is added without: who misses it creates what is missing.
+VERSION = 1
+NEWEST = "holdfast_marks"  # the table that was added last: where it is, all is
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 

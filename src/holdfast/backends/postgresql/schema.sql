@@ -37,7 +37,16 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_tickets (
     agent text NOT NULL,
     info text NOT NULL,
     channel text NOT NULL,              -- where its client listens
+    owner text COLLATE "C",             -- who is in together with others that name the same one; NULL: nobody's
     PRIMARY KEY (name, number)
+) WITH (fillfactor = 50);
+
+-- A number for each name that only ever grows, and who raised it. It has nothing to do with the lock of that name.
+CREATE TABLE IF NOT EXISTS {schema}.holdfast_marks (
+    name text COLLATE "C" PRIMARY KEY,  -- as in holdfast_locks
+    number bigint NOT NULL,
+    nonce text COLLATE "C" NOT NULL,    -- of the call that raised it: it may come once more
+    expires bigint NOT NULL             -- the mark counts for as long as it is there, and that is until then at least
 ) WITH (fillfactor = 50);
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -240,6 +249,125 @@ BEGIN
 END
 $$;
 
+-- The same for an exclusive ticket that names an owner: it is in at once if another one of that owner is, with the same
+-- fence, and past all who wait.
+--
+-- Such tickets are in holdfast_tickets while they are in, never in the lock's row, which has room for one. They stand
+-- before everybody else there, so that all other steps find them in the way, one after the other, and need not know
+-- what an owner is.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_enter_owner(
+    p_name text, p_nonce text, p_ttl bigint, p_queue boolean, p_agent text, p_info text, p_channel text, p_owner text,
+    OUT outcome text, OUT fence bigint, OUT ahead integer, OUT remaining bigint, OUT other_limit integer, OUT other text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint := {schema}.holdfast_clock();
+    lock {schema}.holdfast_locks%ROWTYPE;
+    first bigint;
+BEGIN
+    INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued) VALUES (p_name, 'queue', now_us, false)
+    ON CONFLICT (name) DO UPDATE SET queued = l.queued WHERE false;  -- the row is there now, and locked
+    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
+    now_us := {schema}.holdfast_clock();
+    IF lock.queued THEN  -- it may be in itself: then it keeps its fence, which others may have got from it by now
+        SELECT t.fence INTO fence FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.owner = p_owner AND t.fence IS NOT NULL AND t.expires > now_us LIMIT 1;
+    END IF;
+
+    IF fence IS NOT NULL THEN
+        IF lock.departed_until > now_us AND p_nonce = ANY (lock.departed) AND NOT EXISTS (
+            SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce
+        ) THEN
+            outcome := 'gone';
+            fence := NULL;
+            RETURN;
+        END IF;
+        outcome := 'in';
+        lock.drawn := greatest(lock.drawn + 1, now_us);  -- as every step does that may not be forgotten: holdfast_reap
+    ELSE
+        SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter(
+            p_name, p_nonce, p_ttl, true, 1, p_queue, p_agent, p_info, p_channel
+        ) AS e;
+        IF outcome = 'wait' AND p_queue THEN
+            UPDATE {schema}.holdfast_tickets t SET owner = p_owner WHERE t.name = p_name AND t.nonce = p_nonce;
+        END IF;
+        IF outcome <> 'in' THEN
+            RETURN;
+        END IF;
+        lock.drawn := fence;
+    END IF;
+
+    -- In, and out of the lock's row if holdfast_enter has put it there.
+    UPDATE {schema}.holdfast_locks l SET nonce = NULL, queued = true, drawn = lock.drawn WHERE l.name = p_name;
+    SELECT least(lock.drawn, min(t.number) - 1) INTO first FROM {schema}.holdfast_tickets t WHERE t.name = p_name;
+    -- One that is in is changed, not put in anew: it may be renewed just now, and that would not find it again.
+    UPDATE {schema}.holdfast_tickets t SET
+        number = CASE WHEN t.fence IS NULL THEN first ELSE t.number END, fence = holdfast_enter_owner.fence,
+        expires = now_us + p_ttl, since = now_us
+    WHERE t.name = p_name AND t.nonce = p_nonce;
+    IF NOT FOUND THEN
+        INSERT INTO {schema}.holdfast_tickets VALUES (
+            p_name, first, p_nonce, fence, true, 1, now_us + p_ttl, now_us, p_agent, p_info, p_channel, p_owner
+        );
+    END IF;
+    -- Others of this owner may wait, who are in with this one. They keep their waiter lease: who does not come now is in
+    -- nobody's way.
+    PERFORM pg_notify(t.channel, t.nonce) FROM (
+        SELECT q.channel, q.nonce FROM {schema}.holdfast_tickets q
+        WHERE q.name = p_name AND q.owner = p_owner AND q.fence IS NULL AND q.expires > now_us ORDER BY q.number
+    ) AS t;
+END
+$$;
+
+-- Take several locks, each in turn, up to the first that has to wait: nobody gets into a queue. Returns for each of them
+-- what holdfast_enter does. A lock that is free is taken as TAKE in protocol.py does it.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_enter_all(
+    p_names text[], p_nonces text[], p_ttls bigint[], p_agents text[], p_infos text[], p_owners text[], p_channel text
+) RETURNS TABLE (outcome text, fence bigint, ahead integer, remaining bigint, other_limit integer, other text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint;
+    is_new boolean;
+    reaps_at bigint;
+BEGIN
+    FOR place IN 1 .. cardinality(p_names) LOOP
+        IF p_owners[place] <> '' THEN
+            SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter_owner(
+                p_names[place], p_nonces[place], p_ttls[place], false,
+                p_agents[place], p_infos[place], p_channel, p_owners[place]
+            ) AS e;
+        ELSE
+            now_us := {schema}.holdfast_clock();
+            INSERT INTO {schema}.holdfast_locks AS l
+                (name, method, drawn, queued, nonce, fence, expires, since, agent, info)
+            VALUES (
+                p_names[place], 'queue', now_us, false, p_nonces[place], now_us, now_us + p_ttls[place], now_us,
+                p_agents[place], p_infos[place]
+            )
+            ON CONFLICT (name) DO UPDATE SET
+                method = 'queue', drawn = greatest(l.drawn + 1, excluded.drawn), nonce = excluded.nonce,
+                fence = greatest(l.drawn + 1, excluded.drawn), expires = excluded.expires, since = excluded.since,
+                agent = excluded.agent, info = excluded.info
+            WHERE l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
+            RETURNING 'in', l.fence, l.xmax = 0 INTO outcome, fence, is_new;
+            IF NOT FOUND THEN
+                SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter(
+                    p_names[place], p_nonces[place], p_ttls[place], true, 1, false,
+                    p_agents[place], p_infos[place], p_channel
+                ) AS e;
+            ELSIF is_new AND fence & 255 = 0 THEN
+                reaps_at := fence;
+            END IF;
+        END IF;
+        RETURN NEXT;
+        EXIT WHEN outcome <> 'in';
+    END LOOP;
+    -- Last, for that locks rows out of the order of their names: whoever does may not wait for another one.
+    IF reaps_at IS NOT NULL THEN
+        PERFORM {schema}.holdfast_reap(reaps_at);
+    END IF;
+END
+$$;
+
 -- Release or withdraw a ticket, and wake who is next. Returns whether it was in until now. (The exclusive holder's is
 -- released by a plain statement, for speed: FREE in protocol.py.)
 --
@@ -397,3 +525,17 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint L
     )
     SELECT count(*) FROM reaped
 $$;
+
+-- Remove marks that need not be kept any more. Returns how many were removed.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_reap_marks(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    WITH old AS (
+        SELECT m.name FROM {schema}.holdfast_marks m WHERE m.expires <= p_now LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), reaped AS (
+        DELETE FROM {schema}.holdfast_marks m USING old WHERE m.name = old.name RETURNING 1
+    )
+    SELECT count(*) FROM reaped
+$$;
+
+-- Tables that an older holdfast made, which goes on working with them. Last, for that waits until nobody uses the table,
+-- and meanwhile nobody may wait for us: who looks at the view has locked it before its tables.
+ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS owner text COLLATE "C";

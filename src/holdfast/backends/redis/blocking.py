@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import socket
-import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis import replies
 from holdfast.backends.redis.acquaintance import Acquaintance
 from holdfast.backends.redis.address import Login, Node, Place, place_of
+from holdfast.backends.redis.ears import SocketEar
 from holdfast.backends.redis.listening import Hints
 from holdfast.backends.redis.protocol import backend_on
-from holdfast.backends.redis.resp import new_parser, pack
+from holdfast.backends.redis.resp import pack
 from holdfast.backends.redis.sockets import SocketLines, SocketWire, connect
 from holdfast.backends.redis.topology import Topology, topology_of
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.wire import Lines, Meet
     from holdfast.core.ports import Backend
-    from holdfast.errors import OutcomeUnknown
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
 JOIN_MAX = 1.0  # seconds: a listening thread ends at once, unless it is just connecting; then by itself, soon
-_SEND_MAX = 1.0  # seconds for a few bytes
-_READ_SIZE = 65536
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
@@ -82,77 +73,3 @@ class ThreadEars:
     def abandon(self) -> None:
         for ear in self._open:
             ear.abandon()
-
-
-class SocketEar:
-    """One connection that is listened on, and a bell beside it: nobody but its listener may touch a TLS connection."""
-
-    def __init__(self, sock: socket.socket, node: Node, place: Place, runtime: ThreadRuntime) -> None:
-        self._sock, self._node, self._place, self._now = sock, node, place, runtime.now
-        self._parser = new_parser()
-        self._heard_bell, self._bell = socket.socketpair()
-        self._bell.settimeout(0)
-        self._heard_bell.settimeout(0)
-        sock.settimeout(0)
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
-        self._poll.register(self._heard_bell, select.POLLIN)
-        self.is_closed = False
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._sock.settimeout(_SEND_MAX)
-            self._sock.sendall(data)
-            self._sock.settimeout(0)
-        except OSError as error:
-            raise self._broken(error) from error
-
-    async def receive(self, until: float) -> list[Reply]:
-        while True:
-            if self._read():
-                said = []
-                while (reply := self._parser.gets()) is not False:
-                    said.append(reply)
-                if said:
-                    return said
-                continue
-            left = until - self._now()
-            if left <= 0.0:
-                return []
-            for descriptor, _ in self._poll.poll(left * 1000):
-                if descriptor == self._heard_bell.fileno():
-                    with contextlib.suppress(BlockingIOError):
-                        self._heard_bell.recv(_READ_SIZE)
-                    return []
-
-    def ring(self) -> None:
-        with contextlib.suppress(OSError):  # closed, or full of rings that nobody has answered yet
-            self._bell.send(b"!")
-
-    def close(self) -> None:
-        self.is_closed = True
-        for one in (self._sock, self._bell, self._heard_bell):
-            with contextlib.suppress(OSError):
-                one.close()
-
-    def abandon(self) -> None:
-        """In a forked child: the descriptors only."""
-        for one in (self._sock, self._bell, self._heard_bell):
-            with contextlib.suppress(OSError):
-                os.close(one.detach())
-
-    def _broken(self, error: OSError) -> OutcomeUnknown:
-        return replies.no_answer(self._place.url, self._node, f"the connection broke while we listened: {error}")
-
-    def _read(self) -> bool:
-        """Whether there was something. Read before waiting: TLS may have read ahead of what it hands out."""
-        try:
-            data = self._sock.recv(_READ_SIZE)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return False
-        except OSError as error:
-            raise self._broken(error) from error
-        if not data:
-            raise replies.no_answer(self._place.url, self._node, "the server closed the connection while we listened")
-        self._parser.feed(data)
-        return True

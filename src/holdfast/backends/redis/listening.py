@@ -35,7 +35,7 @@ _PING = pack("PING")
 
 
 class Ear(Protocol):
-    """A connection that is listened on. Only its listener touches it, but for `ring`."""
+    """A connection that is listened on. Only its listener touches it, but for `ring` and what waits on an `event`."""
 
     def send(self, data: bytes) -> None: ...
 
@@ -44,6 +44,12 @@ class Ear(Protocol):
 
     def ring(self) -> None:
         """Have `receive` return soon; from anywhere."""
+
+    def event(self, hint: Callable[[str], None]) -> Event | None:
+        """To wait on for a hint; better than any other because who waits reads, and nobody has to wake it.
+
+        What is not a hint, and what is no longer read by who waits, `receive` returns as ever.
+        """
 
     def close(self) -> None: ...
 
@@ -117,7 +123,7 @@ class Hints:
         subscription = self._subscriptions.get(channel)
         return 0 if subscription is None else subscription.generation
 
-    async def attend(self, channel: Channel, nonce: str, deadline: float) -> None:
+    async def attend(self, channel: Channel, nonce: str, deadline: float) -> Event | None:
         """Returns when the channel is heard; at the deadline too, and then `hearing` says that it is not.
 
         Raises:
@@ -131,7 +137,7 @@ class Hints:
             subscription.nonces.add(nonce)
             self._attended[nonce] = channel
             if subscription.generation:
-                return
+                return self._event(subscription)
             event = self._runtime.event()
             subscription.events.append(event)
             if subscription.trouble is not None:  # of an earlier attempt: this is the next one
@@ -150,6 +156,11 @@ class Hints:
         if trouble is not None and not self.hearing(channel):
             problem = trouble.problem if isinstance(trouble, BackendError) else str(trouble)
             raise BackendUnavailable(backend=self._place.url, problem=problem) from trouble
+        return self._event(subscription)
+
+    def _event(self, subscription: _Subscription) -> Event | None:
+        listener = None if subscription.node is None else self._listeners.get(subscription.node)
+        return None if listener is None else listener.event()
 
     def dismiss(self, channel: Channel, nonce: str) -> None:
         with self._mutex:
@@ -308,6 +319,11 @@ class Listener:
         """Let go of the present connection; channels that are still wanted find their home anew."""
         self._left = True
         self.ring()
+
+    def event(self) -> Event | None:
+        """For one who waits for a hint, and may read what comes itself meanwhile."""
+        ear = self._ear
+        return None if ear is None else ear.event(self._hints.hint)
 
     async def run(self) -> None:
         """Until nobody needs it any more."""

@@ -40,12 +40,12 @@ class BlockingPort:
     def lifelines(self) -> tuple[int, ...]:
         return self._file.lifelines
 
-    async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
+    async def transact(self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False) -> T:
         async def attempt() -> T:
-            return self._file.attempt(step)
+            return self._file.attempt(step, durable=durable)
 
         try:
-            return self._file.attempt(step)  # nearly always
+            return self._file.attempt(step, durable=durable)  # nearly always
         except Busy:
             return await patiently(attempt, self._file, self._runtime, deadline)
 

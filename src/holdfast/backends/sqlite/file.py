@@ -23,15 +23,25 @@ from typing import Any, TypeVar
 
 from holdfast.backends.sqlite import place, sessions
 from holdfast.backends.sqlite.port import Transaction, Value
+from holdfast.backends.sqlite.protocol import REMOVE_SESSION
 from holdfast.core.ports import Runtime
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+_TABLES = ("marks", "marks_until", "tickets")
+# What was there before, and how it becomes what schema.sql says; that makes what is missing altogether.
+_OLD_VERSION, _OLD_TABLES = 3, ("tickets",)
+_UPGRADE = (
+    "ALTER TABLE tickets ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE tickets ADD COLUMN delay REAL NOT NULL DEFAULT 0",
+)
 _OWN_ROW = "SELECT nonce, session FROM tickets WHERE name = ''"
-NEW_FILE = "INSERT INTO tickets VALUES ('', 0, ?, ?, 0, 0, NULL, 9e15, 0.0, '', '')"  # its own row never expires
+NEW_FILE = (
+    "INSERT INTO tickets VALUES ('', 0, ?, ?, 0, 0, NULL, 9e15, 0.0, '', '', '', 0.0)"  # its own row never expires
+)
 _REPLACED_MAX = 100  # times that the file may be replaced under one attempt
 _FORK_WAIT_MAX = 1.0  # seconds that a fork waits for our transactions, which take microseconds
 _RETRY_MIN, _RETRY_MAX = 0.00005, 0.005  # seconds between two tries for the write lock; transactions are far shorter
@@ -86,6 +96,7 @@ class LockFile:
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._store: Hashable = None
+        self._is_durable = False  # how the connection commits
         self._standing = place.Standing(path)
         self._closed = False
         self._forking: int | None = None  # the thread that forks, while it keeps our turn
@@ -102,14 +113,16 @@ class LockFile:
         session = self.session
         return () if session is None else (session.fd,)
 
-    def attempt(self, step: Callable[[Transaction], T]) -> T:
+    def attempt(self, step: Callable[[Transaction], T], *, durable: bool = False) -> T:
         """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was replaced meanwhile.
+
+        A `durable` one waits until the disk has it.
 
         Raises:
             Busy: another process is in the way; nothing was done.
         """
         with self._turn:
-            result, transaction = self._on_the_right_file(step)
+            result, transaction = self._on_the_right_file(step, durable=durable)
         if transaction.afterwards:
             self._do_afterwards(transaction)
         return result
@@ -186,7 +199,7 @@ class LockFile:
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_the_right_file(self, step: Callable[[Transaction], T]) -> tuple[T, _Transaction]:
+    def _on_the_right_file(self, step: Callable[[Transaction], T], *, durable: bool) -> tuple[T, _Transaction]:
         """What counts is done in the file that stands at the path when it is done, not in one removed before."""
         for _ in range(_REPLACED_MAX):
             cursor = self._cursor or self._open()
@@ -195,7 +208,7 @@ class LockFile:
                 raise self._unavailable("the client is closed")
             transaction = _Transaction(cursor, self._folder, session.name, self._store)
             try:
-                result = self._run(transaction, step)
+                result = self._run(transaction, step, durable=durable)
             except BackendError:
                 if self.intact(self._store):
                     raise
@@ -214,8 +227,11 @@ class LockFile:
             else:
                 sessions.ring(self._folder, session, nonce)
 
-    def _run(self, transaction: _Transaction, step: Callable[[Transaction], T]) -> T:
+    def _run(self, transaction: _Transaction, step: Callable[[Transaction], T], *, durable: bool) -> T:
         try:
+            if durable is not self._is_durable:
+                transaction.row(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._is_durable = durable
             return transaction.run(step)
         except sqlite3.Error as error:
             self._roll_back(transaction)
@@ -264,7 +280,7 @@ class LockFile:
             if isinstance(error, OSError):
                 raise self._unavailable(str(error)) from error
             raise
-        self._connection, self._store = connection, store
+        self._connection, self._store, self._is_durable = connection, store, False
         self._cursor = connection.cursor()
         return self._cursor
 
@@ -284,8 +300,8 @@ class LockFile:
     def _prepare(self, connection: sqlite3.Connection) -> Hashable:
         """Make it ours, and say which one it is: that must not have changed since the connection was opened."""
         before = place.identity(self._path)
-        is_new = self._check_owner(connection)  # before anything is changed in it
-        if is_new:
+        version = self._version(connection)  # before anything is changed in it
+        if version == 0:
             connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
@@ -293,12 +309,12 @@ class LockFile:
                 f"the file system does not allow SQLite's WAL mode (got {mode!r}): choose another path"
             )
         # A power cut ends every holder, so a commit that it undoes is missed by nobody; the fence has its time floor.
+        # What has to outlive it (marks) is committed as `durable`.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if self._check_owner(connection):
-                self._create(connection)
+            self._bring_up_to_date(connection)
             dead = self._move_in(connection)
             file_id, _ = self._own_row(connection)
             connection.execute("COMMIT")
@@ -313,27 +329,44 @@ class LockFile:
             raise Busy  # replaced while we opened it: from the beginning
         return (files, file_id)
 
-    def _check_owner(self, connection: sqlite3.Connection) -> bool:
-        """Whether the file is empty, to be made ours. Raises if it is somebody else's, or another version's."""
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """Of its tables; 0 if the file is empty, to be made ours. Raises if it is somebody else's, or a newer one's."""
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema ORDER BY name")]
+        names = tuple(row[0] for row in connection.execute("SELECT name FROM sqlite_schema ORDER BY name"))
         if version == 0 and not names:
-            return True
+            return 0
         if "tickets" not in names:
             raise self._unavailable("this is somebody else's SQLite file: give holdfast a file of its own")
-        if version != SCHEMA_VERSION or names != ["tickets"]:
+        if (version, names) not in {(SCHEMA_VERSION, _TABLES), (_OLD_VERSION, _OLD_TABLES)}:
             raise self._unavailable(
                 f"the file has schema version {version}, this holdfast speaks {SCHEMA_VERSION}: "
                 "use one version of holdfast for one file"
             )
-        return False
+        return int(version)
 
-    def _create(self, connection: sqlite3.Connection) -> None:
+    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+        """Make what is missing in it; all of it, if it is new."""
+        version = self._version(connection)
+        if version == SCHEMA_VERSION:
+            return
+        if version == _OLD_VERSION:
+            self._nobody_uses_the_old_one()
+            for statement in _UPGRADE:
+                connection.execute(statement)
         script = resources.files(__package__).joinpath("schema.sql").read_text()
         for statement in script.split(";\n"):
             connection.execute(statement)
-        connection.execute(NEW_FILE, (system.nonce(), place.boot_id()))
+        if version == 0:
+            connection.execute(NEW_FILE, (system.nonce(), place.boot_id()))
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _nobody_uses_the_old_one(self) -> None:
+        """Who still speaks it would let others in during a lock's delay, and could not add tickets any more."""
+        if os.path.isdir(self._folder) and len(sessions.dead_in(self._folder)) < len(os.listdir(self._folder)):
+            raise self._unavailable(
+                f"programs with an older holdfast use the file (schema version {_OLD_VERSION}): end them first, then "
+                "it is brought up to date; or give this one a file of its own"
+            )
 
     def _move_in(self, connection: sqlite3.Connection) -> list[str]:
         """Sweep out what is over, then put our session beside the file. Returns the dead, to be buried after COMMIT."""
@@ -347,10 +380,10 @@ class LockFile:
                     "(other containers?): give each side a file of its own, or use a store that is made for a network"
                 )
             connection.execute("DELETE FROM tickets WHERE name <> ''")
+            connection.execute("UPDATE marks SET expires = 0.0")
             connection.execute("UPDATE tickets SET session = ? WHERE name = ''", (boot,))
         connection.execute("DELETE FROM tickets WHERE expires <= ?", (system.now(),))
-        for name in dead:
-            connection.execute("DELETE FROM tickets WHERE session = ?", (name,))
+        connection.executemany(REMOVE_SESSION, [(name,) for name in dead])
         if self.session is None or not (self.session.is_open() and self.session.is_in_place()):
             self.session = sessions.Session(self._folder, system.nonce())
         return dead

@@ -44,8 +44,11 @@ class SqlitePort(Protocol):
     def lifelines(self) -> tuple[int, ...]:
         """Our session's FIFO, if it is open."""
 
-    async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
-        """Run `step` in a transaction; it may be run again if the file was replaced, so it must be idempotent."""
+    async def transact(self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False) -> T:
+        """Run `step` in a transaction; it may be run again if the file was replaced, so it must be idempotent.
+
+        What a `durable` one has committed outlives a power cut; others may lose their last moments to it.
+        """
 
     def intact(self, store: Hashable) -> bool:
         """The file that stands at the path is still that one."""

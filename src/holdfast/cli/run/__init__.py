@@ -23,11 +23,15 @@ If the lease cannot be renewed, the command's process group gets SIGTERM
 --grace seconds before the lease ends, and SIGKILL when it ends. If it was
 broken, or its store taken away, SIGKILL comes at once. If `holdfast run`
 itself is killed or stopped, the same is done by a guard process.
+
+With --revocable, `holdfast revoke NAME` ends the command as well: it gets
+SIGTERM, and SIGKILL if it has not ended after --grace seconds.
 """
 
 _EPILOG = f"""\
 exit status:
   the command's own; 128 + n if signal n ended it
+  {statuses.REVOKED}  somebody asked for the lock (--revocable); the command was ended
   {statuses.LOST}  the lock was lost while the command ran; it was ended
   {statuses.BUSY}  the lock was busy until the time was up (--busy-status changes this)
   {statuses.UNAVAILABLE}  the store could not be asked
@@ -75,6 +79,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="seconds from SIGTERM to SIGKILL when the lease cannot be renewed (default: a third of the ttl)",
     )
     parser.add_argument(
+        "--revocable", action="store_true", help="end the command when `holdfast revoke` asks for the lock"
+    )
+    parser.add_argument(
         "--max-hold", type=options.seconds(), metavar="S", help="end the command after this long in any case"
     )
     parser.add_argument(
@@ -118,6 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
             shared=arguments.shared,
             meta=dict(arguments.meta),
             busy_status=arguments.busy_status,
+            revocable=arguments.revocable,
             verbose=arguments.verbose,
         ),
         lambda: options.open_client(arguments),

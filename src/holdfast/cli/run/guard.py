@@ -132,6 +132,7 @@ class _Guard:
         self._deadline = float("inf")
         self._grace = 0.0
         self._is_ending = False  # SIGTERM was sent, and that is not taken back
+        self._is_unwanted = False  # somebody asks for the lock, perhaps before the command has begun
         self._group: int | None = None
         self._status: int | None = None  # the command's, once it has ended
         self._told_leftovers = False
@@ -188,14 +189,18 @@ class _Guard:
         match order["do"]:
             case "start":
                 self._deadline, self._grace = order["deadline"], order["grace"]
-                if system.now() >= self._deadline - self._grace:
+                if self._is_unwanted or system.now() >= self._deadline - self._grace:
                     self._say("late")
                 else:
                     self._start(order["environment"], lifelines, takes_terminal=order["takes_terminal"])
-            case "extend" if not self._is_ending:
+            case "extend" if not (self._is_ending or self._is_unwanted):
                 self._deadline = max(self._deadline, order["deadline"])
             case "signal" if self._group is not None:
                 self._signal(order["number"])
+            case "end":  # as at the end of the lease, which goes on until the command is gone
+                self._is_unwanted = True
+                if not self._is_ending:
+                    self._deadline = min(self._deadline, system.now() + self._grace)
             case "lost" if system.now() < self._deadline - self._grace:
                 self._deadline = float("-inf")  # not run out but taken: somebody else may be in already
         return True

@@ -42,6 +42,7 @@ class Plan(NamedTuple):
     shared: bool
     meta: Mapping[str, str]
     busy_status: int
+    revocable: bool
     verbose: bool
 
 
@@ -67,6 +68,7 @@ class _Run:
         self._guard = guard
         self._signals = signals
         self._lease: Lease | None = None
+        self._is_revoked = False
         self._lent_terminal = False
         self._deadline = 0.0
 
@@ -88,6 +90,8 @@ class _Run:
         except BackendError as error:
             _say(str(error))
             return statuses.UNAVAILABLE
+        if self._is_revoked:
+            return statuses.REVOKED
         self._die_as_it_did(status)
         return status if status >= 0 else 128 - status
 
@@ -98,6 +102,7 @@ class _Run:
             "timeout": plan.timeout,
             "stop_margin": plan.grace,
             "max_hold": plan.max_hold,
+            "revocable": plan.revocable,
             "meta": {"command": os.path.basename(plan.command[0]), **plan.meta},
         }
         if plan.semaphore is not None:
@@ -114,6 +119,8 @@ class _Run:
         self._lent_terminal = may_lend_terminal()
         self._deadline = _deadline_of(lease)
         self._lease = lease
+        if lease.revoke_requested:  # told before there was anybody to tell
+            self._end_on_request()
         self._guard.start(
             {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCE": str(lease.fence)},
             deadline=self._deadline,
@@ -183,6 +190,14 @@ class _Run:
             self._guard.tell("extend", deadline=self._deadline)
         elif event.kind == "lost":
             self._guard.tell("lost")
+        elif event.kind == "revoke requested":
+            self._end_on_request()
+
+    def _end_on_request(self) -> None:
+        if not self._is_revoked:
+            self._is_revoked = True
+            _say(f"somebody asks for lock {self._plan.name!r}: the command is ended")
+            self._guard.tell("end")
 
     def _without_guard(self) -> int:
         """Somebody killed it. The kernel has killed the command then; the rest is for us."""

@@ -12,7 +12,7 @@ from holdfast.backends.postgresql.protocol import PostgresqlBackend, us
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
-from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
+from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket, items
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Gate, PostgresqlPort, Row, Value
@@ -185,6 +185,55 @@ class SequenceServer(PostgresqlServer):
             self.tables.sequence = max(0, self.tables.sequence - 4)
 
 
+# ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class AnybodyIsKin(Tables):
+    def kin(self, lock: Lock, owner: str, now: int) -> int | None:
+        known = {ticket.owner for ticket in self.tickets if ticket.name == lock.name and ticket.owner}
+        fences = (super(AnybodyIsKin, self).kin(lock, one, now) for one in sorted(known))
+        return next((fence for fence in fences if fence is not None), None)
+
+
+class KinDrawsAgain(Tables):
+    """As it once was: a request that is late draws a new fence for a ticket that is in, and has told its own."""
+
+    def enter_owner(self, *values: Any) -> Row:
+        name, nonce = values[:2]
+        mine = self._ticket(name, nonce)
+        if mine is not None and mine.fence is not None:
+            mine.owner = None
+        return super().enter_owner(*values)
+
+
+class KinStandsBehind(Tables):
+    def first_place(self, name: str, drawn: int) -> int:
+        return drawn
+
+
+# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ReadsItsMark(_Port):
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        if statement is protocol._MARK:
+            name, number, *_ = values
+            for _, mark in await self._port.ask(protocol._MARKS, (protocol._array([str(name)]),), deadline=deadline):
+                if int(mark or 0) >= int(number or 0):
+                    return []
+        return await self._port.ask(statement, values, deadline=deadline)
+
+
+class MarkWritten(Tables):
+    def is_lower(self, mark: Mark, number: int, nonce: str) -> bool:
+        return True
+
+
+class MarkOfNobody(Tables):
+    def is_lower(self, mark: Mark, number: int, nonce: str) -> bool:
+        return mark.number < number
+
+
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -234,6 +283,8 @@ class LeaseOfASession(PostgresqlServer):
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
         if statement in (protocol._TAKE, protocol._ENTER):
             self._sessions[str(values[1])] = port.link.process
+        if statement is protocol._ENTER_ALL:
+            self._sessions |= dict.fromkeys(items(str(values[1])), port.link.process)
         return super().run(port, statement, values)
 
     def drop(self, process: Process) -> bool:
@@ -345,6 +396,41 @@ POSTGRESQL = [
         backend="postgresql",
         server=LeaseOfASession,
         kinds=frozenset({"drop"}),
+    ),
+    Mutant(
+        name="anybody-is-kin",
+        mistake="a ticket that names an owner is let in with whichever owner is in",
+        backend="postgresql",
+        server=_server(AnybodyIsKin),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="kin-draws-again",
+        mistake="a ticket that is in and asks again gets a new fence, although others of its owner have the old one",
+        backend="postgresql",
+        server=_server(KinDrawsAgain),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="kin-stands-behind",
+        mistake="a ticket that its owner let in past those who wait has its place behind them: they do not see it",
+        backend="postgresql",
+        server=_server(KinStandsBehind),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="mark-in-two-steps",
+        mistake="a mark is read in one step, and written in another",
+        backend="postgresql",
+        server=_server(MarkWritten, backend=_asking(_ReadsItsMark)),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="mark-of-nobody",
+        mistake="nobody remembers who raised a mark: who did, and got no answer, is told that it did not",
+        backend="postgresql",
+        server=_server(MarkOfNobody),
+        by_seeds=False,
     ),
     Mutant(
         name="gate-before-lease",

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.sqlite.file import NEW_FILE
-from holdfast.backends.sqlite.protocol import GUARANTEES, SqliteBackend
+from holdfast.backends.sqlite.protocol import GUARANTEES, REMOVE_SESSION, SqliteBackend
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ALL = """SELECT nonce, name, number, fence, "limit", exclusive, expires, session FROM tickets WHERE name <> ''
+_ALL = """SELECT nonce, name, number, fence, "limit", exclusive, expires, session, delay FROM tickets WHERE name <> ''
           ORDER BY name, number"""
 
 
@@ -86,25 +86,26 @@ class SqliteServer(Server):
     def _sweep(self) -> None:
         """What every process does with a file that it opens: what is over goes."""
         self.file.execute("DELETE FROM tickets WHERE expires <= ?", (self.world.now,))
-        self.file.executemany("DELETE FROM tickets WHERE session = ?", [(session,) for session in sorted(self.dead)])
+        self.file.executemany(REMOVE_SESSION, [(session,) for session in sorted(self.dead)])
         self.recorder.look(self.tickets())
 
     def tickets(self) -> dict[str, Entry]:
         return {
             nonce: Entry(name, number, fence, limit, bool(exclusive))
-            for nonce, name, number, fence, limit, exclusive, _, _ in self.file.execute(_ALL)
+            for nonce, name, number, fence, limit, exclusive, _, _, _ in self.file.execute(_ALL)
         }
 
     def live(self) -> dict[str, Entry]:
         return {
             nonce: Entry(name, number, fence, limit, bool(exclusive))
-            for nonce, name, number, fence, limit, exclusive, expires, session in self.file.execute(_ALL)
-            if expires > self.world.now and session not in self.dead
+            for nonce, name, number, fence, limit, exclusive, expires, session, delay in self.file.execute(_ALL)
+            if expires > self.world.now and (session not in self.dead or (fence is not None and delay > 0))
         }
 
     def state(self) -> object:
         tickets = self.file.execute("SELECT * FROM tickets").fetchall()
-        return tickets, self.store, sorted(self.dead), [port.moved_into for port in self.ports.values()]
+        marks = self.file.execute("SELECT * FROM marks").fetchall()
+        return tickets, marks, self.store, sorted(self.dead), [port.moved_into for port in self.ports.values()]
 
     def break_lock(self, name: str, fence: int) -> None:
         self.file.execute("DELETE FROM tickets WHERE name = ? AND fence = ?", (name, fence))
@@ -155,7 +156,7 @@ class _Port:
     def lifelines(self) -> tuple[int, ...]:
         return ()
 
-    async def transact(self, step: Callable[[Transaction], T], *, deadline: float) -> T:
+    async def transact(self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False) -> T:
         return await self._link.request(lambda: self._server.transact(self, step), deadline)
 
     def intact(self, store: Hashable) -> bool:

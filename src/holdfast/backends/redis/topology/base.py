@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import Call, Channel, Reply, Word
     from holdfast.backends.redis.standing import Standing
     from holdfast.backends.redis.wire import Lines
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Event, Runtime
 
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.1  # seconds before the same server is asked again
 PATIENCE = 1.0  # seconds for which a Cluster that is down is asked again: it may only look so for a moment
@@ -149,8 +149,8 @@ class Topology(ABC):
     def hearing(self, channel: Channel) -> int:
         return self.hints.hearing(channel)
 
-    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> None:
-        await self.hints.attend(channel, nonce, deadline)
+    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> Event | None:
+        return await self.hints.attend(channel, nonce, deadline)
 
     def dismiss(self, channel: Channel, nonce: str) -> None:
         self.hints.dismiss(channel, nonce)

@@ -14,7 +14,7 @@ from holdfast.backends.postgresql.protocol import GUARANTEES, PostgresqlBackend,
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.postgresql.port import SimPort
-from holdfast.sim.servers.postgresql.tables import Lock, Tables, Ticket
+from holdfast.sim.servers.postgresql.tables import Snapshot, Tables, Ticket
 from holdfast.sim.servers.subscriptions import PushServer
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PostgresqlServer(PushServer):
         super().__init__(world, recorder)
         self.tables = self.tables_type(self._clock, self.publish)
         self._places: dict[str, int] = {}  # by nonce
-        self._copy: tuple[dict[str, Lock], list[Ticket]] | None = None
+        self._copy: Snapshot | None = None
 
     def prepare(self, faults: Faults, ttl: float) -> None:
         # A lock that was removed relies on the clock for its next fence: no world sets it back by an hour.
@@ -85,7 +85,7 @@ class PostgresqlServer(PushServer):
     def _reap(self) -> None:
         self.world.at(self.world.now + REAPED_EVERY, self._reap)
         if not self.is_stalled:
-            self.execute(lambda: self.tables.reap(self._clock()))
+            self.execute(lambda: (self.tables.reap(self._clock()), self.tables.reap_marks(self._clock())))
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,7 +121,7 @@ class PostgresqlServer(PushServer):
 
     def lose_data(self) -> None:
         """The tables are dropped, and made anew by whoever asks next."""
-        self.tables.restore(({}, []))
+        self.tables.restore(({}, [], {}))
         self.restart()
         self.recorder.look(self.tickets())
 

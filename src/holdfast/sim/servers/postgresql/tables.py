@@ -1,4 +1,4 @@
-"""The two tables and every step on them, to be read beside schema.sql and the statements in protocol.py.
+"""The tables and every step on them, to be read beside schema.sql and the statements in protocol.py.
 
 A step is done all at once here: on the server, whoever takes a step on a lock has locked the lock's row first. So what
 depends on how PostgreSQL locks rows, such as looking at the clock again once a lock was got, is not in it.
@@ -59,6 +59,20 @@ class Ticket:
     agent: str | None
     info: str | None
     channel: str
+    owner: str | None = None
+
+
+@dataclass(slots=True)
+class Mark:
+    """A row of holdfast_marks."""
+
+    name: str
+    number: int
+    nonce: str
+    expires: int
+
+
+Snapshot = tuple[dict[str, Lock], list[Ticket], dict[str, Mark]]
 
 
 class Tables:
@@ -69,6 +83,7 @@ class Tables:
         self.notify = notify
         self.locks: dict[str, Lock] = {}
         self.tickets: list[Ticket] = []
+        self.marks: dict[str, Mark] = {}
         self.fence_idle = us(FENCE_IDLE)
 
     def run(self, statement: Statement, values: Sequence[Value]) -> list[Row]:
@@ -76,17 +91,30 @@ class Tables:
         step: Callable[..., list[Row]] = getattr(self, statement.name.removeprefix("holdfast_") + "_rows")
         return step(*values)
 
-    def snapshot(self) -> tuple[dict[str, Lock], list[Ticket]]:
-        return {name: replace(lock) for name, lock in self.locks.items()}, [replace(one) for one in self.tickets]
+    def snapshot(self) -> Snapshot:
+        return (
+            {name: replace(lock) for name, lock in self.locks.items()},
+            [replace(one) for one in self.tickets],
+            {name: replace(mark) for name, mark in self.marks.items()},
+        )
 
-    def restore(self, snapshot: tuple[dict[str, Lock], list[Ticket]]) -> None:
-        locks, tickets = snapshot
+    def restore(self, snapshot: Snapshot) -> None:
+        locks, tickets, marks = snapshot
         self.locks = {name: replace(lock) for name, lock in locks.items()}
         self.tickets = [replace(ticket) for ticket in tickets]
+        self.marks = {name: replace(mark) for name, mark in marks.items()}
 
     # ── the plain statements of protocol.py ──────────────────────────────────────────────────────────────────────
 
     def take_rows(self, name: str, nonce: str, ttl: int, agent: str, info: str) -> list[Row]:
+        taken = self.take(name, nonce, ttl, (agent, info))
+        if taken is None:
+            return []
+        fence, reaps_at = taken
+        return [(_text(fence), _text(None if reaps_at is None else self.reap(reaps_at)))]
+
+    def take(self, name: str, nonce: str, ttl: int, who: tuple[str, str]) -> tuple[int | None, int | None] | None:
+        """The fence, and the time if this is the occasion to remove old locks; None if it is not free."""
         now = self.clock()
         lock = self.locks.get(name)
         is_new = lock is None
@@ -95,10 +123,9 @@ class Tables:
         elif self.is_free(lock):
             lock.method, lock.drawn = "queue", self.draw(lock, now)
         else:
-            return []
-        self.hold(lock, nonce, now, ttl, (agent, info))
-        reaped = self.reap(lock.drawn) if is_new and lock.drawn & 255 == 0 else None
-        return [(_text(lock.fence), _text(reaped))]
+            return None
+        self.hold(lock, nonce, now, ttl, who)
+        return lock.fence, lock.drawn if is_new and lock.drawn & 255 == 0 else None
 
     def is_free(self, lock: Lock) -> bool:
         """Nobody holds it, nobody waits, and nobody is remembered to have left."""
@@ -118,18 +145,57 @@ class Tables:
     def enter_rows(self, *values: Any) -> list[Row]:
         return [self.enter(*values)]
 
+    def enter_owner_rows(self, *values: Any) -> list[Row]:
+        return [self.enter_owner(*values)]
+
+    def enter_all_rows(self, *values: str) -> list[Row]:
+        *arrays, channel = values
+        rows: list[Row] = []
+        reaps_at = None
+        for name, nonce, ttl, agent, info, owner in zip(*map(items, arrays), strict=True):
+            if owner:
+                rows.append(self.enter_owner(name, nonce, int(ttl), False, agent, info, channel, owner))  # noqa: FBT003
+            elif (taken := self.take(name, nonce, int(ttl), (agent, info))) is not None:
+                rows.append(_entered("in", fence=taken[0]))
+                reaps_at = taken[1] or reaps_at
+            else:
+                rows.append(self.enter(name, nonce, int(ttl), True, 1, False, agent, info, channel))  # noqa: FBT003
+            if rows[-1][0] != "in":
+                break
+        if reaps_at is not None:
+            self.reap(reaps_at)
+        return rows
+
+    def mark_rows(self, name: str, number: int, nonce: str, keep: int) -> list[Row]:
+        now = self.clock()
+        mark = self.marks.get(name)
+        if mark is None:
+            self.marks[name] = Mark(name, number, nonce, now + keep)
+            return [(_text(self.reap_marks(now) if now & 255 == 0 else None),)]
+        if not self.is_lower(mark, number, nonce):
+            return []
+        mark.number, mark.nonce, mark.expires = number, nonce, max(mark.expires, now + keep)
+        return [(None,)]
+
+    def is_lower(self, mark: Mark, number: int, nonce: str) -> bool:
+        """Or this very call's, which came before."""
+        return mark.number < number or (mark.number, mark.nonce) == (number, nonce)
+
+    def marks_rows(self, names: str) -> list[Row]:
+        return [(name, _text(self.marks[name].number)) for name in sorted({*items(names)}) if name in self.marks]
+
     def leave_rows(self, name: str, nonce: str, unheard: bool) -> list[Row]:  # noqa: FBT001  (as the statement has it)
         return [(_text(self.leave(name, nonce, unheard=unheard)),)]
 
     def leave_all_rows(self, names: str, nonces: str, unheard: str) -> list[Row]:
-        every = zip(_items(names), _items(nonces), _items(unheard), strict=True)
+        every = zip(items(names), items(nonces), items(unheard), strict=True)
         return [(nonce, _text(self.leave(name, nonce, unheard=is_unheard == "t"))) for name, nonce, is_unheard in every]
 
     def renew_rows(self, name: str, nonce: str, ttl: int) -> list[Row]:
         return [(_text(self.renew(name, nonce, ttl)),)]
 
     def renew_all_rows(self, names: str, nonces: str, ttls: str) -> list[Row]:
-        every = zip(_items(names), _items(nonces), _items(ttls), strict=True)
+        every = zip(items(names), items(nonces), items(ttls), strict=True)
         return [(nonce, _text(self.renew(name, nonce, int(ttl)))) for name, nonce, ttl in every]
 
     def break_rows(self, name: str, fence: int) -> list[Row]:
@@ -272,6 +338,59 @@ class Tables:
         waiting = [one for one in self._queue(name) if one.fence is None and (number is None or one.number < number)]
         return _entered("wait", ahead=min(len(waiting), _LOOKS), remaining=remaining, other=other)
 
+    def enter_owner(  # noqa: PLR0917  (what the function takes, in its order)
+        self,
+        name: str,
+        nonce: str,
+        ttl: int,
+        queue: bool,  # noqa: FBT001  (as the statement has it)
+        agent: str,
+        info: str,
+        channel: str,
+        owner: str,
+    ) -> Row:
+        now = self.clock()
+        lock = self.locks.get(name)
+        if lock is None:
+            lock = self.locks[name] = Lock(name, "queue", now, queued=False)
+        fence = self.kin(lock, owner, now)
+        mine = self._ticket(name, nonce)
+        if fence is not None:
+            if _is_after(lock.departed_until, now) and nonce in (lock.departed or ()) and mine is None:
+                return _entered("gone")
+            drawn = self.draw(lock, now)
+        else:
+            row = self.enter(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
+            mine = self._ticket(name, nonce)
+            if row[0] == "wait" and queue and mine is not None:
+                mine.owner = owner
+            if row[0] != "in":
+                return row
+            fence = drawn = int(row[1] or 0)
+        lock.nonce, lock.queued, lock.drawn = None, True, drawn
+        first = self.first_place(name, drawn)
+        if mine is None:
+            place = (name, first, nonce, fence, True, 1)
+            self._insert(Ticket(*place, now + ttl, now, agent, info, channel, owner))
+        else:
+            mine.number = first if mine.fence is None else mine.number
+            mine.fence, mine.expires, mine.since = fence, now + ttl, now
+        for ticket in self._queue(name):
+            if ticket.owner == owner and ticket.fence is None and ticket.expires > now:
+                self.notify(ticket.channel, ticket.nonce)
+        return _entered("in", fence=fence)
+
+    def kin(self, lock: Lock, owner: str, now: int) -> int | None:
+        """The fence of a ticket of this owner that is in."""
+        for ticket in self._queue(lock.name) if lock.queued else ():
+            if ticket.owner == owner and ticket.fence is not None and ticket.expires > now:
+                return ticket.fence
+        return None
+
+    def first_place(self, name: str, drawn: int) -> int:
+        """Before all others."""
+        return min([drawn, *(ticket.number - 1 for ticket in self._queue(name))])
+
     def leave(self, name: str, nonce: str, *, unheard: bool) -> bool:
         now = self.clock()
         if unheard:
@@ -372,6 +491,12 @@ class Tables:
             del self.locks[name]
         return len(old)
 
+    def reap_marks(self, now: int) -> int:
+        old = [mark.name for mark in self.marks.values() if mark.expires <= now][:REAPED_MAX]
+        for name in old:
+            del self.marks[name]
+        return len(old)
+
     # ── what several of them do ──────────────────────────────────────────────────────────────────────────────────
 
     def draw(self, lock: Lock | None, now: int) -> int:
@@ -433,6 +558,6 @@ def _text(value: str | int | None) -> str | None:
     return str(value)
 
 
-def _items(array: str) -> list[str]:
+def items(array: str) -> list[str]:
     """What an array that protocol.py has written says."""
     return [re.sub(r"\\(.)", r"\1", item, flags=re.DOTALL) for item in _ITEM.findall(array)]

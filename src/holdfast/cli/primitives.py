@@ -1,0 +1,59 @@
+"""Which primitives the backends have: a grid with a mark where one is there, and the number of a reason where not."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.cli.tables import GAP, Column, draw
+from holdfast.primitives import Lacks, Primitive
+
+if TYPE_CHECKING:
+    from holdfast.cli.terminal import Terminal
+
+_YES = "yes"
+
+
+def as_dict(lacks: Lacks) -> dict[str, bool | str]:
+    """For JSON: True, or why not."""
+    return {primitive.value: lacks.get(primitive, True) for primitive in Primitive}
+
+
+def grid(rows: Sequence[tuple[str, Lacks | None]], terminal: Terminal) -> list[str]:
+    """A line for each row, one without marks where it is None; as many grids below each other as the columns need."""
+    numbers: dict[str, int] = {}  # of reasons, in the order in which they are met
+    for _, lacks in rows:
+        for primitive in Primitive:
+            if lacks and primitive in lacks:
+                numbers.setdefault(lacks[primitive], len(numbers) + 1)
+
+    def cell(lacks: Lacks | None, primitive: Primitive) -> str:
+        if lacks is None:
+            return ""
+        return str(numbers[lacks[primitive]]) if primitive in lacks else _YES
+
+    lines: list[str] = []
+    for part in _parts(terminal.columns - max(len(name) for name, _ in rows)):
+        columns = [Column("backend"), *(Column(primitive.value) for primitive in part)]
+        cells = [[name, *(cell(lacks, primitive) for primitive in part)] for name, lacks in rows]
+        lines += [*draw(columns, cells, terminal), ""]
+    return [*lines[:-1], *(line for reason, number in numbers.items() for line in _note(number, reason, terminal))]
+
+
+def _parts(room: int) -> list[list[Primitive]]:
+    """The primitives, as many together as fit."""
+    parts: list[list[Primitive]] = [[]]
+    left = room
+    for primitive in Primitive:
+        wanted = GAP + len(primitive.value)
+        if wanted > left and parts[-1]:
+            parts.append([])
+            left = room
+        parts[-1].append(primitive)
+        left -= wanted
+    return parts
+
+
+def _note(number: int, reason: str, terminal: Terminal) -> Sequence[str]:
+    return textwrap.wrap(f"{number}: {reason}", terminal.columns, subsequent_indent=" " * (len(str(number)) + 2))

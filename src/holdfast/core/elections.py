@@ -1,0 +1,201 @@
+"""Who leads, asked again and again: what both shells' elections share.
+
+An election is the exclusive lock of its name. Its holder leads; the fence of the lease is the *term*. So there is
+nothing here about being elected, and nothing that a store need know: only how others learn who leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.core.engine import OUTAGE_PAUSE_MAX, OUTAGE_PAUSE_MIN
+from holdfast.core.events import logger
+from holdfast.errors import BackendError, ConfigurationError, HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.core.engine import Engine
+    from holdfast.core.tickets import LockInfo
+
+EVERY = 1.0  # seconds between two looks of an observer
+
+
+class Leader(NamedTuple):
+    """Who leads, as the server knows it."""
+
+    term: int  # the fence of its lease, greater than that of every leader before it; 0: a program that gives no fences
+    host: str
+    pid: int
+    agent: str  # its thread or task
+    program: str
+    since: float  # Unix time; 0 if nobody knows
+    meta: Mapping[str, Any]  # what its election was given
+
+    def __str__(self) -> str:
+        """Who it is, in the form that errors use: host/pid."""
+        return f"{self.host}/{self.pid}" if self.term else "another program"
+
+
+def leader_of(info: LockInfo) -> Leader | None:
+    """Its exclusive holder. Readers and permits of a lock that is called the same do not lead."""
+    for holder in info.holders:
+        if holder.exclusive and holder.fence is not None:
+            return Leader(
+                term=holder.fence,
+                host=holder.host,
+                pid=holder.pid,
+                agent=holder.agent,
+                program=holder.program,
+                since=holder.since,
+                meta=holder.meta,
+            )
+    return None
+
+
+class Patience:
+    """For whoever goes on while the store cannot be asked: says so once, and how long to pause."""
+
+    def __init__(self, name: str, *, from_the_start: bool = False) -> None:
+        self._name = name
+        self._answered = from_the_start
+        self._outage = False
+        self._pause = OUTAGE_PAUSE_MIN
+
+    def answered(self) -> None:
+        if self._outage:
+            logger().info("the store of election %r answers again", self._name)
+        self._answered, self._outage, self._pause = True, False, OUTAGE_PAUSE_MIN
+
+    def bear(self, error: BackendError) -> float:
+        """How many seconds to wait before the next try.
+
+        Raises:
+            BackendError: the store has never answered: down is down.
+        """
+        if not self._answered:
+            raise error
+        if not self._outage:
+            logger().warning("election %r: the store cannot be asked, trying again: %s", self._name, error)
+        self._outage = True
+        pause, self._pause = self._pause, min(2 * self._pause, OUTAGE_PAUSE_MAX)
+        return pause
+
+
+class Observation:
+    """One observer of one election: what it has seen, and when it looks again."""
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine[Any] | None],
+        name: str,
+        every: float,
+        timeout: float | None,
+        *,
+        is_patient: bool = False,
+    ) -> None:
+        """`engine` gives None once the client is closed; a patient one bears with a store that is down at first."""
+        self.leader: Leader | None = None
+        self._engine = engine
+        self._name = name
+        self._every = every
+        self._timeout = timeout
+        self._end = float("inf")  # on the runtime's clock; known at the first look
+        self._patience = Patience(name, from_the_start=is_patient)
+        self._newest = 0  # the greatest term that was seen
+        self._has_looked = False
+        self._is_over = False
+
+    def end(self) -> None:
+        """See nothing more."""
+        self._is_over = True
+
+    async def changed(self) -> bool:
+        """Wait for the next change, at first for who leads now: `leader` then. False: the time is up, or all is over.
+
+        Raises:
+            BackendError: the store could not be asked, at first or when the time was up.
+        """
+        while not self._is_over:
+            engine = self._engine()
+            if engine is None:
+                break
+            if self._has_looked and (await self._rests(engine, self._every) or engine.runtime.now() >= self._end):
+                break
+            if await self._sees_news(engine):
+                return not self._is_over
+        return False
+
+    async def _sees_news(self, engine: Engine[Any]) -> bool:
+        """Look, as often as it takes to get an answer."""
+        now = engine.runtime.now
+        if not self._has_looked and self._timeout is not None:
+            self._end = min(self._end, now() + self._timeout)
+        while not self._is_over:
+            try:
+                info = await engine.backend.inspect(self._name, deadline=engine._limit(self._end))
+            except HoldfastError as error:
+                if engine._closed:
+                    break
+                if not isinstance(error, BackendError):
+                    raise
+                pause = self._patience.bear(error)
+                if now() >= self._end:
+                    raise  # "nothing has changed" and "nobody knows" never look alike
+                if await self._rests(engine, pause):
+                    break
+            else:
+                self._patience.answered()
+                return self._is_news(leader_of(info))
+        self.end()
+        return False
+
+    async def _rests(self, engine: Engine[Any], seconds: float) -> bool:
+        """Sleep; whether the client was closed meanwhile."""
+        return await engine.closing.wait(min(engine.runtime.now() + seconds, self._end))
+
+    def _is_news(self, seen: Leader | None) -> bool:
+        first, self._has_looked = not self._has_looked, True
+        if seen is not None and 0 < seen.term < self._newest:
+            return False  # by a server that is behind the others, or has lost its data
+        if not first and _mark(seen) == _mark(self.leader):
+            return False
+        self.leader = seen
+        self._newest = max(self._newest, 0 if seen is None else seen.term)
+        return True
+
+
+def _mark(leader: Leader | None) -> object:
+    """What tells one leader from the next: the term. Of those that have none, what little is known of them."""
+    if leader is None or leader.term:
+        return leader and leader.term
+    return leader._replace(since=0.0)  # which is reckoned anew at each look
+
+
+def check_function(argument: str, function: object, *, is_async: bool) -> None:
+    """Refuse what is no function, and a coroutine function where nobody would await it.
+
+    Raises:
+        ConfigurationError: names the argument and the fix.
+    """
+    import inspect
+
+    if not callable(function):
+        raise ConfigurationError(f"{argument} must be a function, not {function!r}")
+    if not is_async and inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f"{argument} is a coroutine function, which only the election of an AsyncClient awaits"
+        )
+
+
+async def report(observation: Observation, callback: Callable[[Leader | None], object]) -> None:
+    """Call it with each change, one at a time and in order, until the observation is over. Its errors are its own."""
+    try:
+        while await observation.changed():
+            try:
+                outcome: Any = callback(observation.leader)
+                if hasattr(outcome, "__await__"):
+                    await outcome
+            except Exception:
+                logger().exception("an on_change callback of election %r failed", observation._name)
+    except HoldfastError:
+        logger().exception("the observer of election %r cannot go on", observation._name)

@@ -1,0 +1,181 @@
+"""Elections for asyncio: `threads.py` beside it, awaited. The same names and words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Self
+
+from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, _Body
+from holdfast.core import elections, names
+from holdfast.core.elections import EVERY, Leader, Observation, Patience
+from holdfast.core.engine import Engine
+from holdfast.core.handles import UNSET, Unset
+from holdfast.core.holds import Terms
+from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
+
+
+class AsyncElection(AsyncLock):
+    """The lock of that name, whose holder leads: the fence of its lease is the term.
+
+    >>> import asyncio, holdfast
+    >>> async def main():
+    ...     async with holdfast.AsyncClient("memory://") as client:
+    ...         election = client.election("scheduler", meta={"zone": "a"})
+    ...         async with election as lease:
+    ...             leader = await election.leader()
+    ...             assert leader.term == lease.fence
+    ...         return leader.meta, await election.leader()
+    >>> asyncio.run(main())
+    ({'zone': 'a'}, None)
+    """
+
+    def __init__(self, client: AsyncClient, terms: Terms, timeout: float | None) -> None:
+        super().__init__(client, terms, timeout)
+        self._bodies: set[_Body] = set()  # what `stop` cancels: waiting and work of `run`
+
+    async def campaign(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> AsyncLease | None:
+        """Wait to be elected and return the Lease to lead by, or None when `timeout` seconds are over; as `acquire`.
+
+        Raises:
+            WouldDeadlock: this thread or task leads already, and it is not reentrant.
+            BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
+        """
+        names.refuse_unknown("campaign", unknown)
+        return await self.acquire(timeout=timeout)
+
+    async def resign(self) -> None:
+        """Lead no more: give back the lease that this thread or task took last through this object; as `release`.
+
+        Raises:
+            NotHeld: there is none.
+            LockLost, BackendError: see `Lease.release`.
+        """
+        await self.release()
+
+    async def leader(self) -> Leader | None:
+        """Who leads now, says the server; None: nobody. A program that gives no fences has the term 0."""
+        return elections.leader_of(await self._client.inspect(self.name))
+
+    def observe(self, *, every: float = EVERY, timeout: float | None = None) -> AsyncIterator[Leader | None]:
+        """Who leads now, and then each change: the next leader, or None when nobody leads.
+
+        The server is asked every `every` seconds; what begins and ends between two looks is not seen. Terms only grow:
+        what a server that is behind says of an older leader is left out. It ends when `timeout` seconds are over or the
+        client is closed. If the store cannot be asked, that is logged once, and looking goes on.
+
+        Raises:
+            BackendError: the store could not be asked, at the first look or when the time was up.
+        """
+        seconds, limit = names.check_every(every), names.check_timeout(timeout)
+        return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
+
+    def on_change(self, callback: Callable[[Leader | None], object], *, every: float = EVERY) -> Callable[[], None]:
+        """Pass who leads now and then each change to `callback`, in the background; the returned function ends that.
+
+        It is called as `observe` yields, one call at a time. One that fails is logged and called again at the next
+        change. A store that cannot be asked is asked again, from the first look on.
+
+        Raises:
+            ConfigurationError: an argument is refused.
+        """
+        elections.check_function("callback", callback, is_async=True)
+        observation = Observation(self._engine_if_open, self.name, names.check_every(every), None, is_patient=True)
+        self._client._engine.runtime.spawn(lambda: elections.report(observation, callback), "observer")
+        return observation.end
+
+    async def run(self, work: Callable[[AsyncLease], Awaitable[object]]) -> None:
+        """Campaign, call `work(lease)` while leading, resign when it returns; again and again until `stop()`.
+
+        A term that is lost ends like one that was served: the next campaign follows as soon as `work` has returned. It
+        must notice the loss itself (`lease.lost`, `lease.check()`); in asyncio it is cancelled. What else `work` raises
+        goes out of `run`, after resigning. If the store cannot be asked between two terms, that is logged once, and
+        campaigning goes on. It also ends when the client is closed while it waits.
+
+        Raises:
+            BackendError: the store could not be asked at the first campaign.
+            ConfigurationError: `work` is not a function of this shell's kind.
+        """
+        elections.check_function("work", work, is_async=True)
+        patience = Patience(self.name)
+        while not self.stopped:
+            lease = None
+            try:
+                with self._until_stopped():
+                    lease = await self.acquire()
+                patience.answered()
+                if lease is not None:
+                    async with lease:
+                        with self._until_stopped():
+                            await _awaitable(work(lease))
+            except LockLost as lost:
+                if lease is None or lost.fence != lease.fence or lost.lock != self.name:
+                    raise
+            except BackendError as error:
+                if lease is not None:
+                    raise
+                with self._until_stopped():
+                    await asyncio.sleep(patience.bear(error))
+            except UsageError:
+                if lease is not None or not self._client._closed:
+                    raise
+                return
+
+    def stop(self) -> None:
+        """Make `run` return, from any task or from `work` itself; for good: to campaign again, make another election.
+
+        Whoever waits through this object stops waiting when it looks again, within seconds. The work of a leader is
+        cancelled in asyncio; with threads it has to look at `stopped`. Leading ends when it has returned.
+        """
+        self.given_up = True
+        for body in self._bodies:
+            body.tell_lost()
+
+    @property
+    def stopped(self) -> bool:
+        """`stop()` was called."""
+        return self.given_up
+
+    def _engine_if_open(self) -> Engine[Any] | None:
+        return None if self._client._closed else self._client._engine
+
+    @contextlib.contextmanager
+    def _until_stopped(self) -> Iterator[None]:
+        """What is inside is cancelled by `stop`, and then ends here. A cancellation from elsewhere goes on."""
+        body = _Body()
+        self._bodies.add(body)
+        ended_by = None
+        try:
+            if self.stopped:
+                body.tell_lost()
+            yield
+        except asyncio.CancelledError as error:
+            ended_by = error
+        finally:
+            self._bodies.discard(body)
+            was_ours = body.leave(ended_by)
+        if ended_by is not None and not was_ours:
+            raise ended_by
+
+
+class _Changes:
+    """Not a generator: that would be over after a cancellation (`asyncio.timeout` around one step), this goes on."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Leader | None:
+        if await self._observation.changed():
+            return self._observation.leader
+        raise StopAsyncIteration
+
+
+def _awaitable(outcome: Any) -> Awaitable[object]:
+    if not hasattr(outcome, "__await__"):
+        raise ConfigurationError("work must be a coroutine function: the election of a Client calls plain ones")
+    result: Awaitable[object] = outcome
+    return result

@@ -1,0 +1,160 @@
+"""Elections for threads. `aio.py` beside it is its twin for asyncio: the same names and words, awaited."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from holdfast.client import Lease, Lock
+from holdfast.core import elections, names
+from holdfast.core.elections import EVERY, Leader, Observation, Patience
+from holdfast.core.engine import Engine
+from holdfast.core.handles import UNSET, Unset
+from holdfast.errors import AcquireTimeout, BackendError, ConfigurationError, LockLost, UsageError
+from holdfast.runtimes.threads import run_sync
+
+
+class Election(Lock):
+    """The lock of that name, whose holder leads: the fence of its lease is the term.
+
+    >>> import holdfast
+    >>> with holdfast.Client("memory://") as client:
+    ...     election = client.election("scheduler", meta={"zone": "a"})
+    ...     with election as lease:
+    ...         leader = election.leader()
+    ...         assert leader.term == lease.fence
+    ...     leader.meta, election.leader()
+    ({'zone': 'a'}, None)
+    """
+
+    def campaign(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> Lease | None:
+        """Wait to be elected and return the Lease to lead by, or None when `timeout` seconds are over; as `acquire`.
+
+        Raises:
+            WouldDeadlock: this thread or task leads already, and it is not reentrant.
+            BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
+        """
+        if unknown:
+            names.refuse_unknown("campaign", unknown)
+        return self.acquire(timeout=timeout)
+
+    def resign(self) -> None:
+        """Lead no more: give back the lease that this thread or task took last through this object; as `release`.
+
+        Raises:
+            NotHeld: there is none.
+            LockLost, BackendError: see `Lease.release`.
+        """
+        self.release()
+
+    def leader(self) -> Leader | None:
+        """Who leads now, says the server; None: nobody. A program that gives no fences has the term 0."""
+        return elections.leader_of(self._client.inspect(self.name))
+
+    def observe(self, *, every: float = EVERY, timeout: float | None = None) -> Iterator[Leader | None]:
+        """Who leads now, and then each change: the next leader, or None when nobody leads.
+
+        The server is asked every `every` seconds; what begins and ends between two looks is not seen. Terms only grow:
+        what a server that is behind says of an older leader is left out. It ends when `timeout` seconds are over or the
+        client is closed. If the store cannot be asked, that is logged once, and looking goes on.
+
+        Raises:
+            BackendError: the store could not be asked, at the first look or when the time was up.
+        """
+        seconds, limit = names.check_every(every), names.check_timeout(timeout)
+        return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
+
+    def on_change(self, callback: Callable[[Leader | None], object], *, every: float = EVERY) -> Callable[[], None]:
+        """Pass who leads now and then each change to `callback`, in the background; the returned function ends that.
+
+        It is called as `observe` yields, one call at a time. One that fails is logged and called again at the next
+        change. A store that cannot be asked is asked again, from the first look on.
+
+        Raises:
+            ConfigurationError: an argument is refused.
+        """
+        elections.check_function("callback", callback, is_async=False)
+        observation = Observation(self._engine_if_open, self.name, names.check_every(every), None, is_patient=True)
+        self._client._engine.runtime.spawn(lambda: elections.report(observation, callback), "observer")
+        return observation.end
+
+    def run(self, work: Callable[[Lease], object]) -> None:
+        """Campaign, call `work(lease)` while leading, resign when it returns; again and again until `stop()`.
+
+        A term that is lost ends like one that was served: the next campaign follows as soon as `work` has returned. It
+        must notice the loss itself (`lease.lost`, `lease.check()`); in asyncio it is cancelled. What else `work` raises
+        goes out of `run`, after resigning. If the store cannot be asked between two terms, that is logged once, and
+        campaigning goes on. It also ends when the client is closed while it waits.
+
+        Raises:
+            BackendError: the store could not be asked at the first campaign.
+            ConfigurationError: `work` is not a function of this shell's kind.
+        """
+        elections.check_function("work", work, is_async=False)
+        patience = Patience(self.name)
+        while not self.stopped:
+            lease = None
+            try:
+                with self as lease:
+                    patience.answered()
+                    if not self.stopped:
+                        _refuse_coroutine(work(lease))
+            except LockLost as lost:
+                if lease is None or lost.fence != lease.fence or lost.lock != self.name:
+                    raise
+            except AcquireTimeout:
+                if lease is not None:
+                    raise
+                patience.answered()
+            except BackendError as error:
+                if lease is not None:
+                    raise
+                self._pause(patience.bear(error))
+            except UsageError:
+                if lease is not None or not self._client._closed:
+                    raise
+                return
+
+    def stop(self) -> None:
+        """Make `run` return, from any thread or from `work` itself; for good: to campaign again, make another election.
+
+        Whoever waits through this object stops waiting when it looks again, within seconds. The work of a leader is
+        cancelled in asyncio; with threads it has to look at `stopped`. Leading ends when it has returned.
+        """
+        self.given_up = True
+
+    @property
+    def stopped(self) -> bool:
+        """`stop()` was called."""
+        return self.given_up
+
+    def _engine_if_open(self) -> Engine[Any] | None:
+        return None if self._client._closed else self._client._engine
+
+    def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(UsageError):  # closed: the next campaign says so
+            engine = self._client._engine
+            run_sync(engine.closing.wait(engine.runtime.now() + seconds))
+
+
+class _Changes:
+    """Not a generator: that would be over after an interrupt, this goes on."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation = observation
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Leader | None:
+        if run_sync(self._observation.changed()):
+            return self._observation.leader
+        raise StopIteration
+
+
+def _refuse_coroutine(outcome: object) -> None:
+    close = getattr(outcome, "close", None)
+    if hasattr(outcome, "__await__") and close is not None:
+        close()
+        raise ConfigurationError("work returned a coroutine, which only the election of an AsyncClient awaits")

@@ -1,0 +1,95 @@
+"""`holdfast run --revocable`: a request that does not reach the command, that ends one which did not agree to it, or
+that frees the lock before the command is gone.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.client import Client
+from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
+from tests.support.processes import PATIENCE, eventually
+
+# Notes the signal, and ends a moment later with a status of its own; or does not.
+POLITE = "import signal, sys, time; signal.signal(15, lambda *_: (open(sys.argv[1], 'w').close(), sys.exit(5)))"
+STUBBORN = "import signal, sys, time; signal.signal(15, lambda *_: open(sys.argv[1], 'w').close())"
+WAIT = "; open(sys.argv[1] + '.ready', 'w').close()\nwhile True: time.sleep(60)"
+
+
+def test_a_request_ends_the_command_with_a_status_of_its_own(runs: Runs, client: Client, tmp_path: Path) -> None:
+    noted, ready = tmp_path / "noted", tmp_path / "noted.ready"
+    process = runs.start("a", "--revocable", "--ttl", "3", "--", sys.executable, "-c", POLITE + WAIT, str(noted))
+    eventually(ready.exists)
+    (holder,) = client.inspect("a").holders
+    assert holder.revocable
+
+    assert client.request_revoke("a")
+
+    _, complaints = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 122
+    assert noted.exists(), "it got SIGTERM"
+    assert "somebody asks for lock 'a'" in complaints
+    assert client.inspect("a").holders == ()
+
+
+def test_a_command_that_does_not_end_is_killed_and_only_then_the_lock_is_free(
+    runs: Runs, client: Client, stamps: Stamps, tmp_path: Path
+) -> None:
+    noted, ready = tmp_path / "noted", tmp_path / "noted.ready"
+    arguments = ("--revocable", "--ttl", "6", "--grace", "1", "--", sys.executable, "-c", STUBBORN + WAIT, str(noted))
+    process = runs.start("a", *arguments)
+    eventually(ready.exists)
+    next_one = runs.start("a", "--", *STAMPER, str(stamps.path))
+    eventually(lambda: bool(client.inspect("a").waiters))
+
+    client.request_revoke("a")
+    assert process.stderr is not None
+    assert "somebody asks for lock 'a'" in process.stderr.readline()
+    eventually(noted.exists, within=3)  # well before its lease would have ended
+    assert process.poll() is None
+    assert stamps.read() == [], "the lock is kept while the command goes on"
+
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 122
+    stamps.wait_for(processes=1)
+    next_one.send_signal(signal.SIGTERM)
+    next_one.communicate(timeout=PATIENCE)
+
+
+def test_a_command_that_is_not_revocable_goes_on(runs: Runs, client: Client, stamps: Stamps) -> None:
+    runs.start("a", "--ttl", "1", "--", *STAMPER, str(stamps.path))
+    stamps.wait_for(processes=1)
+    assert not client.inspect("a").holders[0].revocable
+
+    assert client.request_revoke("a")
+    asked = stamps.last()
+    eventually(lambda: stamps.last() > asked + 1.5)  # past two of its renewals
+
+    assert all(map(is_running, stamps.pids()))
+
+
+def test_a_command_that_is_asked_for_before_it_has_begun_does_not_begin(tmp_path: Path) -> None:
+    code = f"""
+from holdfast.cli.run.guard import Guard
+from holdfast.runtimes import system
+guard = Guard(["touch", {str(tmp_path / "begun")!r}])
+guard.tell("end")
+guard.start({{}}, deadline=system.now() + 60, grace=1, takes_terminal=False, lifelines=())
+print(guard.hear()["what"])
+guard.close()
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
+
+    assert (done.stdout, done.stderr) == ("late\n", "")
+    assert not (tmp_path / "begun").exists()
+
+
+def test_the_next_command_does_not_hear_of_the_last_ones_request(runs: Runs, client: Client, stamps: Stamps) -> None:
+    with client.lock("a") as lease:
+        client.request_revoke("a", lease.fence)
+
+    assert runs.run("a", "--revocable", "--ttl", "0.6", "--", "sleep", "1")[0] == 0

@@ -1,0 +1,68 @@
+"""Hazard: two leaders in one term, a term that is not greater than the one before, an observer that sees it otherwise.
+
+Processes, killed with -9 and stopped for longer than their ttl. For a few seconds each, or HOLDFAST_ELECTION_SECONDS.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.elections import contest
+from tests.support.elections.contest import Deed, Outcome, Record, Sighting
+from tests.support.etcd import shared as etcd
+from tests.support.intervals import Turn, report
+from tests.support.processes import Crew
+from tests.support.redis import shared as redis
+
+SECONDS = float(os.environ.get("HOLDFAST_ELECTION_SECONDS", "4"))
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    with Crew(contest.PROCESS) as crew:
+        yield crew
+
+
+@pytest.mark.timeout(120 + 2 * SECONDS)
+@pytest.mark.parametrize("fresh_url", [etcd.fresh_url, redis.fresh_url], ids=["etcd", "redis"])
+def test_never_two_leaders_in_one_term_while_leaders_are_killed_and_paused(
+    fresh_url: Callable[[], str], crew: Crew, tmp_path: Path
+) -> None:
+    outcome = contest.hold(fresh_url(), crew, tmp_path, SECONDS)
+
+    outcome.check()
+    report(outcome.figures())
+
+
+def _record(*turns: Turn, pid: int = 1, lost: tuple[int, ...] = (), seen: tuple[Sighting, ...] = ()) -> Record:
+    return Record(pid, turns, lost, seen)
+
+
+FINE = (Sighting(0, 0, 0.0), Sighting(5, 1, 1.1), Sighting(6, 2, 3.1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "records"),
+    [
+        ("overlap", [_record(Turn(1, 1, 3, 5)), _record(Turn(2, 2, 4, 6), pid=2)]),
+        ("follows", [_record(Turn(1, 1, 2, 6)), _record(Turn(3, 3, 4, 5), pid=2)]),
+        ("follows", [_record(Turn(1, 1, 2, 5)), _record(Turn(3, 3, 4, 5), pid=2)]),
+        ("went back", [_record(seen=FINE[::-1], pid=3)]),
+        ("Sighting", [_record(Turn(1, 1, 2, 5), pid=9), _record(seen=FINE, pid=3)]),
+        ("not told", [_record(Turn(1, 1, 2, 5)), _record(Turn(3, 3, 4, 6), pid=2), _record(seen=FINE, pid=3)]),
+        ("missed", [_record(Turn(1, 1, 2, 5), lost=(5,)), _record(seen=FINE[2:], pid=3)]),
+    ],
+)
+def test_a_contest_that_went_wrong_is_noticed(wrong: str, records: list[Record]) -> None:
+    with pytest.raises(AssertionError, match=wrong):
+        Outcome(records, [Deed("pause", 5, 1.5)], 5.0).check()
+
+
+def test_a_contest_that_went_well_passes() -> None:
+    records = [_record(Turn(1, 1, 2, 5), lost=(5,)), _record(Turn(3, 3, 4, 6), pid=2), _record(seen=FINE, pid=3)]
+
+    Outcome(records, [Deed("pause", 5, 1.5)], 5.0).check()

@@ -1,0 +1,69 @@
+"""`etcdctl elect`, as Go's concurrency.Election, and holdfast elect one leader among them, and see each other lead."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from tests.support.etcd import shared
+from tests.support.etcd.servers import Server, etcdctl
+from tests.support.processes import eventually
+
+Open = Callable[..., holdfast.Client]
+
+
+@pytest.fixture
+def prefix() -> str:
+    return shared.fresh_url().partition("prefix=")[2].replace("%2F", "/")
+
+
+@pytest.fixture
+def election(server: Server, prefix: str, client_of: Open) -> holdfast.Election:
+    return client_of(server.url, prefix=prefix).election("scheduler")
+
+
+@pytest.fixture
+def theirs(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
+    """A candidate of theirs, until it is told to end."""
+    with etcdctl(server, "elect", f"{prefix}scheduler", "their-proposal") as process:
+        yield process
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_their_leader_is_seen_and_keeps_us_out_until_it_resigns(
+    election: holdfast.Election, theirs: subprocess.Popen[str]
+) -> None:
+    assert theirs.stdout is not None
+    assert theirs.stdout.readline(), "it says its key when it leads"
+    changes = election.observe(every=0.05)
+
+    leader = next(changes)
+    assert leader is not None
+    assert (leader.agent, leader.term > 0) == ("another program", True)
+    assert election.campaign(timeout=0) is None
+
+    theirs.terminate()
+    with election as lease:
+        assert lease.fence > leader.term
+        eventually(lambda: (seen := next(changes)) is not None and seen.term == lease.fence)
+
+
+def test_our_leader_is_seen_by_theirs_and_keeps_their_candidate_out(
+    server: Server, prefix: str, election: holdfast.Election, request: pytest.FixtureRequest
+) -> None:
+    with election as lease, etcdctl(server, "elect", "--listen", f"{prefix}scheduler") as listener:
+        assert listener.stdout is not None
+        assert listener.stdout.readline().startswith(f"{prefix}scheduler/"), "it sees our key"
+        candidate = request.getfixturevalue("theirs")
+        eventually(lambda: len(server.keys(f"{prefix}scheduler/")) == 2)
+        leader = election.leader()
+        assert leader is not None
+        assert leader.term == lease.fence
+        listener.terminate()
+        listener.communicate(timeout=20)
+
+    assert candidate.stdout.readline().startswith(f"{prefix}scheduler/")

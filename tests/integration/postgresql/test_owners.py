@@ -1,0 +1,80 @@
+"""Tickets of one owner, in rows that others wait for: what the model, which does each step at once, cannot show."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from psycopg import sql
+
+from holdfast.core.tickets import Granted, Ticket
+from holdfast.runtimes.threads import run_sync
+from tests.support.postgresql.driver import Driver
+from tests.support.postgresql.servers import Server
+from tests.support.processes import eventually
+
+
+@pytest.fixture
+def schema(url: str) -> sql.Identifier:
+    return sql.Identifier(parse_qs(urlsplit(url).query)["schema"][0])
+
+
+def enter_again(connection: Any, schema: sql.Identifier, ticket: Ticket) -> None:
+    """What a request does that was stuck on its way, in a transaction of the test's own."""
+    enter = "SELECT * FROM {}.holdfast_enter_owner(%s, %s, 30000000, true, 'main', '{{}}', 'nobody', %s)"
+    connection.execute(sql.SQL(enter).format(schema), [ticket.name, ticket.nonce, ticket.owner])
+
+
+def test_a_renewal_finds_a_ticket_that_enters_once_more_at_the_same_time(
+    server: Server, schema: sql.Identifier, driver: Driver
+) -> None:
+    (ticket,) = driver.tickets(["a"], "job")
+    driver.enter(ticket)
+    lives: list[bool] = []
+    renewing = threading.Thread(target=lambda: lives.append(driver.renew(ticket)))
+
+    with server.connect() as late, late.transaction():
+        enter_again(late, schema, ticket)
+        renewing.start()
+        eventually(lambda: server.is_blocked("%holdfast_renew(%"))
+    renewing.join(30)
+
+    assert lives == [True]
+
+
+def test_who_comes_while_the_last_of_its_owner_leaves_gets_in_with_a_new_fence(
+    server: Server, schema: sql.Identifier, url: str, driver: Driver
+) -> None:
+    (first,) = driver.tickets(["a"], "job")
+    before = driver.enter(first)
+    other = Driver(url)
+    (second,) = other.tickets(["a"], "job")
+    after: list[Any] = []
+    entering = threading.Thread(target=lambda: after.append(other.enter(second)))
+
+    with server.connect() as leaver, leaver.transaction():
+        leave = sql.SQL("SELECT {}.holdfast_leave('a', %s, false)").format(schema)
+        leaver.execute(leave, [first.nonce])
+        entering.start()
+        eventually(lambda: server.is_blocked("%holdfast_enter_owner(%"))
+    entering.join(30)
+
+    assert isinstance(before, Granted)
+    assert after[0].fence > before.fence
+    other.close()
+
+
+def test_a_lease_that_is_broken_ends_for_all_of_its_owner(driver: Driver) -> None:
+    tickets = [*driver.tickets(["a"], "job"), *driver.tickets(["a"], "job")]
+    (stranger,) = driver.tickets(["a"])
+    fences = {getattr(driver.enter(ticket), "fence", None) for ticket in tickets}
+    assert not isinstance(driver.enter(stranger), Granted)
+
+    (fence,) = fences
+    assert fence is not None
+    assert run_sync(driver.backend.break_lock("a", fence, deadline=driver.until))
+
+    assert [driver.renew(ticket) for ticket in tickets] == [False, False]
+    assert isinstance(driver.enter(stranger), Granted)

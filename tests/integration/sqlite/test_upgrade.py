@@ -1,0 +1,94 @@
+"""Hazard: a lock file of an older holdfast that cannot be used any more, or is changed under programs that use it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.backends.sqlite import sessions
+from holdfast.backends.sqlite.place import boot_id
+from holdfast.core.tickets import Granted, Waiting
+from holdfast.errors import BackendUnavailable
+from holdfast.runtimes import system
+from tests.integration.sqlite.conftest import Store
+from tests.support.verbs import Verbs
+
+VERSION_3 = """
+CREATE TABLE tickets (
+    name TEXT NOT NULL, number INTEGER NOT NULL, nonce TEXT NOT NULL, session TEXT NOT NULL, fence INTEGER,
+    exclusive INTEGER NOT NULL, "limit" INTEGER, expires REAL NOT NULL, since REAL NOT NULL, agent TEXT NOT NULL,
+    info TEXT NOT NULL, PRIMARY KEY (name, number)
+) STRICT, WITHOUT ROWID
+"""
+
+
+@pytest.fixture
+def old(store: Store) -> Iterator[sessions.Session]:
+    """A program with an older holdfast: a file as it made it, a lock that it holds, and its session."""
+    store.sessions.mkdir()
+    session = sessions.Session(str(store.sessions), "5e55105e55105e55105e55105e55105e")
+    file = sqlite3.connect(store.path, isolation_level=None)
+    file.execute("PRAGMA journal_mode = WAL")
+    file.execute(VERSION_3)
+    file.execute(
+        "INSERT INTO tickets VALUES ('', 0, 'file', ?, 9007199254740991, 0, NULL, 9e15, 0.0, '', '')", (boot_id(),)
+    )
+    file.execute(
+        "INSERT INTO tickets VALUES ('one', 5, 'n', ?, 5, 1, 1, ?, 0.0, 'a', '{}')",
+        (session.name, system.now() + 100.0),
+    )
+    file.execute("PRAGMA user_version = 3")
+    file.close()
+    yield session
+    session.close()
+
+
+def test_an_old_file_is_brought_up_to_date_and_its_fences_go_on(store: Store, old: sessions.Session) -> None:
+    old.abandon()  # it has died
+
+    verbs = Verbs(store.url)
+    outcome = verbs.enter(verbs.ticket("one", owner="x", delay=1.0))
+
+    assert isinstance(outcome, Granted)
+    assert outcome.fence > 9007199254740991
+    assert verbs.mark("one", 1)
+    assert store.query("PRAGMA user_version") == [(4,)]
+    verbs.close()
+
+
+def test_it_has_the_same_columns_as_a_new_one(store: Store, old: sessions.Session) -> None:
+    old.abandon()
+    verbs, new = Verbs(store.url), Store(store.path.with_name("new.db"))
+    verbs.marks("one")
+    verbs.close()
+    verbs = Verbs(new.url)
+    verbs.marks("one")
+    verbs.close()
+
+    for columns in ("PRAGMA table_info(tickets)", "PRAGMA table_info(marks)", "PRAGMA index_info(marks_until)"):
+        assert store.query(columns) == new.query(columns)
+
+
+def test_tickets_of_a_session_of_which_nothing_is_known_stay(store: Store, old: sessions.Session) -> None:
+    # Its FIFO is gone: then its ttl decides, before and after.
+    old.close()
+
+    verbs = Verbs(store.url)
+
+    assert isinstance(verbs.enter(verbs.ticket("one"), queue=False), Waiting)
+    verbs.close()
+
+
+def test_while_an_older_program_uses_it_the_file_is_left_alone(store: Store, old: sessions.Session) -> None:
+    verbs = Verbs(store.url)
+
+    with pytest.raises(BackendUnavailable, match="end them first"):
+        verbs.enter(verbs.ticket("two"))
+
+    assert store.query("PRAGMA user_version") == [(3,)]
+    assert store.tickets == 1
+    old.abandon()
+    assert isinstance(verbs.enter(verbs.ticket("two")), Granted)  # as soon as it has ended
+    verbs.close()

@@ -1,0 +1,178 @@
+"""Three candidates and two observers as processes; the leader is killed and paused in turn. What each of them saw is
+put together afterwards: who led when, in which term, and who was seen to lead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import holdfast
+from tests.support.elections.process import NAME, TTL
+from tests.support.intervals import Turn, assert_exclusive, quantile
+from tests.support.processes import Crew, Worker, eventually, now
+
+PROCESS = str(Path(__file__).with_name("process.py"))
+LEAD = 0.2  # seconds that a leader is left alone
+
+
+class Sighting(NamedTuple):
+    """What an observer was told: a leader, or (0, 0) for none."""
+
+    term: int
+    pid: int
+    at: float
+
+
+class Record(NamedTuple):
+    """What one process wrote."""
+
+    pid: int
+    turns: Sequence[Turn]  # a term each, from its first beat to its last
+    lost: Sequence[int]  # terms
+    seen: Sequence[Sighting]
+
+
+class Deed(NamedTuple):
+    """What was done to a leader."""
+
+    kind: str
+    term: int
+    at: float
+
+
+class Outcome(NamedTuple):
+    """All of it."""
+
+    records: Sequence[Record]
+    deeds: Sequence[Deed]
+    seconds: float
+
+    @property
+    def turns(self) -> list[Turn]:
+        return sorted((turn for record in self.records for turn in record.turns), key=lambda turn: turn.acquired)
+
+    def check(self) -> None:
+        """One leader in each term, none beside another, terms grow, and the observers saw just that."""
+        assert_exclusive(self.turns)
+        leaders: dict[int, int] = {}
+        for record in self.records:
+            for turn in record.turns:
+                assert leaders.setdefault(turn.fence, record.pid) == record.pid, f"two led in term {turn.fence}"
+        for record in self.records:
+            terms = [sighting.term for sighting in record.seen if sighting.term]
+            assert all(before < after for before, after in pairwise(terms)), f"an observer went back: {terms}"
+            for sighting in record.seen:
+                if sighting.term:
+                    assert leaders.setdefault(sighting.term, sighting.pid) == sighting.pid, f"{sighting} and {leaders}"
+        told = {term for record in self.records for term in record.lost}
+        assert told >= {deed.term for deed in self.deeds if deed.kind == "pause"}, "a leader was not told of its loss"
+        observed = [{sighting.term for sighting in record.seen} for record in self.records if record.seen]
+        assert observed
+        for terms_seen in observed:
+            assert terms_seen >= {deed.term for deed in self.deeds}, "an observer missed a leader"
+
+    def figures(self) -> str:
+        turns = self.turns
+        kinds = [deed.kind for deed in self.deeds]
+        gaps = [min(turn.acquired for turn in turns if turn.fence > deed.term) - deed.at for deed in self.deeds]
+        changes = " and ".join(str(len(record.seen)) for record in self.records if record.seen)
+        return (
+            f"{self.seconds:.0f} s: {kinds.count('kill')} leaders killed, {kinds.count('pause')} paused past their ttl "
+            f"of {TTL:g} s; {len(turns)} terms, all growing, never two at once; next leader after "
+            f"{quantile(gaps, 0.5):.2f} s (median), {max(gaps):.2f} s (most); observers saw {changes} changes"
+        )
+
+
+def hold(url: str, crew: Crew, folder: Path, seconds: float) -> Outcome:
+    """Let them contend for that long."""
+    logs: dict[int, Path] = {}
+
+    def start(role: str, runtime: str) -> Worker:
+        path = folder / f"{len(logs)}.log"
+        worker = crew.start(url, role, runtime, str(path))
+        logs[worker.pid] = path
+        return worker
+
+    runtimes = itertools.cycle(["threads", "asyncio"])
+    candidates = {worker.pid: worker for worker in [start("candidate", next(runtimes)) for _ in range(3)]}
+    observers = [start("observer", runtime) for runtime in ("threads", "asyncio")]
+    began = now()
+    with holdfast.Client(url) as client:
+        election = client.election(NAME)
+        deeds: list[Deed] = []
+        for kind in _while(began + seconds, ["kill", "pause"]):
+            leader = _settled(election, [logs[pid] for pid in candidates])
+            worker = candidates[leader.pid]
+            _until_all_saw(leader.term, [logs[observer.pid] for observer in observers])
+            deeds.append(Deed(kind, leader.term, now()))
+            if kind == "kill":
+                worker.kill()
+                del candidates[worker.pid]
+                fresh = start("candidate", next(runtimes))
+                candidates[fresh.pid] = fresh
+            else:
+                worker.stop()
+                eventually(lambda term=leader.term: _term(election) > term)  # type: ignore[misc]
+                worker.resume()
+        _settled(election, [logs[pid] for pid in candidates])
+        for worker in (*candidates.values(), *observers):
+            worker.leave()
+    return Outcome([_read(pid, path) for pid, path in logs.items()], deeds, now() - began)
+
+
+def _while(end: float, kinds: Sequence[str]) -> Iterator[str]:
+    """Each kind at least once."""
+    for number, kind in enumerate(itertools.cycle(kinds)):
+        if now() >= end and number >= len(kinds):
+            return
+        yield kind
+
+
+def _term(election: holdfast.Election) -> int:
+    leader = election.leader()
+    return leader.term if leader else 0
+
+
+def _settled(election: holdfast.Election, logs: Sequence[Path]) -> holdfast.Leader:
+    """Who leads, once it has done so for a moment."""
+    found: list[holdfast.Leader] = []
+
+    def leads() -> bool:
+        leader = election.leader()
+        if leader is None or not any(f"beat {leader.term} " in path.read_text() for path in logs):
+            return False
+        time.sleep(LEAD)
+        if _term(election) != leader.term:
+            return False
+        found.append(leader)
+        return True
+
+    eventually(leads)
+    return found[-1]
+
+
+def _until_all_saw(term: int, logs: Sequence[Path]) -> None:
+    eventually(lambda: all(f"seen {term} " in path.read_text() for path in logs))
+
+
+def _read(pid: int, path: Path) -> Record:
+    beats: dict[int, list[float]] = {}
+    lost: list[int] = []
+    seen: list[Sighting] = []
+    for line in path.read_text().splitlines():
+        match line.split():
+            case ["beat", term, at]:
+                beats.setdefault(int(term), []).append(float(at))
+            case ["lost", term, _]:
+                lost.append(int(term))
+            case ["seen", term, who, at]:
+                seen.append(Sighting(int(term), int(who), float(at)))
+            case words:
+                raise AssertionError(f"{path} has {words}")
+    turns = [Turn(times[0], times[0], times[-1], term) for term, times in beats.items()]
+    return Record(pid, turns, lost, seen)

@@ -1,0 +1,44 @@
+"""The verbs of a backend on PostgreSQL, driven by a test itself: no engine, no keeper."""
+
+from __future__ import annotations
+
+from holdfast import url as urls
+from holdfast.backends.postgresql import blocking
+from holdfast.core.ports import Backend
+from holdfast.core.tickets import Granted, Live, Ticket, Waiting
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+
+
+class Driver:
+    """A backend's verbs, each with time enough."""
+
+    def __init__(self, url: str) -> None:
+        self._runtime = ThreadRuntime()
+        self.backend: Backend = blocking.open_backend(urls.parse(url), self._runtime)
+
+    def tickets(self, names: list[str], owner: str = "") -> list[Ticket]:
+        about = (1, True, "main", '{"who": {"host": "h", "pid": 1}, "meta": {}}', 0.0, owner)
+        return [Ticket(name, self._runtime.nonce(), 30.0, *about) for name in sorted(names)]
+
+    @property
+    def until(self) -> float:
+        return self._runtime.now() + 30.0
+
+    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+        return run_sync(self.backend.enter(ticket, queue=queue, deadline=self.until))
+
+    def enter_all(self, tickets: list[Ticket]) -> list[Granted | Waiting]:
+        return [*run_sync(self.backend.enter_all(tickets, deadline=self.until))]
+
+    def leave(self, tickets: list[Ticket]) -> list[bool]:
+        return [answer is True for answer in run_sync(self.backend.leave(tickets, deadline=self.until))]
+
+    def renew(self, ticket: Ticket) -> bool:
+        (answer,) = run_sync(self.backend.renew([ticket], deadline=self.until))
+        return isinstance(answer, Live)
+
+    def held(self) -> list[str]:
+        return [info.name for info in run_sync(self.backend.locks("", deadline=self.until))]
+
+    def close(self) -> None:
+        run_sync(self.backend.close())

@@ -1,0 +1,78 @@
+"""Between a client and a PostgreSQL server: passes everything on, and counts how often the client asks and waits.
+
+A request ends with the message Sync, or is a single Query (the manual's chapter "Frontend/Backend Protocol", "Message
+Formats"): after either the client waits until the server is ready again. That is a round trip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+_ENDS = (b"S", b"Q")
+_LENGTH = 4
+
+
+class Relay:
+    """Stands on `port`. Connect with `sslmode=disable`: it has to read what is said."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        self.round_trips = 0
+        self.connections = 0
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in (self._listening, *self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [client, server]
+                self.connections += 1
+                threading.Thread(target=self._pass_requests, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._pass, args=(server, client), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while said := source.recv(65536):
+                target.sendall(said)
+            target.shutdown(socket.SHUT_WR)
+
+    def _pass_requests(self, client: socket.socket, server: socket.socket) -> None:
+        """Message by message. The first has no letter before its length."""
+        letter = b""
+        with contextlib.suppress(OSError):
+            while length := _exactly(client, _LENGTH):
+                rest = _exactly(client, int.from_bytes(length, "big") - _LENGTH)
+                self.round_trips += letter in _ENDS
+                server.sendall(letter + length + rest)
+                letter = _exactly(client, 1)
+            server.shutdown(socket.SHUT_WR)
+
+
+def _exactly(source: socket.socket, count: int) -> bytes:
+    """So many bytes; none if the client has gone."""
+    said = b""
+    while len(said) < count:
+        more = source.recv(count - len(said))
+        if not more:
+            return b""
+        said += more
+    return said

@@ -1,0 +1,72 @@
+"""A backend's verbs on threads, called one by one: for what the engine above them would hide."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.ports import Backend
+from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
+from holdfast.errors import BackendError
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+
+PATIENCE = 10.0
+
+
+class Verbs:
+    """One client's way to the store."""
+
+    def __init__(self, url: str) -> None:
+        self.runtime = ThreadRuntime()
+        address = parse(url)
+        adapter = importlib.import_module(f"holdfast.backends.{address.scheme}.blocking")
+        self.backend: Backend = adapter.open_backend(address, self.runtime)
+
+    def ticket(self, name: str, **others: Any) -> Ticket:
+        """An exclusive one with a nonce of its own."""
+        info = '{"who": {"host": "test", "pid": 1, "program": "test"}, "meta": {}}'
+        ticket = Ticket(name, self.runtime.nonce(), 100.0, 1, exclusive=True, agent="test", info=info)
+        return ticket._replace(**others)
+
+    def enter(self, ticket: Ticket, *, queue: bool = True) -> Granted | Waiting:
+        return run_sync(self.backend.enter(ticket, queue=queue, deadline=self._deadline))
+
+    def enter_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+        return run_sync(self.backend.enter_all(tickets, deadline=self._deadline))
+
+    def leave(self, *tickets: Ticket) -> Sequence[bool | BackendError]:
+        return run_sync(self.backend.leave(tickets, deadline=self._deadline))
+
+    def renew(self, *tickets: Ticket) -> Sequence[Live | Gone | BackendError]:
+        return run_sync(self.backend.renew(tickets, deadline=self._deadline))
+
+    def wait(self, ticket: Ticket, seconds: float) -> float:
+        """How long it took until it was worth to enter again, or the seconds were over."""
+        begun = self.runtime.now()
+        run_sync(self.backend.wait(ticket, begun + seconds))
+        return self.runtime.now() - begun
+
+    def inspect(self, name: str) -> LockInfo:
+        return run_sync(self.backend.inspect(name, deadline=self._deadline))
+
+    def locks(self) -> list[LockInfo]:
+        return run_sync(self.backend.locks("", deadline=self._deadline))
+
+    def break_lock(self, name: str, fence: int) -> bool:
+        return run_sync(self.backend.break_lock(name, fence, deadline=self._deadline))
+
+    def mark(self, name: str, number: int, *, nonce: str | None = None, keep: float = 100.0) -> bool:
+        nonce = self.runtime.nonce() if nonce is None else nonce
+        return run_sync(self.backend.mark(name, number, nonce=nonce, keep=keep, deadline=self._deadline))
+
+    def marks(self, *names: str) -> Sequence[int]:
+        return run_sync(self.backend.marks(names, deadline=self._deadline))
+
+    def close(self) -> None:
+        run_sync(self.backend.close())
+
+    @property
+    def _deadline(self) -> float:
+        return self.runtime.now() + PATIENCE

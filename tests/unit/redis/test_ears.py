@@ -1,0 +1,210 @@
+"""Hazard: two threads on one connection. Who waits alone reads for itself; nothing that was said is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis import blocking
+from holdfast.backends.redis.address import place_of
+from holdfast.backends.redis.ears import HeardEvent
+from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.topology import Topology
+from holdfast.core.wakeups import Wakeups
+from holdfast.runtimes.system import now
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+from tests.support.processes import PATIENCE, eventually
+from tests.support.redis.binaries import main_binary
+from tests.support.redis.servers import Server, running
+
+KEYS = keys_of("holdfast:", "one")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(Server(main_binary(), tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+class Ear:
+    """A port that listens, and the threads that wait on it."""
+
+    def __init__(self, server: Server) -> None:
+        self.runtime = ThreadRuntime()
+        self.port: Topology = blocking.open_port(place_of(parse(server.url), is_asyncio=False), self.runtime)
+        self.wakeups = Wakeups(self.runtime)
+        self.hinted_by: list[str] = []
+        self.gaps = 0
+        self.port.listen(self._wake, self._missed)
+        self.channel = self.port.channel(KEYS)
+        self._server = server
+
+    def _wake(self, nonce: str) -> None:
+        self.hinted_by.append(threading.current_thread().name)
+        self.wakeups.wake(nonce)
+
+    def _missed(self) -> None:
+        self.gaps += 1
+        self.wakeups.wake_all()
+
+    def wait(self, nonce: str) -> Waiting:
+        return Waiting(self, nonce)
+
+    def hint(self, nonce: str) -> None:
+        self._server.call("PUBLISH", self.channel.name, nonce)
+
+    @property
+    def reader(self) -> Any:
+        """Who reads in the listener's place."""
+        (listener,) = self.port.hints._listeners.values()
+        return listener._ear and listener._ear._reader()  # type: ignore[attr-defined]
+
+    @property
+    def listener_reads(self) -> bool:
+        (listener,) = self.port.hints._listeners.values()
+        return bool(listener._ear and listener._ear._listener_reads)  # type: ignore[attr-defined]
+
+
+class Waiting:
+    """A thread that waits for one hint."""
+
+    def __init__(self, ear: Ear, nonce: str) -> None:
+        self.event: Any = None
+        self._ear = ear
+        self._nonce = nonce
+        ear.wakeups.expect(nonce)
+        self._thread = threading.Thread(target=self._wait, name=f"waits-{nonce}")
+        self._thread.start()
+
+    def _wait(self) -> None:
+        ear = self._ear
+        self.event = run_sync(ear.port.attend(ear.channel, self._nonce, deadline=now() + PATIENCE))
+        run_sync(ear.wakeups.wait(self._nonce, now() + PATIENCE, self.event))
+        ear.port.dismiss(ear.channel, self._nonce)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        assert self.is_over
+
+
+@pytest.fixture
+def ear(server: Server) -> Iterator[Ear]:
+    ear = Ear(server)
+    yield ear
+    run_sync(ear.port.close())
+
+
+def reads(ear: Ear, waiting: Waiting) -> Callable[[], bool]:
+    return lambda: waiting.event is not None and ear.reader is waiting.event
+
+
+def test_who_waits_alone_reads_its_hint_itself(ear: Ear) -> None:
+    for _ in range(3):
+        one = ear.wait("n1")
+        eventually(reads(ear, one))
+
+        ear.hint("n1")
+
+        one.join()
+        assert isinstance(one.event, HeardEvent)
+    assert ear.hinted_by == ["waits-n1"] * 3
+
+
+def test_what_is_for_others_is_passed_on_and_when_the_reader_goes_the_listener_reads(ear: Ear) -> None:
+    one = ear.wait("n1")
+    eventually(reads(ear, one))
+    two, three = ear.wait("n2"), ear.wait("n3")
+    eventually(lambda: two.event is not None and three.event is not None)
+
+    ear.hint("n2")
+    two.join()
+    assert not one.is_over
+    ear.hint("n1")
+    one.join()
+    eventually(lambda: ear.listener_reads)
+    ear.hint("n3")
+
+    three.join()
+    assert ear.hinted_by == ["waits-n1", "waits-n1", "holdfast-listener"]
+
+
+def test_a_hint_that_comes_by_another_way_wakes_who_reads(ear: Ear) -> None:
+    one = ear.wait("n1")
+    eventually(reads(ear, one))
+
+    ear.wakeups.wake("n1")
+
+    one.join()
+
+
+def test_a_connection_that_breaks_under_a_reader_is_heard_again_and_the_gap_is_told(ear: Ear, server: Server) -> None:
+    one = ear.wait("n1")
+    eventually(reads(ear, one))
+    before = ear.port.hearing(ear.channel)
+
+    server.call("CLIENT", "KILL", "TYPE", "pubsub")
+
+    one.join()
+    again = ear.wait("n1")
+    eventually(lambda: ear.port.hearing(ear.channel) not in (0, before))
+    eventually(lambda: again.is_over or ear.reader is again.event)
+    ear.hint("n1")
+    again.join()
+    eventually(lambda: ear.gaps > 0)
+
+
+def test_what_the_server_says_to_the_listener_gets_there_although_another_reads(ear: Ear) -> None:
+    one = ear.wait("n1")
+    eventually(reads(ear, one))
+
+    other = ear.channel._replace(name="holdfast:wake:another")
+    run_sync(ear.port.attend(other, "n2", deadline=now() + PATIENCE))
+
+    assert ear.port.hearing(other)
+    assert ear.reader is one.event
+    ear.hint("n1")
+    one.join()
+    ear.port.dismiss(other, "n2")
+
+
+def test_closing_ends_the_wait_of_a_reader(ear: Ear) -> None:
+    one = ear.wait("n1")
+    eventually(reads(ear, one))
+
+    run_sync(ear.port.close())
+
+    one.join()
+
+
+def test_an_interrupted_reader_leaves_a_connection_that_works(ear: Ear) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        event = run_sync(ear.port.attend(ear.channel, "n1", deadline=now() + PATIENCE))
+        ear.wakeups.expect("n1")
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Interrupted):
+            run_sync(ear.wakeups.wait("n1", now() + PATIENCE, event))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    eventually(lambda: ear.gaps > 0)
+    two = ear.wait("n2")
+    eventually(reads(ear, two))
+    ear.hint("n2")
+    two.join()
