@@ -192,6 +192,7 @@ class Simulation:
         self.recorder = Recorder(self.world)
         self.server = plan.server_type(self.world, self.recorder)
         self.faults = faults_.draw(plan.possible_faults, choices, plan.enable)
+        self.uses = self._uses(plan.workload)
         self.workload = self._drawn(plan.workload)
         self.server.prepare(self.faults, self.workload.ttl)
         self.resource = Resource(self.world, self.recorder)
@@ -236,7 +237,7 @@ class Simulation:
     def _drawn(self, workload: Workload) -> Workload:
         """This run's own. With a very long ttl, what is left to lapse instead of being given back is noticed."""
         ttl = workload.ttl
-        uses = self._uses(workload)
+        uses = self.uses
         # Requests are heard at the next renewal; who has lost one of several keeps the others for their ttl and delay.
         is_short = self._has_to_lapse() or "revoke" in uses or {"lock_all", "lock_delay"} <= {*uses}
         choices = (ttl, ttl / 2, ttl / 6) if is_short else (ttl, ttl / 2, ttl / 6, LONG * ttl)
@@ -252,14 +253,15 @@ class Simulation:
 
     def _has_to_lapse(self) -> bool:
         """There may be leases that nobody can give back: their holders died unseen, or do not know of them."""
-        return any(getattr(self.faults, kind) for kind in self.server.lapses_after)
+        is_delayed = "lock_delay" in self.uses and self.faults.crash > 0.0  # kept for a holder that is known to be dead
+        return is_delayed or any(getattr(self.faults, kind) for kind in self.server.lapses_after)
 
     def promises(self) -> Promises:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
         prolonged, settles = self.server.prolonged, self.server.settles
         lapses = self._has_to_lapse()
-        delay = max(DELAYS) * 1.02 if "lock_delay" in self.workload.uses else 0.0
+        delay = max(DELAYS) * 1.02 if "lock_delay" in self.uses else 0.0
         bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles + delay
         idle = (ttl + self.server.idle_max if lapses else 8.0) + prolonged + settles + delay
         return Promises.of(
