@@ -141,3 +141,13 @@ def test_leases_of_one_owner_have_one_fence() -> None:
         assert found(checker, [first, kin._replace(owner="y")])
         assert found(checker, [first, kin, granted(2, "c", 3, fence=7)])
     assert found(GrowingFences, [first, kin, granted(2, "c", 3, fence=8), kin._replace(at=3.0, ticket=4)])
+
+
+def test_an_owner_may_come_back_to_its_old_fence_with_an_old_copy_of_the_data() -> None:
+    first = granted(0, "a", 1, fence=7)._replace(owner="x")
+    between, kin = granted(1, "b", 2, fence=8), granted(3, "c", 3, fence=7)._replace(owner="x")
+
+    assert found(GrowingFences, [first, between, kin])
+    assert not found(GrowingFences, [first, between, h.Forgot(2, "data"), kin])
+    assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(owner="y")])
+    assert found(GrowingFences, [first, between, h.Forgot(2, "lease"), kin])

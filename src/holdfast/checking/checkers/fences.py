@@ -15,7 +15,8 @@ from .forgetting import OnTheirWay
 class GrowingFences(Checker):
     """Every exclusive lease has a greater fence than all leases of its lock before it, and no two have the same.
 
-    But for those of one named owner, which is in with all of them at once: they have the fence of the first.
+    But for those of one named owner, which is in with all of them at once: they have the fence of the first. If an old
+    copy of the data is back in which that one is in, so may those that come to it then, whoever came between.
     Shared leases may learn of their fences in any order, but theirs too are greater than that of any exclusive lease
     before them. What the server forgot starts anew where its guarantees say that fences depend on it.
     """
@@ -26,6 +27,7 @@ class GrowingFences(Checker):
         super().__init__(promises)
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._lost_data = self._clock_went_back = False
+        self._owners: dict[tuple[str, int], str] = {}  # of leases that had one, by lock and fence
         self._on_their_way = OnTheirWay(promises)
         self.on = {**self._on_their_way.on, Granted: self._granted, Forgot: self._forgot}
 
@@ -35,8 +37,12 @@ class GrowingFences(Checker):
         lock = self._locks[event.lock]
         fence = event.fence
         last = lock.greatest if event.exclusive else lock.exclusive
-        if last is not None and event.owner and event.owner == last.owner and fence == last.fence:
-            return
+        if event.owner:
+            if last is not None and event.owner == last.owner and fence == last.fence:
+                return
+            if self._lost_data and self._owners.get((event.lock, fence)) == event.owner:
+                return
+            self._owners[event.lock, fence] = event.owner
         if last is not None and fence <= last.fence:
             self._shrank(event, last)
         elif not event.exclusive and fence in lock.shared:
