@@ -409,7 +409,8 @@ class _World(SmallWorld):
 
     async def _round_with_two(self, party: Party) -> None:
         client, process = party.client, party.process
-        locks = [client.lock(name, options={"ttl": TTL}) for name in TWO]
+        names = TWO if process.name == "a" else TWO[::-1]  # in whichever order they are asked for
+        locks = [client.lock(name, options={"ttl": TTL}) for name in names]
         bundle = await client.acquire_all(locks, None)
         if bundle is None:
             return

@@ -32,7 +32,7 @@ from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxSe
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.sqlite import SqliteServer
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
-from holdfast.sim.workload import DELAYS, USUAL, WRONG_MAX, Worker, Workload, draw_names
+from holdfast.sim.workload import DELAYS, USUAL, Worker, Workload, draw_names
 from holdfast.sim.world import Task, World
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Simulation:
 
     def _claim_again(self, healed: float) -> None:
         """Whatever was before, a period that begins now gets its run."""
-        self.world.run(max(self.world.now, healed + self.promises().settle_max) + 2 * WRONG_MAX)
+        self.world.run(max(self.world.now, healed + self.promises().settle_max) + 2 * self.workload.wrong_max)
         for member in self.members.values():
             member.process.start(member.worker.claim(2), "scheduler")
 
@@ -244,7 +244,9 @@ class Simulation:
         ttl = self.choices.pick(choices)
         kinds = tuple(kind for kind in workload.kinds if kind in self.server.kinds) or self.server.kinds
         hold_max = self.choices.pick((workload.hold_max / 4, workload.hold_max))
-        return replace(workload, kinds=kinds, uses=uses, ttl=ttl, hold_max=hold_max)
+        # One machine has one wall clock, too; and where clients keep the time of leases, none may be wrong.
+        wrong_max = 0.0 if "drift" in self.server.cannot else workload.wrong_max
+        return replace(workload, kinds=kinds, uses=uses, ttl=ttl, hold_max=hold_max, wrong_max=wrong_max)
 
     def _uses(self, workload: Workload) -> tuple[str, ...]:
         """What the store can do of what there is beside locks; of several, a part in each run."""

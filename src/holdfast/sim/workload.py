@@ -34,6 +34,7 @@ class Workload:
     kinds: Sequence[str] = ("lock", "rwlock", "semaphore")  # of which every run has one or two
     variety: bool = True  # re-entry, renew=False, max_hold, stop_margin, explicit renewal
     uses: Sequence[str] = ()  # what else there is, by the names of primitives.py: each run has what its store can do
+    wrong_max: float = 3.0  # by which the wall clock of a process is wrong that claims periods
     runs_for: float = 30.0  # and then the world heals
 
 
@@ -69,7 +70,6 @@ class Name(NamedTuple):
 
 _TOGETHER_MAX = 4  # locks in one call
 JOB, PERIOD = "job", Period(2)
-WRONG_MAX = 3.0  # seconds by which a process's wall clock is wrong, at most
 DELAYS = (1.0, 3.0)
 OWNERS = ("x", "y")
 SEAT = Name("seat", "lock", 1)  # that candidates run for
@@ -137,7 +137,8 @@ class Worker:
         choices = self._choices
         for _ in range(times):
             if choices.chance(0.2):
-                wrong = choices.between(0.0, 2 * WRONG_MAX) - WRONG_MAX
+                wrong_max = self._workload.wrong_max
+                wrong = choices.between(0.0, 2 * wrong_max) - wrong_max
                 self._client.runtime.wall_step = wrong - self._process.offset
             await self._busy(self._client.claim(JOB, PERIOD))
             await self._pause(self._workload.hold_max)
