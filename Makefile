@@ -17,7 +17,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all lint format readme cover sim bench clean
+.PHONY: help venv servers run test test-all lint format readme docs cover sim bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -70,6 +70,9 @@ format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixe
 readme: $(VENV)/.dev ## write the table of guarantees into README.md, help and backends into docs/cli.md
 	@$(BIN)/python tests/structure/test_readme.py
 	@PYTHONPATH=. $(BIN)/python tests/integration/cli/test_docs.py
+
+docs: $(VENV)/.dev ## write docs/reference.md from the docstrings
+	@$(BIN)/python tools/reference.py
 
 cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase

@@ -371,6 +371,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
                 name comes out empty or too long.
         """
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        self._insist_on_what(plan.terms)
         return lambda function: _decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> AsyncElection:
@@ -437,6 +438,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._insist_on(Primitive.ONCE_PER)
+        self._insist_on_what(plan.terms)
         return lambda function: _decorated(function, plan, lambda: self)
 
     async def inspect(self, name: str) -> LockInfo:

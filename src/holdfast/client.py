@@ -362,6 +362,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
                 name comes out empty or too long.
         """
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        self._insist_on_what(plan.terms)
         return lambda function: _decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
@@ -428,6 +429,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._insist_on(Primitive.ONCE_PER)
+        self._insist_on_what(plan.terms)
         return lambda function: _decorated(function, plan, lambda: self)
 
     def inspect(self, name: str) -> LockInfo:
@@ -556,7 +558,13 @@ def locked(
 ) -> Any:
     """`Client.locked` on the default store, whose client is made at the first call, not at import."""
     plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
-    return lambda function: _decorated(function, plan, default_client)
+
+    def client() -> Client:
+        made = default_client()
+        made._insist_on_what(plan.terms)
+        return made
+
+    return lambda function: _decorated(function, plan, client)
 
 
 def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
@@ -633,6 +641,7 @@ def once_per(
     def client() -> Client:
         made = default_client()
         made._insist_on(Primitive.ONCE_PER)
+        made._insist_on_what(plan.terms)
         return made
 
     return lambda function: _decorated(function, plan, client)

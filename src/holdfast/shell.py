@@ -12,7 +12,7 @@ from holdfast.core.bundles import Whereabouts, in_order
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.handles import AllOptions, LockOptions, make_terms
-from holdfast.core.holds import Hold
+from holdfast.core.holds import Hold, Terms
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
 from holdfast.primitives import Primitive
@@ -162,6 +162,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         names.refuse_unknown("lock_all", [word for word in options if word not in AllOptions.__annotations__])
         if isinstance(locks, str):
             raise ConfigurationError(f"lock_all() takes a list of names: [{locks!r}], or use lock()")
+        if not isinstance(locks, Iterable):
+            raise ConfigurationError(f"lock_all() takes a list of names and locks, not {locks!r}")
         whole: LockOptions = {}
         if "on_lost" in options:
             whole["on_lost"] = options.pop("on_lost")
@@ -250,6 +252,11 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions
     ) -> Any:
         terms, timeout = make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options)
+        self._insist_on_what(terms)
+        return kind(self, terms, timeout)
+
+    def _insist_on_what(self, terms: Terms) -> None:
+        """Its terms ask for."""
         for primitive, is_asked_for in (
             (Primitive.LOCK_DELAY, terms.lock_delay),
             (Primitive.OWNER, terms.owner),
@@ -257,7 +264,6 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         ):
             if is_asked_for:
                 self._insist_on(primitive)
-        return kind(self, terms, timeout)
 
     def _insist_on(self, primitive: Primitive) -> None:
         insist_on(primitive, self.url, self._started().backend.lacks)

@@ -48,7 +48,7 @@ async def test_a_loss_that_is_given_back_or_whose_client_closes_keeps_its_delay(
 
 async def test_after_a_release_there_is_no_delay(delaying: Lab) -> None:
     holder, other = delaying.actor(), delaying.actor()
-    lease = await holder(lambda client: client.lock("a", ttl=30, lock_delay=30).acquire())
+    lease = await holder(lambda client: client.lock("a", ttl=30, lock_delay=5).acquire())
     assert 0 < lease.remaining <= 30
 
     await holder(lambda _: lease.renew())

@@ -17,7 +17,10 @@ CALLS = ONE | SEVERAL
 
 @pytest.mark.parametrize(
     "backend",
-    ["memory", "sqlite", "redis", "redlock", "memcached", "zookeeper", "postgresql", "postgresql-advisory", "mysql"],
+    [
+        *("memory", "sqlite", "redis", "redlock", "memcached", "zookeeper"),
+        *("postgresql", "postgresql-advisory", "mysql", "mysql-row"),
+    ],
 )
 def test_no_call_leaves_anything_behind_wherever_it_is_cancelled(backend: str) -> None:
     tried: Counter[str] = Counter()

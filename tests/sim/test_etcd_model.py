@@ -23,6 +23,7 @@ from holdfast.backends.etcd.messages import (
     first,
     get,
     last,
+    modified_at,
     none_after,
     none_before,
     put,
@@ -39,7 +40,7 @@ from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, running
 
 STEPS = 400
-KEYS = [b"l/%d" % number for number in range(6)] + [b"l", b"m", b"%gone/x"]
+KEYS = [b"l/%d" % number for number in range(6)] + [b"l", b"m", b"%gone/x", b"%mark/l"]
 RANGES = [(b"l/", b"l0"), (b"l", b"m"), (b"%gone/", b"%gone0"), (b"\0", b"\0")]
 
 
@@ -94,6 +95,7 @@ class Requests:
                 absent(key),
                 empty(start, end),
                 created_at(key, at),
+                modified_at(key, draw.choice([0, at])),
                 none_before(start, end, at),
                 none_after(start, end, at),
             ]

@@ -16,6 +16,7 @@ from holdfast.backends.zookeeper.port import (
     Children,
     Create,
     Created,
+    CreateLasting,
     CreateParent,
     Delete,
     Get,
@@ -104,7 +105,11 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
         CreateParent(path, is_container=draw.random() < 0.5),
         Create(f"{draw.choice(known[:4])}/n-lock-", b"x"),
         Create(f"{draw.choice(known[:4])}/n-lock-", b"x"),
+        CreateLasting(f"{draw.choice(known[:4])}/lasting", str(draw.random()).encode()),
         Set(path, str(draw.random()).encode()),
+        Set(path, str(draw.random()).encode(), version=draw.randrange(4)),
+        Set(f"{known[0]}/lasting", b"y", version=draw.randrange(4)),
+        Get(f"{known[0]}/lasting", watch=draw.random() < 0.5),
         Children(path, watch=draw.random() < 0.5),
         Get(path, watch=draw.random() < 0.5),
     ]
@@ -120,7 +125,7 @@ def _comparable(answer: Answer) -> object:
     if isinstance(answer, Created):
         return answer.path
     if isinstance(answer, Node):
-        return answer.data, answer.owner
+        return answer.data, answer.owner, answer.version
     return sorted(answer) if isinstance(answer, list) else answer
 
 

@@ -11,7 +11,11 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("guide", ["election.md", "locked.md"])
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+GUIDES = ["election.md", "lock-all.md", "locked.md", "once-per.md", "options.md"]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
 def test_the_examples_of_a_guide_run(guide: str) -> None:
     examples = re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(), re.DOTALL)
     assert examples
@@ -21,3 +25,10 @@ def test_the_examples_of_a_guide_run(guide: str) -> None:
         exec(compile(example, guide, "exec"), names)  # noqa: S102  (that is the point)
 
     names["client"].close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", (DOCS / page).read_text())
+
+    assert [target for target in targets if not (DOCS / page).parent.joinpath(target).exists()] == []

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,194 @@ def test_options_may_be_keywords_but_not_both(make: Any) -> None:
         make("redis://cache", timeout=5)
     with refused("prefix must be a str or a number, not list"):
         make("redis://cache", prefix=["a"])
+
+
+@pytest.mark.parametrize(
+    ("locks", "pattern"),
+    [
+        ("abc", r"lock_all\(\) takes a list of names: \['abc'\], or use lock\(\)"),
+        ([], r"lock_all\(\) needs at least one name"),
+        ([""], "name must not be empty"),
+        (["a", "x" * 513], "513 characters, at most 512"),
+        ([7], r"lock_all\(\) takes names and locks that one holds at a time, not 7"),
+        ([b"a"], "names and locks that one holds at a time, not b'a'"),
+        ([None], "names and locks that one holds at a time, not None"),
+        (7, r"lock_all\(\) takes a list of names and locks, not 7"),
+        (None, r"lock_all\(\) takes a list of names and locks, not None"),
+    ],
+)
+def test_several_locks(make: Any, locks: Any, pattern: str) -> None:
+    with refused(pattern):
+        make("memory://").lock_all(locks)
+
+
+def test_only_what_one_holds_at_a_time_goes_into_several(make: Any) -> None:
+    client = make("memory://")
+
+    with refused("locks that one holds at a time, not <.*Semaphore 'b'"):
+        client.lock_all(["a", client.semaphore("b", 2)])
+    with refused("locks that one holds at a time, not <.*Lock 'b'"):
+        client.lock_all(["a", client.rwlock("b").read()])
+    with refused("locks that one holds at a time, not <.*RWLock"):
+        client.lock_all(["a", client.rwlock("b")])
+    assert client.lock_all(["c", client.rwlock("b").write(), client.lock("a")]).names == ("a", "b", "c")
+
+
+def test_the_two_shells_do_not_mix_in_several() -> None:
+    lock: Any = holdfast.Client("memory://").lock("a")
+    awaited: Any = holdfast.AsyncClient("memory://").lock("a")
+
+    with refused("not <AsyncLock 'a'"):
+        holdfast.Client("memory://").lock_all([awaited])
+    with refused("not <Lock 'a'"):
+        holdfast.AsyncClient("memory://").lock_all([lock])
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"reentrant": True}, r"lock_all\(\) takes no argument 'reentrant'"),
+        ({"blocking": False}, r"lock_all\(\) takes no argument 'blocking': use acquire\(timeout=0\)"),
+        ({"expire": 5}, r"lock_all\(\) takes no argument 'expire': `ttl` is how long"),
+        ({"colour": "red"}, r"lock_all\(\) takes no argument 'colour'$"),
+        ({"ttl": 0}, "ttl must be"),
+        ({"timeout": -1}, "timeout must not be negative"),
+        ({"stop_margin": 16}, r"half the ttl \(15 s\)"),
+        ({"on_lost": "raise"}, "on_lost must be None, 'event' or a function"),
+        ({"lock_delay": -1}, "lock_delay must be between 0 and 86400 s"),
+        ({"owner": ""}, "owner must be a name of 1 to 255 characters"),
+        ({"revocable": True, "renew": False}, "revocable needs renew=True"),
+    ],
+)
+def test_options_of_several(make: Any, options: dict[str, Any], pattern: str) -> None:
+    with refused(pattern):
+        make("memory://").lock_all(["a", "b"], **options)
+
+
+def test_options_of_acquire_of_several() -> None:
+    with holdfast.Client("memory://") as client, refused("acquire.*'blocking'.*timeout=0"):
+        client.lock_all(["a"]).acquire(blocking=False)
+
+
+def test_one_name_on_two_clients_of_the_same_kind(make: Any, tmp_path: Path) -> None:
+    one, two = make("memory://one"), make("memory://two")
+    other = make(f"sqlite://{tmp_path}/locks.db")
+
+    with refused(r"lock_all\(\) has 'a' twice, on two clients of memory.*give them different names"):
+        one.lock_all(["a", two.lock("a")])
+    assert one.lock_all(["a", two.lock("b"), one.lock("a")]).names == ("a", "b")
+    assert one.lock_all(["a", other.lock("a")]).names == ("a", "a")
+
+
+@pytest.mark.parametrize(
+    ("period", "pattern"),
+    [
+        ("15", "period must look like '15m'.*not '15'"),
+        ("m", "period must look like '15m'"),
+        ("", "period must look like '15m'"),
+        ("-15m", "period must look like '15m'"),
+        ("1.5h", "period must look like '15m'"),
+        ("15 minutes", "period must look like '15m'"),
+        ("1y", r"period must look like '15m' \(s, m, h, d or w\)"),
+        ("9" * 5000 + "d", "period must"),
+        ("0s", "period must be between 1 s and 366 days"),
+        (0, "period must be between 1 s and 366 days"),
+        (-60, "period must be between 1 s and 366 days"),
+        ("53w", "period must be between 1 s and 366 days"),
+        (HUGE, "period must be between 1 s and 366 days"),
+        (0.5, "period must be whole seconds"),
+        (timedelta(milliseconds=1500), "period must be whole seconds, a timedelta of such"),
+        (float("nan"), "period must be whole seconds"),
+        (float("inf"), "period must be whole seconds"),
+        (True, "period must be whole seconds"),
+        (None, "period must be whole seconds"),
+        (b"15m", "period must be whole seconds"),
+    ],
+)
+def test_periods(make: Any, period: Any, pattern: str) -> None:
+    with refused(pattern):
+        make("memory://").once_per(period, name="job")
+    with refused(pattern):
+        holdfast.once_per(period, name="job")
+
+
+@pytest.mark.parametrize(
+    ("offset", "pattern"),
+    [
+        ("1h", "offset must be less than the period"),
+        (3600, "offset must be less than the period"),
+        (-1, "offset must be less than the period, and not negative"),
+        ("-5m", "offset must look like '15m'"),
+        (0.5, "offset must be whole seconds"),
+        (None, "offset must be whole seconds"),
+        (float("nan"), "offset must be whole seconds"),
+    ],
+)
+def test_offsets(make: Any, offset: Any, pattern: str) -> None:
+    with refused(pattern):
+        make("memory://").once_per("1h", name="job", offset=offset)
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"name": ""}, "name must not be empty"),
+        ({"name": 7}, "name must be a str"),
+        ({"lease": 7}, "lease must be the name of a parameter"),
+        ({"busy": "skip"}, r"once_per\(\) takes no argument 'busy'"),
+        ({"colour": "red"}, r"once_per\(\) takes no argument 'colour'$"),
+        ({"expire": 5}, r"once_per\(\) takes no argument 'expire': `ttl`"),
+        ({"timeout": None}, r"once_per\(\) .*timeout=None.*give seconds"),
+        ({"ttl": "5"}, "ttl must be"),
+    ],
+)
+def test_options_of_jobs(make: Any, options: dict[str, Any], pattern: str) -> None:
+    with refused(pattern):
+        make("memory://").once_per("15m", **{"name": "job", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"lock_delay": -1}, "lock_delay must be between 0 and 86400 s"),
+        ({"lock_delay": 86401}, "lock_delay must be between 0 and 86400 s"),
+        ({"lock_delay": "5"}, "lock_delay must be a number of seconds"),
+        ({"lock_delay": None}, "lock_delay must be a number of seconds"),
+        ({"lock_delay": float("inf")}, "lock_delay must be a finite number"),
+        ({"owner": ""}, "owner must be a name of 1 to 255 characters that its processes agree on, not ''"),
+        ({"owner": "x" * 256}, "owner must be a name of 1 to 255 characters"),
+        ({"owner": 7}, "owner must be a name"),
+        ({"owner": b"job"}, "owner must be a name"),
+        ({"owner": "\ud800"}, "owner .* is not valid Unicode"),
+        ({"owner": "job", "reentrant": True}, "owner and reentrant=True do not go together"),
+        ({"revocable": 1}, "revocable must be True or False"),
+        ({"revocable": True, "renew": False}, "revocable needs renew=True"),
+        ({"on_revoke": print, "renew": False}, "revocable needs renew=True"),
+        ({"on_revoke": print, "revocable": False}, "on_revoke is never called with revocable=False"),
+        ({"on_revoke": "event"}, "on_revoke must be a function that takes the lease"),
+    ],
+)
+def test_delays_owners_and_requests(make: Any, options: dict[str, Any], pattern: str) -> None:
+    client = make("memory://")
+
+    for use in (client.lock, client.locked):
+        with refused(pattern):
+            use("a", **options)
+
+
+def test_only_a_plain_lock_has_an_owner(make: Any) -> None:
+    client = make("memory://")
+
+    with refused(r"rwlock\(\) takes no owner: only a plain lock"):
+        client.rwlock("a", owner="job")
+    with refused(r"semaphore\(\) takes no owner"):
+        client.semaphore("a", 2, owner="job")
+
+
+@pytest.mark.parametrize("value", [b"7", 1.0, True])
+def test_requests(value: Any) -> None:
+    with holdfast.Client("memory://") as client:
+        with refused("fence must be a whole number"):
+            client.request_revoke("a", value)
+        with refused("name must be a str"):
+            client.request_revoke(value, 7)

@@ -69,6 +69,36 @@ async def readers_and_a_writer(client: holdfast.AsyncClient, other: holdfast.Asy
         return await client.rwlock("a").write().acquire(timeout=0.02)
 
 
+async def acquire_several(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    return await client.lock_all(["a", "b", "c"]).acquire()
+
+
+async def acquire_several_of_which_one_is_busy(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    held = await other.lock("b").acquire()
+    assert held is not None
+    releasing = asyncio.get_running_loop().call_later(0.01, lambda: asyncio.ensure_future(held.release()))
+    try:
+        return await client.lock_all(["a", "b", "c"]).acquire()
+    finally:
+        releasing.cancel()
+        if held.held:
+            await asyncio.shield(held.release())
+
+
+async def give_up_on_several(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    held = await other.lock("c").acquire()
+    assert held is not None
+    try:
+        assert await client.lock_all(["a", "b", "c"]).acquire(timeout=0.02) is None
+    finally:
+        await asyncio.shield(held.release())
+
+
+async def a_body_under_several(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+    async with client.lock_all(["a", other.lock("b"), "c"]) as lease:
+        await lease.renew()
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -79,6 +109,10 @@ async def readers_and_a_writer(client: holdfast.AsyncClient, other: holdfast.Asy
         renew,
         nested_bodies,
         readers_and_a_writer,
+        acquire_several,
+        acquire_several_of_which_one_is_busy,
+        give_up_on_several,
+        a_body_under_several,
     ],
     ids=lambda scenario: scenario.__name__,
 )
@@ -106,13 +140,13 @@ async def _cancelled_at(k: int, scenario: Scenario, url: str, faults: Faults) ->
         async def run() -> Any:
             return await scenario(client, other)
 
-        for verb in ("enter", "wait", "leave", "renew"):
+        for verb in ("enter", "enter_all", "wait", "leave", "renew"):
             faults.plan(verb, suspend)
         task = asyncio.create_task(run())
         outcome = (await asyncio.gather(task, return_exceptions=True))[0]
         reached = suspended >= k
         assert not reached or isinstance(outcome, asyncio.CancelledError), outcome
-        if isinstance(outcome, holdfast.AsyncLease):
+        if isinstance(outcome, holdfast.AsyncLease | holdfast.AsyncLeaseAll):
             await outcome.release()
 
         async def all_free() -> bool:

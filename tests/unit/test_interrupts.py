@@ -205,3 +205,116 @@ def test_an_interrupted_wait_leaves_the_queue(url: str) -> None:
         held.release()
         with other.lock("a", timeout=20):
             assert len(other.inspect("a").holders) == 1
+
+
+NAMES = ["a", "b", "c"]
+
+
+def test_an_interrupted_acquire_of_several_gives_all_back(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        locks, probe = client.lock_all(NAMES), other.lock_all(NAMES)
+        leases: list[holdfast.LeaseAll | None] = []
+        count = 0
+        for step, delay in enumerate(SWEEP):
+            timeout = None if step % 2 else 0  # in one step, or one by one
+            leases.clear()
+            count += interrupted(delay, lambda: leases.append(locks.acquire(timeout=timeout)))  # noqa: B023
+            for lease in leases:
+                assert lease is not None
+                lease.release()
+            if locks.held:  # it came when all was done, before the caller had them
+                locks.release()
+
+            got = probe.acquire(timeout=20)
+            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            got.release()
+            leases.clear()
+
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
+
+
+def test_an_interrupted_wait_for_one_of_several_gives_all_back(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        probe = other.lock_all(NAMES)
+        held = other.lock("b").acquire()
+        assert held is not None
+        locks = client.lock_all(NAMES)
+
+        for delay in [step * 1e-3 for step in range(1, 40)]:
+            assert interrupted(delay, lambda: locks.acquire(timeout=20))
+        held.release()
+
+        got = probe.acquire(timeout=20)
+        assert got is not None
+        for name in NAMES:
+            assert len(other.inspect(name).holders) == 1
+            assert not other.inspect(name).waiters
+
+
+def test_an_interrupt_just_after_the_last_of_several_was_waited_for_gives_all_back(url: str) -> None:
+    """Between the lease and the list that it goes into, where no sweep is likely to hit."""
+    from holdfast.core.bundles import _take_in_turn
+
+    def interrupt_behind(frame: Any, event: str, _: object) -> Any:
+        if frame.f_code is _take_in_turn.__code__:
+            return behind_take
+        return None
+
+    def behind_take(frame: Any, event: str, _: object) -> Any:
+        attempt = frame.f_locals.get("attempt")
+        if attempt is not None and attempt.lease is not None:
+            sys.settrace(None)
+            raise Interrupt
+        return behind_take
+
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        locks = client.lock_all(["a"], timeout=20)
+        sys.settrace(interrupt_behind)
+        try:
+            with pytest.raises(Interrupt):
+                locks.acquire()
+        finally:
+            sys.settrace(None)
+
+        assert not locks.held
+        got = other.lock("a").acquire(timeout=5)
+        assert got is not None
+        got.release()
+
+
+def test_an_interrupted_release_of_several_is_finished_by_the_keeper(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        locks, probe = client.lock_all(NAMES), other.lock_all(NAMES)
+        count = 0
+        for delay in SWEEP:
+            assert locks.acquire(timeout=20) is not None
+            count += interrupted(delay, locks.release)
+
+            if locks.held:  # it came before the release had begun
+                locks.release()
+            got = probe.acquire(timeout=20)
+            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            got.release()
+
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
+
+
+def test_an_interrupted_with_on_several_leaves_nothing_behind(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        locks, probe = client.lock_all(NAMES, timeout=20), other.lock_all(NAMES)
+        count = 0
+
+        def body() -> None:
+            with locks as lease:
+                lease.check()
+
+        for delay in SWEEP:
+            count += interrupted(delay, body)
+
+            if locks.held:  # as with a single lock: it came before the first instruction of __exit__
+                locks.release()
+            got = probe.acquire(timeout=20)
+            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            got.release()
+
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"

@@ -469,3 +469,20 @@ async def test_asyncio_own_timeout_and_deadlock_go_out() -> None:
         assert caught.value.lock == "b"
         with pytest.raises(holdfast.WouldDeadlock):
             await once()
+
+
+def test_what_a_store_lacks_is_refused_by_the_decorator_as_by_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "redis://127.0.0.1:1?method=setnx"  # nobody is asked
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setattr("holdfast.client._default", None)
+    for client in (holdfast.Client(url), holdfast.AsyncClient(url)):
+        for decorator in (client.lock, client.locked):
+            with pytest.raises(holdfast.Unsupported, match="owner"):
+                decorator("a", owner="job")
+
+    @holdfast.locked("a", owner="job")
+    def work() -> None:
+        """Never run."""
+
+    with pytest.raises(holdfast.Unsupported, match="owner"):
+        work()

@@ -10,14 +10,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.events import logger
+from holdfast.core.events import Event, logger
 from holdfast.core.holds import Hold, OnLost, Phase
 from holdfast.core.tickets import Waiting
-from holdfast.errors import BackendError, ConfigurationError, LockLost, NotHeld, OutcomeUnknown, WouldDeadlock
+from holdfast.errors import (
+    BackendError,
+    ConfigurationError,
+    LockLost,
+    NotHeld,
+    OutcomeUnknown,
+    UsageError,
+    WouldDeadlock,
+)
 
 if TYPE_CHECKING:
     from holdfast.core.handles import Handle
@@ -72,17 +81,20 @@ def shown(names: Sequence[str]) -> str:
 class Bundle:
     """Leases that are one. Each of them is a lease of its own to the keeper, which renews them in batches."""
 
-    __slots__ = ("__weakref__", "_holds", "_hook", "_is_told", "_on_lost", "_runtime")
+    __slots__ = ("__weakref__", "_holds", "_hook", "_is_over", "_is_told", "_on_lost", "_runtime")
 
     def __init__(self, holds: Sequence[Hold], on_lost: OnLost, runtime: Runtime) -> None:
         self._holds = tuple(holds)
         self._on_lost = on_lost
         self._runtime = runtime
         self._is_told = False
+        self._is_over = False  # lost, and its holder has been told so by a release
         self._hook: Callable[[], object] | None = None  # how `async with` cancels its body
         told = _WeakTold(self)
         for hold in self._holds:
             hold._hook = told
+        if any(hold._phase is Phase.LOST for hold in self._holds):  # before there was anybody to tell
+            self._lose_all()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,10 +119,7 @@ class Bundle:
     @property
     def lost(self) -> bool:
         """One of them ended without having been released, and so all have. Once True, always True."""
-        if any(hold.lost for hold in self._holds):
-            self._lose_all()
-            return True
-        return False
+        return any(hold.lost for hold in self._holds)  # the one that finds out tells, and takes the others with it
 
     @property
     def revoke_requested(self) -> bool:
@@ -128,14 +137,17 @@ class Bundle:
             for hold in self._holds:
                 hold.check()
         except LockLost:
-            self._lose_all()
             raise self._loss() from None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {shown(self.names)!r} {self._phase.value}>"
+        return f"<{type(self).__name__} {shown(self.names)!r} {self._worst.value}>"
 
     @property
     def _phase(self) -> Phase:
+        return Phase.RELEASED if self._is_over else self._worst
+
+    @property
+    def _worst(self) -> Phase:
         phases = {hold._phase for hold in self._holds}
         return next(phase for phase in _FROM_WORST if phase in phases)
 
@@ -201,40 +213,61 @@ async def take_all(parts: Sequence[Part[L]], timeout: float | None, make: Callab
             reason = "lock_all() counts no re-entry; release it first, or leave it out"
             raise WouldDeadlock(lock=part.lock.name, fence=held.fence, reason=reason)
     holds: list[L] = []
-    holder: str | None = None
-    asked = False
     try:
-        while True:
-            if not all(hold.held for hold in holds):
-                logger().warning("one of %d locks was lost while the next was waited for: starting again", len(holds))
-                await _give_back(holds, give_up)
-                holds = []
-            if len(holds) == len(parts):
-                return Attempt(make(holds))
-            # Each request has a second at least, so the time that is up is not looked at in the requests alone. Without
-            # any time, what is free is taken to the end.
-            is_over = asked and bool(timeout) and runtime.now() >= give_up
-            if not is_over:
-                obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
-                asked = True
-                if obstacle is None:
-                    continue
-                holder = obstacle.holder
-                is_over = timeout == 0 or (obstacle is not _UNKNOWN and runtime.now() >= give_up)
-            if not is_over:
-                left = None if timeout is None else max(0.0, give_up - runtime.now())
-                engine, lock = parts[len(holds)]
-                attempt = await engine._take(lock, owner, left)
-                if attempt.lease is not None:
-                    holds.append(attempt.lease)
-                    continue
-                holder = attempt.holder
-            await _give_back(holds, give_up)
-            return Attempt(None, holder, runtime.now() - started)
+        return await _take_in_turn(parts, owner, timeout, give_up, holds=holds, make=make)
     except BaseException:
+        for part in parts:
+            # The caller had none of them at first, so what it has now was taken here, also if an interrupt came before
+            # it was noted.
+            taken = part.engine._held_by(owner, part.lock.terms)
+            if taken is not None:
+                holds.append(taken)
         for hold in holds:
             hold._engine.give_back(hold)
+            if hold._phase is Phase.RELEASED:  # by us, or before an interrupt; to be left twice does no harm
+                hold._engine._keeper.owe(hold._ticket)
         raise
+
+
+async def _take_in_turn(
+    parts: Sequence[Part[L]],
+    owner: Owner,
+    timeout: float | None,
+    give_up: float,
+    *,
+    holds: list[L],
+    make: Callable[[Sequence[L]], B],
+) -> Attempt[B]:
+    """What is taken by now is in `holds`.
+
+    The guard is the caller's: to CPython, an interrupt at the jump back to a loop that a `try` begins with comes before
+    that `try`.
+    """
+    runtime = parts[0].engine.runtime
+    started = runtime.now()
+    while True:
+        if any(part.engine._closed for part in parts):
+            raise UsageError("a client was closed while its locks were waited for")
+        if not all(hold.held for hold in holds):
+            logger().warning("one of %d locks was lost while the next was waited for: starting again", len(holds))
+            await _give_back(holds, give_up)
+            holds.clear()
+        if len(holds) == len(parts):
+            return Attempt(make(holds))
+        obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
+        if obstacle is None:
+            continue
+        holder = obstacle.holder
+        if timeout != 0:
+            left = None if timeout is None else max(0.0, give_up - runtime.now())
+            engine, lock = parts[len(holds)]
+            attempt = await engine._take(lock, owner, left)
+            if attempt.lease is not None:
+                holds.append(attempt.lease)
+                continue
+            holder = attempt.holder
+        await _give_back(holds, give_up)
+        return Attempt(None, holder, runtime.now() - started)
 
 
 async def _take_free(
@@ -249,6 +282,10 @@ async def _take_free(
     try:
         engine._taking.update((ticket.nonce, ticket) for ticket in tickets.values())
         outcomes = await engine.backend.enter_all(list(tickets.values()), deadline=engine._limit(give_up))
+        if engine._closed:  # close() may have looked before these were there, and have left too early
+            with suppress(BackendError):
+                await engine.backend.leave(list(tickets.values()), deadline=engine._limit(give_up))
+            raise UsageError("the client was closed while this was on its way")
         if engine._required is not None:
             engine._required.insist(engine.backend.url, engine.backend.guarantees)
         for lock, outcome in zip(locks, outcomes, strict=False):
@@ -259,7 +296,7 @@ async def _take_free(
     except BaseException as error:
         for ticket in tickets.values():
             engine._keeper.owe(ticket)
-        if isinstance(error, OutcomeUnknown) and timeout != 0 and engine.runtime.now() < give_up:
+        if isinstance(error, OutcomeUnknown) and timeout != 0:
             return _UNKNOWN  # the next is asked for by itself, behind what may have been taken and is owed
         raise
     finally:
@@ -272,7 +309,7 @@ _UNKNOWN = Waiting(0.0)
 
 
 async def _give_back(holds: Sequence[Hold], give_up: float) -> None:
-    """What nobody works under, in one step for each store; what gets no answer in time is left to the keeper."""
+    """What nobody works under, in one step for each store; what gets no answer is left to the keeper."""
     for hold in holds:
         hold._engine.give_back(hold)
     for engine, _ in _by_engine(holds):
@@ -288,32 +325,44 @@ async def release_all(bundle: Bundle) -> None:
         BackendError: no answer; the keeper goes on trying, and so may the caller.
     """
     if bundle.lost:
-        for hold in bundle._holds:
-            hold._engine._forget(hold)
-        raise bundle._loss()
-    if bundle._phase is Phase.RELEASED:
-        raise NotHeld(lock=shown(bundle.names), reason="these leases were released already")
+        _end_lost(bundle)
+    if bundle._phase not in (Phase.HELD, Phase.OWED):
+        raise NotHeld(lock=shown(bundle.names), reason=f"these leases were {bundle._phase.value} already")
     errors: list[BackendError] = []
-    for engine, those in _by_engine([hold for hold in bundle._holds if hold._phase is not Phase.RELEASED]):
-        try:
-            await _release(engine, those)
-        except BackendError as error:
-            errors.append(error)
+    try:
+        for engine, those in _by_engine(bundle._holds):
+            try:
+                await _release(engine, those)
+            except BackendError as error:
+                errors.append(error)
+    except BaseException:
+        interrupted_releasing(bundle)
+        raise
     if bundle.lost:
-        raise bundle._loss()
+        _end_lost(bundle)
     if errors:
         raise errors[0]
 
 
-async def _release(engine: Engine[Any], holds: Sequence[Any]) -> None:
-    begun = False
+def _end_lost(bundle: Bundle) -> NoReturn:
+    for hold in bundle._holds:
+        hold._engine._forget(hold)
+    bundle._is_over = True
+    raise bundle._loss()
+
+
+async def _release(engine: Engine[Any], those: Sequence[Any]) -> None:
+    """What is still to be given back of these. A loss stays one, and what another thread gives back is its own."""
+    holds: list[Any] = []
     silent: BackendError | None = None
     try:
-        begun = True
         with engine.mutex:
-            repeated = [hold for hold in holds if hold._phase is Phase.OWED]
+            repeated = [hold for hold in those if hold._phase is Phase.OWED]
+            holds += [hold for hold in those if hold._phase in (Phase.HELD, Phase.OWED)]
             for hold in holds:
                 hold._phase = Phase.RELEASING
+        if not holds:
+            return
         answers = await engine.backend.leave([hold._ticket for hold in holds], deadline=engine._limit())
         for hold, was_ours in zip(holds, answers, strict=True):
             if isinstance(was_ours, BackendError):
@@ -324,14 +373,16 @@ async def _release(engine: Engine[Any], holds: Sequence[Any]) -> None:
                 engine._unpublish(hold, Phase.RELEASED)
             else:
                 engine.gone(hold)
-    except BaseException:
+    except BackendError:
         for hold in holds:
-            if begun and hold._phase is Phase.RELEASING:
-                engine.owe(hold)
+            engine.owe(hold)
         raise
+    now = engine.runtime.now()
     for hold in holds:
         if hold._lost_event is not None:
             hold._lost_event.set()  # who waits for a loss need not wait any longer
+        if hold._phase is Phase.RELEASED and engine.events.subscribers:
+            engine.events.emit(Event("released", hold.name, hold.fence, now - hold._since))
     if silent is not None:
         raise silent
 
@@ -346,6 +397,14 @@ async def leave_body(bundle: Bundle) -> None:
         await release_all(bundle)
     except BackendError as error:
         logger().warning("release of %r got no answer, trying again in the background: %s", shown(bundle.names), error)
+
+
+def interrupted_releasing(bundle: Bundle) -> None:
+    """What has begun is finished by the keeper, for all of them. What has not is still held, and can be released."""
+    if bundle._worst is not Phase.HELD:
+        for hold in bundle._holds:
+            if hold._phase in (Phase.HELD, Phase.RELEASING, Phase.OWED):
+                hold._engine.owe(hold)
 
 
 def interrupted_leaving(bundle: Bundle) -> None:
@@ -363,7 +422,8 @@ async def renew_all(bundle: Bundle) -> None:
     """
     bundle.check()
     for engine, those in _by_engine(bundle._holds):
-        await engine.renew(*those)
+        with suppress(LockLost):  # told below, of all of them
+            await engine.renew(*those)
     bundle.check()
 
 

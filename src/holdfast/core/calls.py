@@ -47,10 +47,22 @@ def make_plan_once(
         ConfigurationError: names the argument and the fix.
     """
     checked = make_period(period, offset)
-    return make_plan(name, busy="skip", skipped=skipped, lease=lease, ttl=ttl, options=options)._replace(period=checked)
+    if "timeout" in options and options["timeout"] is None:
+        raise ConfigurationError("once_per() would never skip with timeout=None: give seconds, or leave timeout out")
+    plan = make_plan(name, busy="skip", skipped=skipped, lease=lease, ttl=ttl, options=options, function="once_per")
+    return plan._replace(period=checked)
 
 
-def make_plan(name: object, *, busy: object, skipped: object, lease: object, ttl: float, options: LockOptions) -> Plan:
+def make_plan(
+    name: object,
+    *,
+    busy: object,
+    skipped: object,
+    lease: object,
+    ttl: float,
+    options: LockOptions,
+    function: str = "locked",
+) -> Plan:
     """Check everything that does not need the function.
 
     Raises:
@@ -64,7 +76,7 @@ def make_plan(name: object, *, busy: object, skipped: object, lease: object, ttl
         raise ConfigurationError(f"lease must be the name of a parameter, or None, not {lease!r}")
     if busy != "skip" and not isinstance(skipped, Unset):
         raise ConfigurationError("skipped is what a call returns with busy='skip': give both, or none")
-    terms, timeout = make_terms("locked", _STANDIN, 1, exclusive=True, ttl=ttl, options=options)
+    terms, timeout = make_terms(function, _STANDIN, 1, exclusive=True, ttl=ttl, options=options)
     if busy == "raise" and timeout:
         raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
     if busy == "skip" and "timeout" in options and timeout is None:

@@ -190,7 +190,7 @@ def _with_others(function: str, terms: Terms, options: LockOptions) -> Terms:
     return terms._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke)
 
 
-_ONE_HOLDER = ("lock", "locked", "lock_all")
+_ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
 
 
 def json_of(text: str) -> str:

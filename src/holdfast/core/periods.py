@@ -72,11 +72,11 @@ def _seconds(argument: str, value: object) -> int:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
-        parts = re.fullmatch(r"\s*(\d+)\s*([smhdw])\s*", value)
+        parts = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", value)
         if parts is None:
             raise ConfigurationError(f"{argument} must look like '15m' (s, m, h, d or w), not {value!r}")
         return int(parts[1]) * _UNITS[parts[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != math.floor(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
         raise ConfigurationError(
             f"{argument} must be whole seconds, a timedelta of such, or text like '15m', not {value!r}"
         )

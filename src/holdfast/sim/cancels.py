@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.checking import Promises, Verdict, judge
 from holdfast.checking import history as h
-from holdfast.errors import HoldfastError
+from holdfast.errors import BackendUnavailable, HoldfastError
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimBundle, SimLease, SimLock
 from holdfast.sim.faults import CALM
@@ -225,7 +225,13 @@ class _World(SmallWorld):
         return bundle
 
     async def _held(self, party: Party, seconds: float) -> SimLease:
-        lease = await party.client.acquire(party.lock(TTL), None)
+        try:
+            lease = await party.client.acquire(party.lock(TTL), None)
+        except BackendUnavailable:
+            if self._case.lost is None:
+                raise
+            # The reply that got lost was one to connecting. That is told at once, and nothing has changed: ask again.
+            lease = await party.client.acquire(party.lock(TTL), None)
         if lease is None:
             raise AssertionError("an acquire without a timeout ends with a lease")
         await party.client.runtime.sleep(seconds)

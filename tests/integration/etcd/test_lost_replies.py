@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import holdfast
 from holdfast.backends.etcd.address import place_of
 from holdfast.backends.etcd.blocking import BlockingEyes, Threads
-from holdfast.backends.etcd.cluster import Cluster
 from holdfast.backends.etcd.methods import backend_on
-from holdfast.backends.etcd.port import Answer
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from tests.integration.etcd.crowds import taken, waiting
+from tests.integration.etcd.roads import SlowRoad
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
@@ -70,23 +68,6 @@ def test_an_enter_that_is_given_up_leaves_nothing(server: Server, proxy: Proxy, 
     proxy.heal()
 
     taken(client_of(direct(server, prefix)), "a").release()
-
-
-class SlowRoad(Cluster):
-    """A network on which requests can be kept under way."""
-
-    keeps = False
-    kept: tuple[str, Mapping[str, Any]] | None = None
-
-    async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
-        if self.keeps:
-            self.keeps, self.kept = False, (method, message)
-            raise holdfast.OutcomeUnknown(backend="test", problem="it is under way")
-        return await super().call(method, message, deadline=deadline, once=once)
-
-    def deliver(self) -> Answer:
-        assert self.kept is not None
-        return run_sync(super().call(*self.kept, deadline=system.now() + 5))
 
 
 @pytest.mark.parametrize("limit", [1, 3])

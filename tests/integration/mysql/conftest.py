@@ -10,9 +10,11 @@ import pytest
 
 import holdfast
 from tests.support.mysql import shared
+from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server, running
 
 Open = Callable[[str], holdfast.Client]
+Drive = Callable[[str], Driver]
 
 
 @pytest.fixture
@@ -58,3 +60,17 @@ def client_of() -> Iterator[Open]:
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def driver_of() -> Iterator[Drive]:
+    """Likewise, for who speaks to a backend directly."""
+    drivers: list[Driver] = []
+
+    def make(url: str) -> Driver:
+        drivers.append(Driver(url))
+        return drivers[-1]
+
+    yield make
+    for driver in drivers:
+        driver.close()

@@ -11,9 +11,12 @@ import pytest
 
 import holdfast
 from holdfast import NameConflict
+from holdfast.core.tickets import Granted, Waiting
+from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import MYSQLD, Server, running
 
 Open = Callable[[str], holdfast.Client]
+Drive = Callable[[str], Driver]
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +84,37 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(mysql: Server, clien
         left = {name for (name,) in mysql.rows("SELECT name FROM holdfast_locks")}
         assert "held" in left
         assert not {name for name in left if name.startswith("old")}
+
+
+def test_several_at_once_owners_and_marks(mysql: Server, driver_of: Drive) -> None:
+    driver = driver_of(mysql.url)
+    tickets = [driver.ticket(f"of many {number}") for number in range(20)]
+    assert all(isinstance(outcome, Granted) for outcome in driver.enter_all(tickets))
+    assert isinstance(driver.enter_all([driver.ticket("of many 7"), driver.ticket("z")])[0], Waiting)
+    assert driver.leave(*tickets) == [True] * 20
+
+    one, two = (driver.ticket("owned", owner="ann") for _ in range(2))
+    first, second = driver.enter(one), driver.enter(two)
+    assert isinstance(first, Granted)
+    assert isinstance(second, Granted)
+    assert first.fence == second.fence
+    assert isinstance(driver.enter(driver.ticket("owned", owner="ann ")), Waiting)
+    assert driver.leave(one, two) == [True, True]
+
+    assert driver.mark("report", 7, nonce="1" * 32)
+    assert driver.mark("report", 7, nonce="1" * 32)
+    assert not driver.mark("report", 7)
+    assert driver.marks("report", "other") == [7, 0]
+
+
+def test_older_tables_get_what_they_lack(mysql: Server, driver_of: Drive) -> None:
+    driver = driver_of(mysql.url)
+    driver.enter(driver.ticket("before"))
+    mysql.run(
+        "ALTER TABLE holdfast_tickets DROP COLUMN owner",
+        "DROP PROCEDURE holdfast_enter_owned",
+        "DROP TABLE holdfast_marks",
+    )
+
+    assert driver.mark("new", 1)
+    assert isinstance(driver_of(mysql.url).enter(driver.ticket("new", owner="ann")), Granted)

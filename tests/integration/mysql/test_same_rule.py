@@ -33,9 +33,29 @@ def outcome(backend: Backend, ticket: Ticket, *, queue: bool) -> str:
     return "in" if isinstance(answer, Granted) else "wait"
 
 
-def seen(backend: Backend, name: str) -> tuple[list[str], list[str]]:
+def seen(backend: Backend, name: str) -> tuple[list[list[str]], list[str]]:
+    """Who holds it, those with the same fence together; and who waits, in order."""
     info = run_sync(backend.inspect(name, deadline=system.now() + 20))
-    return sorted(one.agent for one in info.holders), [one.agent for one in info.waiters]
+    groups: dict[int | None, list[str]] = {}
+    for one in info.holders:
+        groups.setdefault(one.fence, []).append(one.agent)
+    return sorted(sorted(group) for group in groups.values()), [one.agent for one in info.waiters]
+
+
+def outcomes(backend: Backend, tickets: list[Ticket]) -> list[str]:
+    """Of all at once, as the engine takes them."""
+    found: list[str] = []
+    while len(found) < len(tickets) and "wait" not in found:
+        answers = run_sync(backend.enter_all(tickets[len(found) :], deadline=system.now() + 20))
+        found += ["in" if isinstance(answer, Granted) else "wait" for answer in answers]
+    return found
+
+
+def broken(backend: Backend, ticket: Ticket) -> bool:
+    """The lease of this one, and of all that share it."""
+    info = run_sync(backend.inspect(ticket.name, deadline=system.now() + 20))
+    fence = next((one.fence for one in info.holders if one.agent == ticket.agent), None)
+    return fence is not None and run_sync(backend.break_lock(ticket.name, fence, deadline=system.now() + 20))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -66,5 +86,52 @@ def test_the_same_steps_have_the_same_outcomes(seed: int) -> None:
         for name in NAMES:
             assert seen(backends[0], name) == seen(backends[1], name), history
 
+    for one in backends:
+        run_sync(one.close())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_so_have_several_at_once_and_owners(seed: int) -> None:
+    choose = random.Random(seed)  # noqa: S311 (likewise)
+    backends = [opened(f"memory://{uuid.uuid4().hex}"), opened(shared.fresh_url())]
+    names = ["a", "b", "c"]
+    tickets: list[Ticket] = []
+    history: list[str] = []
+    together = 0
+
+    def new(name: str) -> Ticket:
+        limit, exclusive = choose.choice([*KINDS, (1, True), (1, True)])
+        owner = choose.choice(["", "ann", "ann", "ann", "Ann"]) if exclusive else ""
+        agent = f"ticket-{len(history)}-{name}"
+        return Ticket(name, uuid.uuid4().hex, 60.0, limit, exclusive, agent, "{}", owner=owner)
+
+    for _ in range(80):
+        step = choose.choices(["enter", "again", "enter all", "leave", "break"], weights=[4, 2, 2, 5, 0.7])[0]
+        some = choose.sample(tickets, k=min(len(tickets), choose.randrange(1, 4)))
+        answers: list[object] = []
+        if step == "enter all":
+            wanted = sorted(choose.sample(names, k=choose.randrange(1, 4)))
+            owner = choose.choice(["", "ann"])
+            all_of_them = [new(name)._replace(limit=1, exclusive=True, owner=owner) for name in wanted]
+            answers = [outcomes(one, all_of_them) for one in backends]
+            tickets += all_of_them  # to leave is to leave, also where one never was
+        elif step == "leave" and some:
+            answers = [run_sync(one.leave(some, deadline=system.now() + 20)) for one in backends]
+            tickets = [ticket for ticket in tickets if ticket not in some]
+        elif step == "break" and some:
+            answers = [broken(one, some[0]) for one in backends]
+        else:
+            ticket = some[0] if step == "again" and some else new(choose.choice(names))
+            queue = choose.random() < 0.8
+            answers = [outcome(one, ticket, queue=queue) for one in backends]
+            tickets = [*(one for one in tickets if one != ticket), ticket]
+        history.append(f"{step} {some}: {answers}")
+        assert answers[0] == answers[1], history
+        for name in names:
+            now = seen(backends[0], name)
+            assert now == seen(backends[1], name), history
+            together += any(len(group) > 1 for group in now[0])
+
+    assert together > 0, "there were some of one owner"
     for one in backends:
         run_sync(one.close())

@@ -175,6 +175,8 @@ def test_a_binary_log_of_statements_is_no_obstacle(own_server: Server, own_user:
         client = client_of(own_server.url_of(user=own_user))
         with client.lock("logged"), client.semaphore("permits", limit=2):
             assert client_of(own_server.url).lock("logged").acquire(timeout=0.2) is None
+        with client.lock_all(["one", "two", "three"]), client.lock("four", owner="ann"):
+            assert client_of(own_server.url).lock_all(["five", "four", "two"]).acquire(timeout=0.2) is None
     finally:
         own_server.restart()
 

@@ -3,6 +3,7 @@
     <prefix><name>/<slot>.<kind>       one ticket; kind is x (exclusive), r (reader) or s<limit> (a permit)
     <prefix><name>                     the lock of method=key
     <prefix>%gone/<nonce>              a ticket that was withdrawn although it may still be on its way
+    <prefix>%mark/<name>               a mark: a number, nothing to do with the lock of that name
 
 A key of another shape below `<prefix><name>/` belongs to another program, such as `etcdctl lock`, and is exclusive.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+_ASIDE = (b"%gone/", b"%mark/")  # no name is written with a % before these letters
 _OURS = re.compile(rb"([0-9a-f]{32})\.(x|r|s([0-9]{1,7}))", re.ASCII)
 
 
@@ -42,8 +44,11 @@ class Keys:
         return self.folder(name) + f"{slot}.{kind}".encode()
 
     def gone(self, nonce: str) -> bytes:
-        # No name is written with a % before a g.
         return self._prefix + b"%gone/" + nonce.encode()
+
+    def mark(self, name: str) -> bytes:
+        # Nobody ever asks for what is below one, so a slash does no harm.
+        return self._prefix + b"%mark/" + name.encode()
 
     def starting(self, prefix: str) -> bytes:
         """What the keys of all locks start with whose names start with this."""
@@ -53,7 +58,8 @@ class Keys:
         """The lock that a ticket's key belongs to; None if it is no ticket's."""
         below = key[len(self._prefix) :]
         written, slash, _ = below.rpartition(b"/")
-        return self._plain(written) if slash and not below.startswith(b"%gone/") else None
+        # Anywhere in it: the other client's prefix may be longer than ours.
+        return None if not slash or any(aside in below for aside in _ASIDE) else self._plain(written)
 
     def base_name(self, key: bytes) -> str | None:
         """The lock that a key of method=key belongs to; None if it cannot be one."""

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.port import LeaseNotFound
 from holdfast.core.clock import lease_deadline
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from holdfast.backends.etcd.port import EtcdPort
     from holdfast.core.ports import Event, Runtime
 
 GRANULARITY = 0.0  # etcd lets a lease go after its ttl, by up to half a second, and never before
-FRESH = 0.8  # of its ttl a lease must have before it, for a ticket to enter under it
+STALE = 0.2  # of what a ticket's holder may believe in may have passed of its lease, for the ticket to enter under it
 LEASE_OVER = "its etcd lease is over: it ran out, or somebody revoked it"
 SAME_MOMENT = 0.02  # seconds: a keep-alive this old will do for who asks for one now
 
@@ -48,6 +48,13 @@ class Lease:
             self.deadline = lease_deadline(sent, ttl, GRANULARITY)
 
 
+class Unheard(NamedTuple):
+    """A request under this lease had no answer, and may still come; but it takes nothing where the note is."""
+
+    lease: Lease
+    note: bytes  # a key
+
+
 class Leases:
     """Those of one client. Of callers that want the same lease at the same time, one asks the server."""
 
@@ -57,14 +64,14 @@ class Leases:
         self._current: dict[int, Lease] = {}  # by the ttl that was asked for
         self._asking: dict[int, Event] = {}  # somebody asks the server about it just now
 
-    async def fresh(self, ttl: float, deadline: float) -> Lease:
-        """The lease for tickets with this ttl, with most of its time before it."""
+    async def fresh(self, ttl: float, deadline: float, *, delay: float = 0.0) -> Lease:
+        """The lease for tickets with this ttl, with most of its time before it, of which the delay does not count."""
         seconds = max(1, math.ceil(ttl))
         lease = self._current.get(seconds)
-        if lease is not None and self._is_fresh(lease):
+        if lease is not None and self._is_fresh(lease, delay):
             return lease
         while True:
-            lease = await self._ask(seconds, self._is_fresh, deadline)
+            lease = await self._ask(seconds, lambda one: self._is_fresh(one, delay), deadline)
             if lease is not None:
                 return lease
 
@@ -89,13 +96,18 @@ class Leases:
         answer = await self._port.call("lease/timetolive", {"ID": str(lease_id)}, deadline=deadline)
         return float(answer.message.get("TTL", 0))
 
-    async def close(self, deadline: float) -> None:
-        """Give them back, and what is left under them. If that does not work out they run out by themselves."""
+    async def close(self, deadline: float, *, keeping: Collection[Lease] = ()) -> None:
+        """Give them back, and what is left under them. If that does not work out they run out by themselves.
+
+        Those that are to be kept do so as well, for something under them has to keep others out until then.
+        """
         with self._mutex:
             leases = list(self._current.values())
             self._current.clear()
         for lease in leases:
             lease.is_over = True
+            if lease in keeping:
+                continue
             with contextlib.suppress(BackendError, ConfigurationError, LeaseNotFound):
                 await self._port.call("lease/revoke", {"ID": str(lease.id)}, deadline=deadline, once=True)
 
@@ -142,5 +154,5 @@ class Leases:
         lease.answered(ttl, answer.sent)
         return True
 
-    def _is_fresh(self, lease: Lease) -> bool:
-        return lease.deadline - self._runtime.now() >= FRESH * lease.ttl
+    def _is_fresh(self, lease: Lease, delay: float) -> bool:
+        return self._runtime.now() - lease.sent <= STALE * (lease.ttl - delay)

@@ -17,6 +17,7 @@ class Entry(NamedTuple):
     value: bytes
     created: int  # create revision
     lease: int
+    modified: int = 0  # mod revision
 
 
 # ── compares ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -33,6 +34,11 @@ def empty(start: bytes, end: bytes) -> Message:
 
 def created_at(key: bytes, revision: int) -> Message:
     return {"key": b64(key), "target": "CREATE", "create_revision": str(revision)}
+
+
+def modified_at(key: bytes, revision: int) -> Message:
+    """It was last written at this revision; 0: it is not there."""
+    return {"key": b64(key), "target": "MOD", "mod_revision": str(revision)}
 
 
 def none_before(start: bytes, end: bytes, revision: int) -> Message:
@@ -130,6 +136,7 @@ def entry(found: Message) -> Entry:
         value=b64decode(found.get("value", "")),
         created=int(found.get("create_revision", 0)),
         lease=int(found.get("lease", 0)),
+        modified=int(found.get("mod_revision", 0)),
     )
 
 

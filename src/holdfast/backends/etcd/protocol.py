@@ -9,7 +9,7 @@ it out is in, for as long as its own key is there; and that is part of the same 
 with their lease: all tickets of a client with the same ttl share one (leases.py).
 
 Every request can be sent again: a ticket's key is its own, and is created only if it is not there. What was withdrawn
-without knowing whether it had been heard leaves a mark under the same lease that keeps it from coming late.
+without knowing whether it had been heard leaves a note under the same lease that keeps it from coming late.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.guarantees import KEY, KEY_LACKS, QUEUE, QUEUE_LACKS
 from holdfast.backends.etcd.keys import Keys, Ticketed, after, read
-from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases
+from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases, Unheard
+from holdfast.backends.etcd.marks import Marks
 from holdfast.backends.etcd.messages import (
     Entry,
     absent,
@@ -43,8 +44,8 @@ from holdfast.backends.etcd.messages import (
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
 from holdfast.backends.etcd.slots import Slots
+from holdfast.backends.etcd.together import FREE, Seen, Together
 from holdfast.core.clock import lease_deadline
-from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -87,7 +88,7 @@ class View(NamedTuple):
     holder: str | None = None
 
 
-class EtcdBackend(OneByOne, NoMarks):
+class EtcdBackend(Together):
     """Locks in one cluster, in order."""
 
     guarantees = QUEUE
@@ -103,7 +104,9 @@ class EtcdBackend(OneByOne, NoMarks):
         self._leases = Leases(url, port, runtime)
         self._wakeups = Wakeups(runtime)
         self._places: dict[str, Place] = {}  # by nonce: waiting tickets and granted ones
-        self._unheard: dict[str, Lease] = {}  # tickets of which an enter had no answer: it may still come
+        self._marks = Marks(port, runtime, keys)
+        self._unheard: dict[str, set[Unheard]] = {}  # by nonce: enters that had no answer
+        self._delayed: dict[str, Lease] = {}  # by nonce: granted ones that keep others out for a while if they are lost
         self._left_unheard: set[str] = set()  # tickets of which a leave had no answer
         self._slots = Slots(runtime.nonce())
         self._occupied: set[str] = set()  # locks whose name is somebody's key, too
@@ -128,7 +131,7 @@ class EtcdBackend(OneByOne, NoMarks):
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
         nonce = ticket.nonce
         while True:
-            lease = await self._leases.fresh(ticket.ttl, deadline)
+            lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
             place = self._places.get(nonce)
             sent = self._runtime.now()
             try:
@@ -147,7 +150,7 @@ class EtcdBackend(OneByOne, NoMarks):
                 self._places[nonce] = view.place
                 if view.is_in:
                     self._stop_waiting(nonce)
-                    return Granted(view.place.created, self._believed(ticket, lease, sent))
+                    return self._came(ticket, lease, view.place.created, sent)
             elif not queue:
                 await self._turn_away(ticket, deadline)
             look_again = LOOK_AGAIN if view.place is None or view.place.is_next else LOOK_AGAIN_BEHIND
@@ -157,6 +160,8 @@ class EtcdBackend(OneByOne, NoMarks):
         """It does not wait, so nobody will withdraw it. But what another member was asked before may still come."""
         if ticket.nonce in self._unheard:
             await self.leave([ticket], deadline=deadline)
+        else:
+            self._turned_away(ticket)
 
     async def _come_alone(self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool) -> View | None:
         """As an exclusive ticket, to the end of the queue; or, if it is not to wait, only if nobody is there."""
@@ -229,7 +234,8 @@ class EtcdBackend(OneByOne, NoMarks):
             NameConflict: the lock is in use by method=key.
         """
         key = self._key(ticket)
-        compare = [only_if, absent(self._keys.gone(ticket.nonce))]
+        unheard = Unheard(lease, self._keys.gone(ticket.nonce))
+        compare = [only_if, absent(unheard.note)]
         if ticket.name not in self._occupied:
             compare.append(absent(self._keys.base(ticket.name)))
         why_not = self._why_not(ticket) if explains else ()
@@ -239,10 +245,10 @@ class EtcdBackend(OneByOne, NoMarks):
         except BaseException as error:
             # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError | LeaseNotFound):
-                self._unheard[ticket.nonce] = lease
+                self._not_heard([ticket.nonce], unheard)
             raise
         if answer.repeated:
-            self._unheard[ticket.nonce] = lease
+            self._not_heard([ticket.nonce], unheard)
         if explains and not succeeded(answer.message):
             self._check_refusal(ticket, answer.message)
         return answer.message
@@ -257,7 +263,10 @@ class EtcdBackend(OneByOne, NoMarks):
     def _check_refusal(self, ticket: Ticket, answer: Message) -> None:
         if entries(answer, 1):
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-        for other in entries(answer, 2):
+        self._check_method(ticket, entries(answer, 2))
+
+    def _check_method(self, ticket: Ticket, there: Sequence[Entry]) -> None:
+        for other in there:
             if record(other.value).method == METHOD_KEY:
                 raise NameConflict(
                     lock=ticket.name, reason="it is in use with method=key: let all programs use the same method"
@@ -342,17 +351,17 @@ class EtcdBackend(OneByOne, NoMarks):
 
     async def _leave(self, tickets: Sequence[Ticket], deadline: float) -> list[bool]:
         while True:
-            unheard = [(ticket, self._unheard[ticket.nonce]) for ticket in tickets if ticket.nonce in self._unheard]
-            # What may still be on its way comes under the same lease as this mark: one ends with the other.
-            marks = [put(self._keys.gone(one.nonce), b"", lease.id) for one, lease in unheard if not lease.is_over]
+            unheard: set[Unheard] = set().union(*(self._unheard.get(ticket.nonce, ()) for ticket in tickets))
+            # What may still be on its way comes under the same lease as this note: one ends with the other.
+            notes = [put(one.note, b"", one.lease.id) for one in unheard if not one.lease.is_over]
             deletes = [delete(self._key(ticket)) for ticket in tickets]
-            is_plain = len(deletes) == 1 and not marks  # nearly always
+            is_plain = len(deletes) == 1 and not notes  # nearly always
             method = "kv/deleterange" if is_plain else "kv/txn"
-            request = deletes[0]["request_delete_range"] if is_plain else txn([], [*deletes, *marks])
+            request = deletes[0]["request_delete_range"] if is_plain else txn([], [*deletes, *notes])
             try:
                 answer = (await self._port.call(method, request, deadline=deadline, once=True)).message
             except LeaseNotFound:
-                for lease in {lease for _, lease in unheard}:
+                for lease in {one.lease for one in unheard}:
                     await self._leases.keep(lease, deadline)  # to see which of them
                 continue
             except ClusterChanged:
@@ -402,6 +411,48 @@ class EtcdBackend(OneByOne, NoMarks):
     def intact(self, store: Hashable) -> bool:
         return True
 
+    # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _compares(self, ticket: Ticket) -> list[Message]:
+        _, folder, end = self._where(ticket)
+        nobody = empty(folder, end)
+        return [nobody] if ticket.name in self._occupied else [nobody, absent(self._keys.base(ticket.name))]
+
+    def _then(self, ticket: Ticket, lease: Lease) -> list[Message]:
+        return [put(self._key(ticket), written(ticket, self._runtime.wall()), lease.id)]
+
+    def _looks(self, ticket: Ticket) -> list[Message]:
+        _, folder, end = self._where(ticket)
+        return [first(folder, end), get(self._keys.base(ticket.name))]
+
+    def _seen_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> Seen:
+        if succeeded(answer):
+            return Seen(created=revision(answer))
+        self._check_method(ticket, entries(answer, 2 * number + 1))
+        there = entries(answer, 2 * number)
+        if not there:
+            return FREE
+        if there[0].key == self._key(ticket) and there[0].lease == lease.id:
+            return Seen(created=there[0].created)
+        return Seen(is_busy=True, holder=holder_of(there))
+
+    def _came(self, ticket: Ticket, lease: Lease, created: int, sent: float) -> Granted:
+        self._places[ticket.nonce] = Place(lease, created)
+        if ticket.delay:
+            self._delayed[ticket.nonce] = lease
+        return Granted(created, self._believed(ticket, lease, sent))
+
+    def _turned_away(self, ticket: Ticket) -> None:
+        self._slots.give_back(ticket.nonce)
+
+    # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._marks.raise_to(name, number, nonce=nonce, keep=keep, deadline=deadline)
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        return await self._marks.all(names, deadline)
+
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
@@ -450,7 +501,8 @@ class EtcdBackend(OneByOne, NoMarks):
 
     async def close(self) -> None:
         self._wakeups.wake_all()
-        await self._leases.close(self._runtime.now() + CLOSING_MAX)
+        # What was lost and not given back keeps others out for its delay.
+        await self._leases.close(self._runtime.now() + CLOSING_MAX, keeping=set(self._delayed.values()))
         await self._port.close()
 
     def abandon(self) -> None:
@@ -463,6 +515,7 @@ class EtcdBackend(OneByOne, NoMarks):
     def _forget(self, nonce: str) -> None:
         self._stop_waiting(nonce)
         self._places.pop(nonce, None)
+        self._delayed.pop(nonce, None)
         if nonce in self._unheard or nonce in self._left_unheard:
             self._unheard.pop(nonce, None)
             self._left_unheard.discard(nonce)

@@ -53,7 +53,7 @@ def refusal(code: int, message: str, url: str) -> Exception:
 
 
 def not_created(error: HoldfastError, url: str) -> HoldfastError:
-    """Say what to do if our tables could not be created, for want of a right."""
+    """Say what to do if our tables, or what older ones lack, could not be created or used, for want of a right."""
     if not isinstance(error, ConfigurationError):
         return error
     return ConfigurationError(

@@ -69,7 +69,8 @@ class Gates:
         """Lock the gate if nobody has; whether we have it.
 
         Raises:
-            BackendUnavailable: could not be asked; nothing changed that another connection would see.
+            BackendUnavailable: could not be asked.
+            OutcomeUnknown: no answer; nothing changed that another connection would see, and it may be asked again.
         """
         session = await self._session(key, nonce, deadline)
         return session.is_in or await self._lock(session, key, nonce, 0, deadline)
@@ -157,12 +158,14 @@ class Gates:
             return session
         if not (await self._lines.ask(_IS_THERE, (key,), deadline=deadline)).rows:
             await self._lines.ask(_BUILD, (key,), deadline=deadline)
+        patience = 0
         if session is not None:
             session.wire.close()
             await self.expel(nonce, deadline=deadline)
+            patience = 1  # second: to be ended takes a moment
         wire = self._reused() or await self._opened(deadline)
         session = self._sessions[nonce] = Session(wire)
-        answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, 0)", deadline)
+        answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, {patience})", deadline)
         if answer != [("1",)]:
             wire.close()
             raise answers.not_connected(self._url, "an earlier connection of this ticket has not ended yet")
@@ -180,7 +183,10 @@ class Gates:
 
     async def _opened(self, deadline: float) -> Wire:
         wire = await self._lines.open(deadline)
-        await self._ask(Session(wire), _SETTINGS, deadline)
+        try:
+            await wire.ask(_SETTINGS, deadline)
+        except OutcomeUnknown as error:
+            raise answers.not_connected(error.backend, error.problem) from error
         return wire
 
     async def _lock(self, session: Session, key: bytes, nonce: str, seconds: int, deadline: float) -> bool:
@@ -213,10 +219,9 @@ class Gates:
         return min(deadline, self._runtime.now() + IO_TIMEOUT)
 
     async def _ask(self, session: Session, sql: str, deadline: float) -> list[tuple[str | None, ...]]:
-        try:
-            return list((await session.wire.ask(sql, deadline)).rows)
-        except OutcomeUnknown as error:  # the connection is closed, and what it had locked is not locked any more
-            raise answers.not_connected(error.backend, error.problem) from error
+        # No answer closes the connection, and what it had locked is not locked any more. But somebody was there to ask:
+        # so it is OutcomeUnknown, and asked again; down, which is told at once, is a server that lets nobody in.
+        return list((await session.wire.ask(sql, deadline)).rows)
 
 
 def _mark(nonce: str) -> str:

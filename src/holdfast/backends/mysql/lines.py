@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
-from holdfast.backends.mysql.schema import NOW, VERSION, statements
+from holdfast.backends.mysql.schema import NOW, VERSION, additions, statements
 from holdfast.backends.mysql.wire import Eyes, Wire, literal
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
@@ -39,6 +40,13 @@ _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
+class Repair(Enum):
+    """What to create, once something turned out to be missing."""
+
+    ADD = "what older tables lack, if these are older; everything, if there are none"
+    ALL = "everything, whatever it looks like"
+
+
 class Lines:
     """The connection used last is used next."""
 
@@ -56,29 +64,37 @@ class Lines:
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         sql = None if statement.is_prepared else statement.sql.format(*map(literal, values), now=NOW)
-        has_created = False
+        repairs = [Repair.ADD, Repair.ALL] if statement.is_added else [Repair.ALL]
+        repair: Repair | None = None
         while True:
             wire = self._take() or await self._wait_or_open(deadline)
             try:
-                if not self._has_tables:
+                if repair is not None or not self._has_tables:
                     began = self._now()
-                    await self._meet_tables(wire, deadline, are_missing=has_created)
+                    await self._meet_tables(wire, deadline, repair)
+                    repair = None
                     deadline += self._now() - began  # once in the life of a database: nobody's time is up for that
                 if sql is None:
                     answer = await wire.execute(statement, values, deadline)
+                elif statement.is_added:
+                    answer = await self._ask_for_added(wire, sql, deadline)
                 else:
                     answer = await wire.ask(sql, deadline)
             except OnceMore as met:
+                if statement.is_transaction:
+                    wire.close()  # which ends it: a lock wait that is given up rolls back one statement only
                 self._give(wire)
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()
                 if self._now() + pause >= deadline:
                     raise answers.not_connected(self._place.url, f"others were in the way all the time: {met}") from met
                 await self._runtime.sleep(pause)
             except NoTables as missing:
+                if statement.is_transaction:
+                    wire.close()
                 self._give(wire)
-                if has_created:
+                if not repairs:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
-                self._has_tables, has_created = False, True
+                repair = repairs.pop(0)
             except HoldfastError:
                 self._give(wire)
                 raise
@@ -88,6 +104,13 @@ class Lines:
             else:
                 self._give(wire)
                 return answer
+
+    async def _ask_for_added(self, wire: Wire, sql: str, deadline: float) -> Answer:
+        """Who was given rights on some tables only is told that there are more, and in the same words as for those."""
+        try:
+            return await wire.ask(sql, deadline)
+        except ConfigurationError as error:
+            raise answers.not_created(error, self._place.url) from error
 
     async def open(self, deadline: float) -> Wire:
         """A connection of its own, for the caller alone.
@@ -117,7 +140,7 @@ class Lines:
     async def create_tables(self, deadline: float) -> None:
         wire = await self.open(deadline)
         try:
-            await self._create_tables(wire, deadline, are_missing=False)
+            await self._create_tables(wire, deadline, Repair.ADD)
         finally:
             wire.close()
 
@@ -174,12 +197,12 @@ class Lines:
         self._shared.add(wire)
         return wire
 
-    async def _meet_tables(self, wire: Wire, deadline: float, *, are_missing: bool) -> None:
+    async def _meet_tables(self, wire: Wire, deadline: float, repair: Repair | None) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""
         try:
             found = await self._version(wire, deadline)
-            if are_missing or found < VERSION:
-                await self._create_tables(wire, deadline, are_missing=are_missing)
+            if repair is not None or found < VERSION:
+                await self._create_tables(wire, deadline, repair or Repair.ADD)
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
         self._has_tables = True
@@ -197,7 +220,14 @@ class Lines:
             )
         return found
 
-    async def _create_tables(self, wire: Wire, deadline: float, *, are_missing: bool) -> None:
+    async def _finds_additions(self, wire: Wire, deadline: float) -> bool:
+        try:
+            await wire.ask("SELECT 1 FROM holdfast_marks LIMIT 0", deadline)
+        except NoTables:
+            return False
+        return True
+
+    async def _create_tables(self, wire: Wire, deadline: float, repair: Repair) -> None:
         # One creates, the others wait for it and find it done.
         deadline = max(deadline, self._now() + CREATE_MAX)
         name = "LEFT(CONCAT('holdfast:', DATABASE()), 64)"
@@ -205,9 +235,13 @@ class Lines:
         if answer.rows[0][0] != "1":
             raise answers.not_connected(self._place.url, "somebody else was creating our tables all the time")
         try:
-            if await self._version(wire, deadline) < VERSION or are_missing:
-                for statement in statements():
-                    await wire.ask(statement, deadline)
+            wanted: list[str] = []
+            if await self._version(wire, deadline) < VERSION or repair is Repair.ALL:
+                wanted = statements()
+            elif not await self._finds_additions(wire, deadline):
+                wanted = additions()
+            for statement in wanted:
+                await wire.ask(statement, deadline)
             await wire.ask(f"DO RELEASE_LOCK({name})", deadline)
         except BaseException as error:
             wire.close()

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
+from holdfast.backends.mysql.marks import Marks
 from holdfast.backends.mysql.protocol import LACKS, described, lock_id, method_conflict, promised, renewed
 from holdfast.backends.mysql.statements import BREAK, INSPECT, LOCKS, STATE
-from holdfast.core.stepwise import NoMarks, OneByOne
+from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown, Unsupported
 from holdfast.guarantees import Guarantees
@@ -35,7 +36,7 @@ class State(NamedTuple):
         return self.nonce is not None and self.remaining > 0
 
 
-class PlainBackend(OneByOne, NoMarks, ABC):
+class PlainBackend(OneByOne, Marks, ABC):
     """A lock that is one row."""
 
     method: ClassVar[str]

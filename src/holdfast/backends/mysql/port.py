@@ -15,11 +15,13 @@ class Statement(NamedTuple):
     name: str
     sql: str
     is_prepared: bool = False  # one statement, and one without rows: parsed once on each connection
+    is_transaction: bool = False  # several, of which all are done or none
+    is_added: bool = False  # needs what older tables do not have
     in_order: bool = False  # who asks it of the lock in {0} earlier is answered earlier, if they are tasks of one loop
 
 
 class Answer(NamedTuple):
-    """What the last statement of a request came to."""
+    """What the last statement of a request came to, and the rows of all of them."""
 
     changed: int = 0  # rows
     number: int = 0  # the argument of LAST_INSERT_ID, if it was called

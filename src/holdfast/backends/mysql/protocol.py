@@ -16,23 +16,28 @@ from collections.abc import Hashable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from holdfast.backends.mysql.marks import Marks
 from holdfast.backends.mysql.port import Row
 from holdfast.backends.mysql.schema import REAP_EVERY
 from holdfast.backends.mysql.statements import (
     BREAK,
     ENTER,
+    ENTER_OWNED,
     GIVE_BACK,
+    GIVE_BACK_ALL,
     INSERTED,
     INSPECT,
     LEAVE,
     LOCKS,
     LOOK,
+    LOOK_OWNED,
     REAP,
     RENEW,
     TAKE,
+    leave_all,
+    take_all,
 )
 from holdfast.core.clock import lease_deadline
-from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN_BEHIND,
     Gone,
@@ -50,7 +55,7 @@ from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope,
 from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.port import MysqlPort
+    from holdfast.backends.mysql.port import MysqlPort, Value
     from holdfast.core.ports import Runtime
 
 _UNIQUE = Guarantees(
@@ -68,16 +73,16 @@ GUARANTEES = {
 }
 
 _ALONE = "its one row has room for one holder"
-_NOT_YET = "not there yet"
-_ALL: Lacks = {Primitive.ONCE_PER: _NOT_YET, Primitive.REVOKE: _NOT_YET, Primitive.OWNER: _NOT_YET}
+_ONE_CONNECTION = "one connection at a time has the row locked"
 LACKS: Mapping[str, Lacks] = {
-    "unique": _ALL,
-    "row": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, **_ALL},
-    "version": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, **_ALL},
+    "unique": {},
+    "row": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ONE_CONNECTION},
+    "version": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE},
 }
 
 GRANULARITY = 0.0  # the server counts microseconds
 AGENT_MAX = 255  # characters
+BATCH = 128  # locks in one request, at most: it, and the transaction that it is, stay small
 LOOK_MIN, LOOK_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less
 _CALM = 8  # so many times the pause, without a change, until it grows
 _EARLY = 4  # this part of the time until its turn, as it seems
@@ -107,7 +112,7 @@ class Turn:
         return max(LOOK_MIN, min(by_pace, by_place))
 
 
-class UniqueBackend(OneByOne, NoMarks):
+class UniqueBackend(Marks):
     """Locks in one database, in order."""
 
     lacks = LACKS["unique"]
@@ -129,16 +134,56 @@ class UniqueBackend(OneByOne, NoMarks):
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            if ticket.exclusive and ticket.nonce not in self._turns:
+            if ticket.exclusive and not ticket.owner and ticket.nonce not in self._turns:
                 granted = await self._take(ticket, deadline)
                 if granted is not None:
                     return granted
             return await self._enter(ticket, deadline, queue=queue)
         except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.add(ticket.nonce)
+            self._had_no_answer([ticket], error)
             raise
+
+    def _had_no_answer(self, tickets: Sequence[Ticket], error: BaseException) -> None:
+        """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
+        if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+            self._unheard.update(ticket.nonce for ticket in tickets)
+
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        """One request for all that are free; the first that is not is looked at more closely, by another one."""
+        batch = _alike(tickets)
+        taken: list[Granted | Waiting] = [*await self._take_all(batch, deadline)] if batch else []
+        if batch and len(taken) == len(batch):
+            return taken
+        return [*taken, await self._look_closely(tickets[len(taken)], deadline)]
+
+    async def _take_all(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted]:
+        """As many of them, in their order, as are free and waited for by nobody."""
+        first = tickets[0]
+        values: list[Value] = [us(first.ttl), first.agent[:AGENT_MAX], first.info]
+        for ticket in tickets:
+            values += (lock_id(ticket.name), ticket.name, ticket.nonce)
+        sent = self._runtime.now()
+        try:
+            ((fences, changes),) = (await self._port.ask(take_all(len(tickets)), values, deadline=deadline)).rows
+        except BaseException as error:
+            self._had_no_answer(tickets, error)
+            raise
+        taken = [(int(fence), int(changed)) for fence, changed in zip(_listed(fences), _listed(changes), strict=True)]
+        taken = [one for one in taken if one[0]]
+        if any(changed == INSERTED and fence % REAP_EVERY == 0 for fence, changed in taken):
+            await self._reap(lock_id(first.name), deadline)
+        return [Granted(fence, lease_deadline(sent, first.ttl, GRANULARITY)) for fence, _ in taken]
+
+    async def _look_closely(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+        try:
+            return await self._enter(ticket, deadline, queue=False)
+        except BaseException as error:
+            self._had_no_answer([ticket], error)
+            raise
+
+    async def _reap(self, key: bytes, deadline: float) -> None:
+        with contextlib.suppress(BackendError):  # somebody else will, some other time
+            await self._port.ask(REAP, (key,), deadline=deadline)
 
     async def _take(self, ticket: Ticket, deadline: float) -> Granted | None:
         key = lock_id(ticket.name)
@@ -148,25 +193,19 @@ class UniqueBackend(OneByOne, NoMarks):
         if not answer.number:  # the count of rows depends on how the connection was made
             return None
         if answer.changed == INSERTED and answer.number % REAP_EVERY == 0:
-            with contextlib.suppress(BackendError):  # somebody else will, some other time
-                await self._port.ask(REAP, (key,), deadline=deadline)
+            await self._reap(key, deadline)
         return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
 
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
-        values = (
-            lock_id(ticket.name),
-            ticket.name,
-            "unique",
-            ticket.nonce,
-            us(ticket.ttl),
-            ticket.exclusive,
-            ticket.limit,
-            queue,
-            ticket.agent[:AGENT_MAX],
-            ticket.info,
-        )
+        key, ttl, agent = lock_id(ticket.name), us(ticket.ttl), ticket.agent[:AGENT_MAX]
+        statement = ENTER_OWNED
+        values: tuple[Value, ...] = (key, ticket.name, ticket.nonce, ttl, queue, agent, ticket.info, ticket.owner)
+        if not ticket.owner:
+            statement = ENTER
+            values = (key, ticket.name, "unique", ticket.nonce, ttl, ticket.exclusive, ticket.limit, queue)
+            values += (agent, ticket.info)
         sent = self._runtime.now()
-        answer = await self._port.ask(ENTER, values, deadline=deadline)
+        answer = await self._port.ask(statement, values, deadline=deadline)
         ((outcome, fence, ahead, _, limit, other),) = answer.rows
         match outcome:
             case "in":
@@ -192,40 +231,76 @@ class UniqueBackend(OneByOne, NoMarks):
             await self._wakeups.wait(nonce, min(until, now() + turn.pause(now())))
             if now() >= until or nonce not in self._turns:
                 return
+            look, whose = (LOOK_OWNED, (ticket.owner,)) if ticket.owner else (LOOK, ())
             try:
-                (row,) = (await self._port.ask(LOOK, (lock_id(ticket.name), nonce), deadline=until)).rows
+                (row,) = (await self._port.ask(look, (lock_id(ticket.name), nonce, *whose), deadline=until)).rows
             except BackendError:
                 return  # to enter is to ask again, and to say so if that fails too
-            is_held, ahead, excluding, waiting, is_there = (int(value or 0) for value in row)
-            if not is_there or not (is_held or excluding or (ticket.limit is not None and ahead >= ticket.limit)):
+            is_held, ahead, excluding, waiting, is_there, *kin = (int(value or 0) for value in row)
+            is_full = ticket.limit is not None and ahead >= ticket.limit
+            if any(kin) or not is_there or not (is_held or excluding or is_full):
                 return
             turn.move(waiting, now())
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        if len(tickets) == 1:
+            return [await self._leave(tickets[0], deadline)]
         answers: list[bool | BackendError] = []
-        for ticket in tickets:
-            try:
-                answers.append(await self._leave(ticket, deadline))
-            except BackendError as error:
-                if len(tickets) == 1:
-                    raise
-                answers.append(error)
+        for start in range(0, len(tickets), BATCH):
+            answers += await self._leave_all(tickets[start : start + BATCH], deadline)
         return answers
+
+    async def _leave_all(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
+        """One request for all that nobody waits for, and one for all others."""
+        left: dict[str, bool | BackendError] = {}  # by nonce: whether it was in until now
+        were_in: set[str] = set()
+        new = [ticket for ticket in tickets if self._leaves_first(ticket)]
+        try:
+            if new:
+                self._leaving.update(ticket.nonce for ticket in new)
+                values = tuple(lock_id(ticket.name) for ticket in new), tuple(ticket.nonce for ticket in new)
+                for nonce, is_out in (await self._port.ask(GIVE_BACK_ALL, values, deadline=deadline)).rows:
+                    were_in.add(nonce or "")
+                    if is_out == "1":
+                        left[nonce or ""] = True
+            rest = [ticket for ticket in tickets if ticket.nonce not in left]
+            if rest:
+                words: list[Value] = []
+                for ticket in rest:
+                    words += (lock_id(ticket.name), ticket.name, ticket.nonce, ticket.nonce in self._unheard)
+                # The server may have been asked twice here, and a second answer knows nothing of the first.
+                rows = (await self._port.ask(leave_all(len(rest)), words, deadline=deadline)).rows
+                for ticket, row in zip(rest, rows, strict=True):
+                    left[ticket.nonce] = row[0] == "1" or ticket.nonce in were_in
+        except BackendError as error:
+            left = {ticket.nonce: left.get(ticket.nonce, error) for ticket in tickets}
+        for nonce, answer in left.items():
+            if not isinstance(answer, BackendError):
+                self._has_left(nonce)
+        return [left[ticket.nonce] for ticket in tickets]
+
+    def _leaves_first(self, ticket: Ticket) -> bool:
+        """It has not tried before, and is in, as far as is known here."""
+        nonce = ticket.nonce
+        return nonce not in self._leaving and nonce not in self._unheard and nonce not in self._turns
+
+    def _has_left(self, nonce: str) -> None:
+        self._stop(nonce)
+        self._unheard.discard(nonce)
+        self._leaving.discard(nonce)
 
     async def _leave(self, ticket: Ticket, deadline: float) -> bool:
         key, nonce = lock_id(ticket.name), ticket.nonce
         is_unheard = nonce in self._unheard
         was_in = False
         # Who has to try again has no time to lose: to leave is one statement, which does it all, also if unanswered.
-        if ticket.exclusive and not is_unheard and nonce not in self._turns and nonce not in self._leaving:
+        if ticket.exclusive and not ticket.owner and self._leaves_first(ticket):
             self._leaving.add(nonce)
             was_in = bool((await self._port.ask(GIVE_BACK, (key, nonce), deadline=deadline)).changed)
         if not was_in:
             answer = await self._port.ask(LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
             was_in = answer.rows[0][0] == "1"
-        self._stop(nonce)
-        self._unheard.discard(nonce)
-        self._leaving.discard(nonce)
+        self._has_left(nonce)
         return was_in
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
@@ -316,6 +391,20 @@ def described(rows: Sequence[Row]) -> list[LockInfo]:
 def us(seconds: float) -> int:
     """Microseconds, as the server counts."""
     return math.ceil(seconds * 1e6)
+
+
+def _alike(tickets: Sequence[Ticket]) -> list[Ticket]:
+    """As many from the first on as one request can be about: without an owner, and with the same words."""
+    first, batch = tickets[0], []
+    for ticket in tickets[:BATCH]:
+        if ticket.owner or (ticket.ttl, ticket.agent, ticket.info) != (first.ttl, first.agent, first.info):
+            break
+        batch.append(ticket)
+    return batch
+
+
+def _listed(text: str | None) -> list[str]:
+    return (text or "").split(",")[:-1]
 
 
 def _name(info: LockInfo) -> str:

@@ -1,4 +1,4 @@
-"""The DDL: schema.sql, for one database."""
+"""The DDL, for one database: schema.sql, and additions.sql, which older tables lack."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from holdfast.core.tickets import LOOK_AGAIN_BEHIND, WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.url import Address
 
-VERSION = 1  # of the tables and procedures
+VERSION = 1  # of the tables and procedures: what programs have to agree on that use the same ones
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
 REAP_EVERY = 256  # locks that are new, on average, until somebody looks for rows of locks that nobody uses
 REAP_ROWS = 4 * REAP_EVERY  # and looks at so many: more than were added since
@@ -22,6 +24,8 @@ WOKEN = LOOK_AGAIN_BEHIND + WOKEN_LEASE
 # The server's clock. UTC_TIMESTAMP knows no time zones and no daylight saving.
 NOW = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 
+_ADDITIONS = "additions.sql"
+_ALL = ("schema.sql", _ADDITIONS)
 _DATABASE = re.compile(r"[^\0`/\\.]{1,64}")
 
 
@@ -41,26 +45,35 @@ def database_of(address: Address) -> str:
 
 def ddl(address: Address) -> str:
     """What `mysql < file` or `mariadb < file` runs; what exists already stays as it is, or is replaced by the same."""
-    return f"USE `{database_of(address)}`;\n\n{_text()}"
+    return f"USE `{database_of(address)}`;\n\n{_text(_ALL)}"
 
 
 def statements() -> list[str]:
     """The same, one by one, for a connection that has chosen its database."""
+    return _split(_text(_ALL))
+
+
+def additions() -> list[str]:
+    """Those that older tables lack. They disturb nobody who is using the tables."""
+    return _split(_text([_ADDITIONS]))
+
+
+def _split(text: str) -> list[str]:
     found: list[str] = []
     delimiter = ";"
     lines: list[str] = []
-    for line in _text().splitlines():
+    for line in text.splitlines():
         if line.startswith("DELIMITER "):
             delimiter = line.removeprefix("DELIMITER ")
         elif line.endswith(delimiter):
-            found.append("\n".join([*lines, line.removesuffix(delimiter)]))
+            found.append("\n".join([*lines, line.removesuffix(delimiter)]).strip())
             lines = []
         else:
             lines.append(line)
     return found
 
 
-def _text() -> str:
+def _text(files: Sequence[str]) -> str:
     values = {
         "version": VERSION,
         "now": NOW,
@@ -69,7 +82,7 @@ def _text() -> str:
         "fence_idle": _us(FENCE_IDLE),
         "reap_rows": REAP_ROWS,
     }
-    text = resources.files(__package__).joinpath("schema.sql").read_text()
+    text = "".join(resources.files(__package__).joinpath(file).read_text() for file in files)
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS holdfast_tickets (
     since BIGINT NOT NULL,                          -- when it was queued, then when it was granted
     agent VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL,
     info MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL,
+    owner VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',  -- as in additions.sql
     holder VARCHAR(600) CHARACTER SET utf8mb4 AS (IF(NOT JSON_VALID(info), NULL, CONCAT(
         JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.host')), '/', JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.pid')), ' ', agent
     ))) VIRTUAL,
@@ -359,6 +360,3 @@ BEGIN
 END//
 
 DELIMITER ;
-
--- Last, so that who finds it finds all the rest.
-INSERT IGNORE INTO holdfast_schema VALUES ({version});

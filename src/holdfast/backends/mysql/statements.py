@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import re
+from collections.abc import Mapping
+
 from holdfast.backends.mysql.port import Statement
+
+_PLACE = re.compile(r"\{\w+\}")
 
 # One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
 # whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer; it
 # is 0 if the lock is another's.
-TAKE = Statement(
-    "take",
-    "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, since, agent, info) "
-    "VALUES ({0}, {1}, {6}, {now}, {2}, LAST_INSERT_ID({now}), {now} + {3}, {now}, {4}, {5}) "
+_INTO = "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, since, agent, info)"
+_ROW = "{0}, {1}, {6}, {now}, {2}, LAST_INSERT_ID({now}), {now} + {3}, {now}, {4}, {5}"
+_OVER = (
     "ON DUPLICATE KEY UPDATE "
     "nonce = IF((nonce IS NULL OR expires <= {now}) AND NOT tickets AND departed_until <= {now}, {2}, nonce), "
     "drawn = IF(nonce = {2}, GREATEST(drawn + 1, {now}), drawn), "
@@ -19,18 +24,82 @@ TAKE = Statement(
     "since = IF(nonce = {2}, {now}, since), "
     "method = IF(nonce = {2}, {6}, method), "
     "agent = IF(nonce = {2}, {4}, agent), "
-    "info = IF(nonce = {2}, {5}, info)",
-    is_prepared=True,
-    in_order=True,
+    "info = IF(nonce = {2}, {5}, info)"
 )
+TAKE = Statement("take", f"{_INTO} VALUES ({_ROW}) {_OVER}", is_prepared=True, in_order=True)
 INSERTED = 1  # row changed by TAKE; 2 stand for one that was there, by the manual
 GIVE_BACK = Statement(
     "give_back",
     "UPDATE holdfast_locks SET nonce = NULL WHERE id = {0} AND nonce = {1} AND NOT tickets AND expires > {now}",
     is_prepared=True,
 )
+
+
+@functools.cache
+def take_all(count: int) -> Statement:
+    """TAKE for each of so many locks in turn, up to the first that is another's; one request, one transaction.
+
+    {0} is the ttl, {1} the agent and {2} the info of all, then three for each: id, name and nonce. One row comes back:
+    the fences, and how many rows each has changed, with a comma after each one; 0 from the first that was not taken.
+    """
+    begin = (
+        "SET @holdfast_ttl = {0}, @holdfast_agent = {1}, @holdfast_info = {2}, "
+        "@holdfast_goes_on = TRUE, @holdfast_fences = '', @holdfast_changes = '', @holdfast_now = {now}; "
+        "START TRANSACTION"
+    )
+    note = (
+        "SET @holdfast_fences = CONCAT(@holdfast_fences, IF(@holdfast_goes_on, LAST_INSERT_ID(), 0), ','), "
+        "@holdfast_changes = CONCAT(@holdfast_changes, ROW_COUNT(), ','), "
+        "@holdfast_goes_on = @holdfast_goes_on AND LAST_INSERT_ID() > 0, @holdfast_now = {now}"
+    )
+    take = f"{_INTO} SELECT {_ROW} FROM DUAL WHERE @holdfast_goes_on {_OVER}"  # noqa: S608 (of constants)
+    of_all = {"{3}": "@holdfast_ttl", "{4}": "@holdfast_agent", "{5}": "@holdfast_info", "{6}": "'unique'"}
+    of_all["{now}"] = "@holdfast_now"
+    sql = [begin]
+    for number in range(3, 3 + 3 * count, 3):
+        its_own = {f"{{{place}}}": f"{{{number + place}}}" for place in range(3)}
+        sql += [_filled(take, {**of_all, **its_own}), note]
+    sql += ["COMMIT", "SELECT @holdfast_fences, @holdfast_changes"]
+    return Statement("take_all", "; ".join(sql), is_transaction=True)
+
+
+def _filled(sql: str, values: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda place: values[place[0]], sql)
+
+
+# Of many at once: {0} are the locks, {1} the nonces. For each that is in, its nonce comes back, and whether that was
+# all: where there are tickets, it has to leave as well. By the key, even where the server would rather read a small
+# table from end to end: it would wait for rows that others have locked, and that nobody asked for.
+GIVE_BACK_ALL = Statement(
+    "give_back_all",
+    "SET @holdfast_now = {now}; START TRANSACTION; "
+    "SELECT nonce, NOT tickets FROM holdfast_locks FORCE INDEX (PRIMARY) "
+    "WHERE id IN ({0}) AND nonce IN ({1}) AND expires > @holdfast_now FOR UPDATE; "
+    "UPDATE holdfast_locks FORCE INDEX (PRIMARY) SET nonce = NULL "
+    "WHERE id IN ({0}) AND nonce IN ({1}) AND expires > @holdfast_now AND NOT tickets; "
+    "COMMIT; SELECT nonce, FALSE FROM holdfast_tickets "
+    "WHERE id IN ({0}) AND nonce IN ({1}) AND expires > @holdfast_now AND fence IS NOT NULL",
+    is_transaction=True,
+)
 ENTER = Statement("enter", "CALL holdfast_enter({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9})", in_order=True)
+ENTER_OWNED = Statement(
+    "enter_owned",
+    "CALL holdfast_enter_owned({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7})",
+    is_added=True,
+    in_order=True,
+)
 LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")
+
+
+@functools.cache
+def leave_all(count: int) -> Statement:
+    """LEAVE for each of so many, in one request; four values and one row for each."""
+    calls = (
+        f"CALL holdfast_leave({{{at}}}, {{{at + 1}}}, {{{at + 2}}}, {{{at + 3}}})" for at in range(0, 4 * count, 4)
+    )
+    return Statement("leave_all", "; ".join(calls))
+
+
 BREAK = Statement("break", "CALL holdfast_break({0}, {1})")
 REAP = Statement("reap", "CALL holdfast_reap({0})")
 # Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. An end that is a bit
@@ -48,13 +117,19 @@ RENEW = Statement(
 )
 # Whether another is in the lock's own row; how many tickets are ahead, how many of those exclude others, how many wait;
 # and whether the ticket itself is there.
-LOOK = Statement(
-    "look",
+_LOOK = (
     "SELECT MAX(l.nonce <> {1} AND l.expires > {now}), COUNT(t.number), MAX(t.exclusive), "
-    "SUM(t.number IS NOT NULL AND t.fence IS NULL), COUNT(m.number) "
+    "SUM(t.number IS NOT NULL AND t.fence IS NULL), COUNT(m.number){more} "
     "FROM holdfast_locks l LEFT JOIN holdfast_tickets m ON m.id = l.id AND m.nonce = {1} "
-    "LEFT JOIN holdfast_tickets t ON t.id = m.id AND t.number < m.number AND t.expires > {now} WHERE l.id = {0}",
+    "LEFT JOIN holdfast_tickets t ON t.id = m.id AND t.number < m.number AND t.expires > {now} WHERE l.id = {0}"
 )
+LOOK = Statement("look", _LOOK.replace("{more}", ""))
+# And how many of the owner's are in.
+_KIN = (
+    ", (SELECT COUNT(*) FROM holdfast_tickets k WHERE k.id = {0} AND k.nonce <> {1} AND k.fence IS NOT NULL "
+    "AND k.expires > {now} AND CAST(k.owner AS BINARY) = CAST({2} AS BINARY))"
+)
+LOOK_OWNED = Statement("look_owned", _LOOK.replace("{more}", _KIN), is_added=True)
 _SEEN = (
     "SELECT l.name, l.fence, TRUE, 1, l.expires - {now}, l.since, l.agent, l.info, 0 AS place "
     "FROM holdfast_locks l WHERE l.nonce IS NOT NULL AND l.expires > {now} AND {condition} UNION ALL "
@@ -69,4 +144,26 @@ STATE = Statement(
     "state",
     "SELECT l.drawn, l.method, l.nonce, l.expires - {now}, l.info, EXISTS (SELECT 1 FROM holdfast_tickets t "
     "WHERE t.id = l.id AND t.expires > {now}) FROM holdfast_locks l WHERE l.id = {0}",
+)
+
+# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Again one decision, from left to right. The number in the answer is 1 if the mark is this call's: raised by it just
+# now, or by the same one before.
+MARK = Statement(
+    "mark",
+    "INSERT INTO holdfast_marks (id, name, number, nonce, expires) "
+    "VALUES ({0}, {1}, {2}, {3}, {now} + {4} * LAST_INSERT_ID(1)) "
+    "ON DUPLICATE KEY UPDATE "
+    "nonce = IF(number < {2}, {3}, nonce), "
+    "expires = IF(nonce = {3} AND number <= {2}, GREATEST(expires, {now} + {4}) * LAST_INSERT_ID(1), "
+    "expires + LAST_INSERT_ID(0)), "
+    "number = GREATEST(number, {2})",
+    is_added=True,
+)
+MARKS = Statement("marks", "SELECT HEX(id), number FROM holdfast_marks WHERE id IN ({0})", is_added=True)
+REAP_MARKS = Statement(
+    "reap_marks",
+    "DELETE FROM holdfast_marks WHERE expires <= {now} ORDER BY expires, id LIMIT {0}",
+    is_added=True,
 )

@@ -70,7 +70,7 @@ class Wire:
         return self._sock is not None
 
     async def ask(self, sql: str, deadline: float) -> Answer:
-        """What the last result comes to. Raises besides what the port does: OnceMore, NoTables."""
+        """What the last result comes to, and the rows of all. Raises besides what the port does: OnceMore, NoTables."""
         return await self._exchange(_QUERY + sql.encode(), deadline)
 
     async def execute(self, statement: Statement, values: Sequence[Value], deadline: float) -> Answer:
@@ -152,7 +152,8 @@ class Wire:
             await read(sock)
         except BaseException as failure:
             # An error that the server has said ends the exchange, but not always the transaction; after these two there
-            # is none, for each statement and each procedure is one, and is rolled back.
+            # is none, for each statement and each procedure is one, and is rolled back. Who sends several as one
+            # transaction has to close this then.
             if not isinstance(failure, answers.NoTables | answers.OnceMore):
                 self.close()
             if isinstance(failure, OSError):
@@ -179,7 +180,7 @@ class Wire:
         for _ in range(columns):
             await self._packet(sock, deadline)
         await self._packet(sock, deadline)  # their end
-        rows: list[Row] = []
+        rows: list[Row] = [*last.rows]
         while True:
             packet = await self._packet(sock, deadline)
             if packet[0] == _END and len(packet) < _END_MAX:

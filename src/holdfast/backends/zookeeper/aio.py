@@ -47,12 +47,12 @@ class LoopEnsemble(Ensemble):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_session: bool = False) -> None:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
-        await super().close()
+        await super().close(keeps_session=keeps_session)
 
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         self._loops.call_from_thread(function, *arguments)

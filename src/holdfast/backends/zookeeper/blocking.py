@@ -41,8 +41,8 @@ class BlockingEnsemble(Ensemble):
         self._threads = (*(one for one in self._threads if one.is_alive()), thread)
         thread.start()
 
-    async def close(self) -> None:
-        await super().close()
+    async def close(self, *, keeps_session: bool = False) -> None:
+        await super().close(keeps_session=keeps_session)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(JOIN_MAX)

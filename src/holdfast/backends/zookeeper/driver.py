@@ -26,6 +26,7 @@ from holdfast.backends.zookeeper.port import (
     Children,
     Create,
     Created,
+    CreateLasting,
     CreateParent,
     Delete,
     Get,
@@ -47,6 +48,7 @@ _EPHEMERAL, _SEQUENCE, _CONTAINER = 1, 2, 4
 _REFUSALS = {
     exceptions.NoNodeError: Refusal.NO_NODE,
     exceptions.NodeExistsError: Refusal.EXISTS,
+    exceptions.BadVersionError: Refusal.CHANGED,
     exceptions.NoAuthError: Refusal.NO_RIGHT,
     exceptions.UnimplementedError: Refusal.UNKNOWN_REQUEST,
 }
@@ -96,6 +98,7 @@ class KazooSession:
         self._told = told
         self._connections = 0
         self._is_live = False
+        self._is_left = False
         self._refused = False
         self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in place.acl]
         self._client = self._make()
@@ -121,6 +124,12 @@ class KazooSession:
         client._queue.append((wire.CloseInstance, None))
         with contextlib.suppress(OSError, AttributeError):  # it has ended already
             client._connection._write_sock.send(b"\0")
+
+    def leave(self) -> None:
+        """Without a word to the servers, whose timer ends the session; and let the thread end."""
+        self.is_over = self._is_left = True
+        self._client._stopped.set()
+        self.hang_up()
 
     def hang_up(self) -> None:
         """Cut the connection: kazoo goes on to the next server."""
@@ -161,6 +170,8 @@ class KazooSession:
             self.number = self._client._session_id & 0xFFFFFFFFFFFFFFFF
             self._connections += 1
             self._is_live = True
+            if self._is_left:  # while it was connecting
+                self.hang_up()
         else:
             self._is_live = False
         if state == KazooState.LOST:
@@ -178,8 +189,10 @@ class KazooSession:
                 return wire.GetChildren(path, watcher if watch else None)
             case Get(path, watch):
                 return wire.GetData(path, watcher if watch else None)
-            case Set(path, data):
-                return wire.SetData(path, data, -1)
+            case Set(path, data, version):
+                return wire.SetData(path, data, version)
+            case CreateLasting(path, data):
+                return wire.Create2(path, data, self._acl, 0)
             case CreateParent(path, is_container):
                 if is_container:
                     return _CreateContainer(path, b"", self._acl, _CONTAINER)
@@ -206,7 +219,8 @@ def answer(request: Request, value: Any, error: Exception | None, url: str) -> A
             return names
         case Get():
             data, stat = value
-            return Node(data or b"", stat.czxid, stat.ctime / 1000, stat.mtime / 1000, stat.ephemeralOwner)
+            times = (stat.ctime / 1000, stat.mtime / 1000)
+            return Node(data or b"", stat.czxid, *times, stat.ephemeralOwner, stat.version)
         case _:
             return None
 

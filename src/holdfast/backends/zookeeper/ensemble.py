@@ -96,13 +96,16 @@ class Ensemble(ABC):
     def end(self, session: Session) -> None:
         _ours(session).end()
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_session: bool = False) -> None:
         with self._mutex:
             self._closed = True
             session = self._session
         if session is None:
             return
-        session.end()
+        if keeps_session:
+            session.leave()
+        else:
+            session.end()
         await self._until(lambda: session.has_ended, self._runtime.now() + END_MAX)
 
     def abandon(self) -> None:

@@ -17,7 +17,9 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 LAYOUTS = ("curator", "kazoo")
-SESSIONS = "%sessions"  # where each client's own node is: no name of a lock is written like this
+# No name of a lock is written like these.
+SESSIONS = "%sessions"  # where each client's own node is
+MARKS = "%marks"  # where marks are, each a node that stays
 
 # What may stand as it is. ZooKeeper refuses control characters, and all that its Java would write with surrogates.
 _PLAIN = re.compile(r"[^\x00-\x1f%/\x7f-\x9f\ud800-\U0010ffff]*")

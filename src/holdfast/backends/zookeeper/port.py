@@ -22,6 +22,13 @@ class CreateParent(NamedTuple):
     is_container: bool
 
 
+class CreateLasting(NamedTuple):
+    """Make a node that stays when the session ends."""
+
+    path: str
+    data: bytes
+
+
 class Delete(NamedTuple):
     """Take a node away."""
 
@@ -43,13 +50,14 @@ class Get(NamedTuple):
 
 
 class Set(NamedTuple):
-    """Write a node's data."""
+    """Write a node's data; with a version, only if nobody has since it was that."""
 
     path: str
     data: bytes
+    version: int = -1
 
 
-Request = Create | CreateParent | Delete | Children | Get | Set
+Request = Create | CreateParent | CreateLasting | Delete | Children | Get | Set
 
 
 class Created(NamedTuple):
@@ -67,6 +75,7 @@ class Node(NamedTuple):
     ctime: float  # Unix time, by the server
     mtime: float
     owner: int  # the session that it goes with, or 0
+    version: int = 0  # how often its data were written since it was made
 
 
 class Refusal(Enum):
@@ -74,6 +83,7 @@ class Refusal(Enum):
 
     NO_NODE = "no such node"
     EXISTS = "it is there already"
+    CHANGED = "somebody has written it meanwhile"
     NO_RIGHT = "this user lacks the right"
     UNKNOWN_REQUEST = "the server does not know this request"
     OTHER = "refused"
@@ -132,7 +142,8 @@ class ZookeeperPort(Protocol):
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in the background, until it ends or the port is closed."""
 
-    async def close(self) -> None: ...
+    async def close(self, *, keeps_session: bool = False) -> None:
+        """End the session too; or leave it to the servers' timer, which lets its nodes stay until then."""
 
     def abandon(self) -> None:
         """In a forked child: drop inherited connections without a word on them."""

@@ -17,12 +17,22 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.zookeeper import nodes
-from holdfast.backends.zookeeper.nodes import SESSIONS, Contender, behind, in_order
-from holdfast.backends.zookeeper.port import Children, Create, Created, CreateParent, Delete, Get, Node, Refusal, Set
+from holdfast.backends.zookeeper.marks import Marks
+from holdfast.backends.zookeeper.nodes import MARKS, SESSIONS, Contender, behind, in_order
+from holdfast.backends.zookeeper.parents import ATTEMPTS_MAX, Parents
+from holdfast.backends.zookeeper.port import (
+    Children,
+    Create,
+    Created,
+    Delete,
+    Get,
+    Node,
+    Refusal,
+    Set,
+)
 from holdfast.backends.zookeeper.standing import Standing
-from holdfast.core.clock import lease_deadline
+from holdfast.core.clock import before_delay, lease_deadline
 from holdfast.core.events import logger
-from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     Gone,
@@ -42,7 +52,6 @@ from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
     LimitConflict,
-    NameConflict,
     OutcomeUnknown,
 )
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
@@ -50,7 +59,7 @@ from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.address import Place
-    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
+    from holdfast.backends.zookeeper.port import Answer, Request, Session, ZookeeperPort
     from holdfast.core.ports import Runtime
 
 GUARANTEES = Guarantees(
@@ -60,23 +69,17 @@ GUARANTEES = Guarantees(
     wake=Wake.PUSH,
     scope=Scope.NETWORK,
 )
-_NOT_YET = "not there yet"
 LACKS: Lacks = {
-    Primitive.LOCK_DELAY: _NOT_YET,
-    Primitive.ONCE_PER: _NOT_YET,
-    Primitive.REVOKE: _NOT_YET,
-    Primitive.OWNER: _NOT_YET,
+    Primitive.OWNER: "nodes in their order are the lock: Curator and kazoo would not see that two belong to one owner",
 }
 
 IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
+DELAY_SHARE = 0.25  # of the session's timeout: half of it is proven at any time, and half of that is for the holder
 DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
 _LOOK_AGAIN_BEHIND = 10.0  # seconds, for the others: a watch is lost only with its connection, and then all look again
-_PARENTS_MAX = 5  # times that a lock's node is made anew while others take it away
-_KNOWN_MAX = 10_000
-_DONE = (None, Refusal.EXISTS, Refusal.NO_NODE)
 
 
 _Watch = tuple[type[Children | Get], str]
@@ -98,8 +101,14 @@ class _Holding:
         self.waited = False
         self.believed = 0.0  # the last deadline that was given out for it: nobody believes in it any longer
 
+    @property
+    def kept_until(self) -> float:
+        """When it may go, if nobody gives it back: its holder's time is over, and the lock's delay too."""
+        delay = self.ticket.delay
+        return before_delay(self.believed, delay) + delay if delay else self.believed
 
-class ZookeeperBackend(OneByOne, NoMarks):
+
+class ZookeeperBackend:
     """Locks in one ensemble, in order."""
 
     guarantees = GUARANTEES
@@ -122,8 +131,8 @@ class ZookeeperBackend(OneByOne, NoMarks):
         self._standing: dict[int, Standing] = {}  # of the session that is open, by its number
         self._used = 0.0
         self._bell = runtime.event()  # for the pulse
-        self._has_containers = True
-        self._known: set[str] = set()  # nodes that locks stand below, and locks' nodes, that were there
+        self._parents = Parents(place.url)
+        self._marks = Marks(place.url, place.root, port, self._parents)
         self._closed = False
         port.listen(self._fired, self._changed)
 
@@ -146,6 +155,7 @@ class ZookeeperBackend(OneByOne, NoMarks):
 
     async def _enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         session = await self._open(deadline)
+        self._check_delay(ticket, session)
         lock = self._path(ticket.name)
         nonce = ticket.nonce
         while True:
@@ -176,13 +186,10 @@ class ZookeeperBackend(OneByOne, NoMarks):
     async def _create(
         self, ticket: Ticket, session: Session, lock: str, deadline: float, *, waits: bool
     ) -> tuple[_Holding, list[str]]:
-        beginning = nodes.beginning(
-            self._layout, session.number, ticket.nonce, ticket.limit, exclusive=ticket.exclusive, waits=waits
-        )
-        create = Create(f"{lock}/{beginning}", self._data(ticket, session))
-        for _ in range(_PARENTS_MAX):
+        create = self._own_node(ticket, session, lock, waits=waits)
+        for _ in range(ATTEMPTS_MAX):
             # With what is missing above it in the same breath: tasks that begin together stay in their order.
-            parents = () if lock in self._known else self._parents(lock)
+            parents = self._parents.missing(lock)
             try:
                 answers = await self._port.ask(session, (*parents, create, Children(lock)), deadline=deadline)
             except BaseException as error:
@@ -194,12 +201,27 @@ class ZookeeperBackend(OneByOne, NoMarks):
             if isinstance(created, Created):
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
                 self._unheard.discard(ticket.nonce)
-                self._note(lock)
+                self._parents.note(lock)
                 return holding, self._listed(children)
             if created is not Refusal.NO_NODE:
-                raise self._refused(created, lock)
-            self._missed(lock, answers[:-2])
+                raise self._parents.refused(created, lock)
+            self._parents.missed(lock, answers[:-2])
         raise BackendUnavailable(backend=self.url, problem=f"{lock} was taken away as often as it was made")
+
+    def _own_node(self, ticket: Ticket, session: Session, lock: str, *, waits: bool) -> Create:
+        beginning = nodes.beginning(
+            self._layout, session.number, ticket.nonce, ticket.limit, exclusive=ticket.exclusive, waits=waits
+        )
+        return Create(f"{lock}/{beginning}", self._data(ticket, session))
+
+    def _check_delay(self, ticket: Ticket, session: Session) -> None:
+        """What keeps others out after the holder's end is the session, which ends by a timer of its own."""
+        if ticket.delay > DELAY_SHARE * session.timeout:
+            raise ConfigurationError(
+                f"lock_delay must be at most a quarter of the session's timeout, which is {session.timeout:g} s: give "
+                f"{self.url} a session_timeout of {ticket.delay / DELAY_SHARE:g}, and servers a maxSessionTimeout that "
+                "allows it"
+            )
 
     async def _find(
         self, ticket: Ticket, session: Session, lock: str, found: Sequence[Contender], deadline: float
@@ -317,6 +339,82 @@ class ZookeeperBackend(OneByOne, NoMarks):
         await self._port.ask(holding.session, (Delete(holding.path),), deadline=deadline)
         self._forget(holding.ticket.nonce)
 
+    # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        """All listings in one round trip, and all nodes where nobody is in another; what is busy, by itself."""
+        outcomes = await self._enter_free(tickets, deadline)
+        if not outcomes:
+            outcomes = [await self.enter(tickets[0], queue=False, deadline=deadline)]
+        await self._let_go(tickets[len(outcomes) :], deadline)
+        return outcomes
+
+    async def _enter_free(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted | Waiting]:
+        """Those at which nobody is, up to the first other one; or up to one at which somebody came in between."""
+        session = await self._open(deadline)
+        sent = self._runtime.now()
+        made = await self._create_free(tickets, session, deadline)
+        outcomes: list[Granted | Waiting] = []
+        for holding, children in made:
+            lock = self._path(holding.ticket.name)
+            outcome = await self._decide(holding, lock, children, sent, queue=False, deadline=deadline)
+            outcomes.append(outcome or await self.enter(holding.ticket, queue=False, deadline=deadline))
+            if isinstance(outcomes[-1], Waiting):
+                break
+        return outcomes
+
+    async def _create_free(
+        self, tickets: Sequence[Ticket], session: Session, deadline: float
+    ) -> list[tuple[_Holding, list[str]]]:
+        """The nodes of the first tickets, where nobody was; each with what is there now.
+
+        Raises:
+            OutcomeUnknown: no answer; there may be nodes.
+        """
+        locks = [self._path(ticket.name) for ticket in tickets]
+        listed = await self._port.ask(session, [Children(lock) for lock in locks], deadline=deadline)
+        free: list[tuple[Ticket, str]] = []
+        for ticket, lock, children in zip(tickets, locks, listed, strict=True):
+            self._check_delay(ticket, session)
+            is_known = ticket.nonce in self._holdings or ticket.nonce in self._unheard  # `enter` looks for its node
+            if is_known or in_order(self._listed(children)):
+                break
+            free.append((ticket, lock))
+        if not free:
+            return []
+        parents = dict.fromkeys(parent for _, lock in free for parent in self._parents.missing(lock))
+        requests: list[Request] = [*parents]
+        for ticket, lock in free:
+            requests += [self._own_node(ticket, session, lock, waits=False), Children(lock)]
+        try:
+            answers = await self._port.ask(session, requests, deadline=deadline)
+        except BaseException as error:
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.update(ticket.nonce for ticket, _ in free)
+            raise
+        made: list[tuple[_Holding, list[str]]] = []
+        refused: HoldfastError | None = None
+        for number, (ticket, lock) in enumerate(free):
+            created, children = answers[len(parents) + 2 * number :][:2]
+            if isinstance(created, Created):
+                holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
+                self._parents.note(lock)
+                if len(made) == number:
+                    made.append((holding, self._listed(children)))
+            elif created is not Refusal.NO_NODE:
+                refused = self._parents.refused(created, lock)
+            # Else the lock's node was taken away meanwhile: it and those behind it are not in.
+        if refused is not None:
+            raise refused
+        return made
+
+    async def _let_go(self, tickets: Sequence[Ticket], deadline: float) -> None:
+        """These are not in, for one before them is not; but they may have nodes."""
+        made = [ticket for ticket in tickets if ticket.nonce in self._holdings or ticket.nonce in self._unheard]
+        for outcome in await self.leave(made, deadline=deadline) if made else ():
+            if isinstance(outcome, BackendError):
+                raise OutcomeUnknown(backend=self.url, problem=outcome.problem)
+
     # ── wait, leave, renew ───────────────────────────────────────────────────────────────────────────────────────
 
     async def wait(self, ticket: Ticket, until: float) -> None:
@@ -379,6 +477,14 @@ class ZookeeperBackend(OneByOne, NoMarks):
     def intact(self, store: Hashable) -> bool:
         return not getattr(store, "is_over", False)
 
+    # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._marks.raise_to(await self._open(deadline), name, number, nonce, deadline)
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        return await self._marks.all(await self._open(deadline), names, deadline)
+
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
@@ -403,7 +509,7 @@ class ZookeeperBackend(OneByOne, NoMarks):
             return False
         (answer,) = await self._port.ask(session, (Delete(broken[0]),), deadline=deadline)
         if answer is not None and answer is not Refusal.NO_NODE:
-            raise self._refused(answer, broken[0])
+            raise self._parents.refused(answer, broken[0])
         return answer is None
 
     async def _describe(self, session: Session, name: str, lock: str, deadline: float) -> tuple[LockInfo, list[str]]:
@@ -433,7 +539,9 @@ class ZookeeperBackend(OneByOne, NoMarks):
             for part, names in zip(below, listed, strict=True):
                 for node in names if isinstance(names, list) else ():
                     path = f"{part}/{node}"
-                    if path in (f"/{SESSIONS}", "/zookeeper") or (part and nodes.contender(node) is not None):
+                    if path in (f"/{SESSIONS}", f"/{MARKS}", "/zookeeper") or (
+                        part and nodes.contender(node) is not None
+                    ):
                         continue
                     if self._raw_names:
                         found.append((path[1:], self._root + path))
@@ -492,18 +600,18 @@ class ZookeeperBackend(OneByOne, NoMarks):
 
     def _next_pulse(self, standing: Standing) -> float:
         now = self._runtime.now()
-        overdue = [one.believed for one in list(self._holdings.values()) if one.granted and one.believed > now]
-        return min([now + standing.pause, *overdue])
+        granted = [one.kept_until for one in list(self._holdings.values()) if one.granted]
+        return min([now + standing.pause, *(until for until in granted if until > now)])
 
     async def _make_own(self, session: Session, own: str, deadline: float) -> bool:
         above, _, _ = own.rpartition("/")
         create = Create(own, b"", is_numbered=False)
-        *answers, created = await self._port.ask(session, (*self._parents(above), create), deadline=deadline)
+        *answers, created = await self._port.ask(session, (*self._parents.made(above), create), deadline=deadline)
         if created is Refusal.NO_NODE:
-            self._missed(above, answers)
+            self._parents.missed(above, answers)
             return False  # the next pulse tries again
         if isinstance(created, Refusal) and created is not Refusal.EXISTS:
-            raise self._refused(created, own)
+            raise self._parents.refused(created, own)
         return True
 
     async def _pair(self, session: Session, standing: Standing, own: str) -> None:
@@ -515,7 +623,7 @@ class ZookeeperBackend(OneByOne, NoMarks):
             times.append(self._runtime.now())
             (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=times[-1] + standing.pause)
             if answer is not None:
-                raise self._refused(answer, own)
+                raise self._parents.refused(answer, own)
         if connection and session.connection == connection:
             standing.pair(connection, times[0], times[1], self._runtime.now())
 
@@ -523,7 +631,7 @@ class ZookeeperBackend(OneByOne, NoMarks):
         """Take away leases that were dropped: nobody has renewed them, and nobody believes in them any longer."""
         now = self._runtime.now()
         with self._mutex:
-            over = [one for one in self._holdings.values() if one.granted and one.believed < now]
+            over = [one for one in self._holdings.values() if one.granted and one.kept_until < now]
         for holding in over:
             try:
                 if not holding.session.is_over:
@@ -553,7 +661,9 @@ class ZookeeperBackend(OneByOne, NoMarks):
         self._closed = True
         self._bell.set()
         self._wakeups.wake_all()
-        await self._port.close()
+        # What was lost and not given back keeps others out for its delay: it must not go with the session at once.
+        is_delayed = any(one.granted and one.ticket.delay for one in list(self._holdings.values()))
+        await self._port.close(keeps_session=is_delayed)
 
     def abandon(self) -> None:
         self._closed = True
@@ -566,7 +676,8 @@ class ZookeeperBackend(OneByOne, NoMarks):
         if not self._raw_names:
             return f"{self._root}/{nodes.escaped(name)}"
         path = f"/{name}"
-        problem = nodes.why_invalid(path) or (f"{SESSIONS} is taken" if name.partition("/")[0] == SESSIONS else "")
+        top = name.partition("/")[0]
+        problem = nodes.why_invalid(path) or (f"{top} is taken" if top in (SESSIONS, MARKS) else "")
         if problem:
             raise ConfigurationError(f"name {name!r} cannot be a node of ZooKeeper as it is (raw_names): {problem}")
         return self._root + path
@@ -582,7 +693,7 @@ class ZookeeperBackend(OneByOne, NoMarks):
         listing: then it has applied all that was done before that; and what is still on its way from the server that
         the session has moved away from, the leader refuses.
         """
-        write = CreateParent(lock, is_container=self._has_containers)  # of what is there already, mostly
+        write = self._parents.itself(lock)  # which is there already, mostly
         _, children = await self._port.ask(session, (write, Children(lock)), deadline=deadline)
         return self._listed(children)
 
@@ -591,41 +702,7 @@ class ZookeeperBackend(OneByOne, NoMarks):
             return answer
         if answer is Refusal.NO_NODE:
             return []
-        raise self._refused(answer, "the lock's node")
-
-    def _parents(self, lock: str) -> tuple[CreateParent, ...]:
-        """Makes the lock's node, and all that it stands below unless that is known to be there."""
-        above, _, _ = lock.rpartition("/")
-        missing = [CreateParent(lock, is_container=self._has_containers)]
-        while above and above not in self._known:
-            missing.append(CreateParent(above, is_container=False))
-            above, _, _ = above.rpartition("/")
-        return tuple(reversed(missing))
-
-    def _note(self, lock: str) -> None:
-        if lock not in self._known:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known.update((lock, lock.rpartition("/")[0]))
-
-    def _missed(self, lock: str, answers: Sequence[Answer]) -> None:
-        """A node below it could not be made: begin from the top, or find that we cannot."""
-        if not answers:
-            self._known.clear()
-        elif answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
-            self._has_containers = False
-        elif (refused := next((one for one in answers if one not in _DONE), None)) is not None:
-            raise self._refused(refused, lock)
-
-    def _refused(self, answer: Answer, what: str) -> HoldfastError:
-        if answer is Refusal.NO_RIGHT:
-            return ConfigurationError(
-                f"{self.url}: this user may not use {what}: log in with zookeeper://user:password@host, or have its "
-                "ACL changed"
-            )
-        if answer is Refusal.OTHER:
-            return NameConflict(lock=what, reason="there is an ephemeral node in its place")
-        return BackendUnavailable(backend=self.url, problem=f"{what}: {answer}")
+        raise self._parents.refused(answer, "the lock's node")
 
     # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
 

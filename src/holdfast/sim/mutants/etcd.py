@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases
+from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases, Unheard
 from holdfast.backends.etcd.messages import all_in_order, entries, first, last, revision, txn
 from holdfast.backends.etcd.protocol import EtcdBackend
 from holdfast.backends.etcd.slots import Slots
@@ -86,7 +86,7 @@ class KeyNamedByLease(EtcdBackend):
 
 
 class UsedToTheEnd(Leases):
-    def _is_fresh(self, lease: Lease) -> bool:
+    def _is_fresh(self, lease: Lease, delay: float) -> bool:
         return lease.deadline > self._runtime.now()
 
 
@@ -99,15 +99,9 @@ class DeadlineFromTheEnter(EtcdBackend):
         return lease_deadline(sent, ticket.ttl, GRANULARITY)
 
 
-class _Forgetful(dict[str, Lease]):
-    def __setitem__(self, nonce: str, lease: Lease) -> None:
+class WithdrawnWithoutANote(EtcdBackend):
+    def _not_heard(self, nonces: Sequence[str], unheard: Unheard) -> None:
         pass
-
-
-class WithdrawnWithoutAMark(EtcdBackend):
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._unheard = _Forgetful()
 
 
 class TurnedAwayAtOnce(EtcdBackend):
@@ -156,7 +150,7 @@ ETCD = [
         name="etcd-withdrawn-without-a-mark",
         mistake="a ticket that may still be on its way is withdrawn, and comes all the same",
         backend="etcd",
-        server=_with(WithdrawnWithoutAMark),
+        server=_with(WithdrawnWithoutANote),
     ),
     Mutant(
         name="etcd-turned-away-at-once",

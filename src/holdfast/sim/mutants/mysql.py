@@ -12,8 +12,10 @@ from holdfast.backends.mysql.row import RowBackend
 from holdfast.backends.mysql.version import VersionBackend
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.mysql.gates import RowServer
+from holdfast.sim.servers.mysql.marks import Mark
 from holdfast.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
 from holdfast.sim.servers.mysql.tables import Lock, Tables
+from holdfast.sim.servers.mysql.tables import Ticket as Row
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.plain import State
@@ -138,6 +140,52 @@ class WokenKeepsItsLease(Tables):
         return expires
 
 
+class AnyOwnerIsKin(Tables):
+    """As if it were enough to have some owner."""
+
+    def kin(self, key: bytes, owner: str) -> list[Row]:
+        return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner]
+
+
+class KinWithAFenceOfItsOwn(Tables):
+    def fence_of(self, kin: Sequence[Row], drawn: int) -> int:
+        return drawn
+
+
+class KinDrawsAgain(Tables):
+    """As it once was: an enter that comes late draws a new fence for who is in, and works with the old one."""
+
+    _asks = ""
+
+    def enter_owned_answer(self, key: bytes, name: str, nonce: str, *values: Any) -> Answer:
+        self._asks = nonce
+        try:
+            return super().enter_owned_answer(key, name, nonce, *values)
+        finally:
+            self._asks = ""
+
+    def kin(self, key: bytes, owner: str) -> list[Row]:
+        return [ticket for ticket in super().kin(key, owner) if ticket.nonce != self._asks]
+
+
+# ── marks, of all methods ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MarksBlindly(Tables):
+    def is_lower(self, mark: Mark, number: int) -> bool:
+        return True
+
+
+class _MarksInTwoSteps(_Port):
+    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        if statement is statements.MARK:
+            key, _, number, *_ = values
+            found = await self._port.ask(statements.MARKS, ((key,),), deadline=deadline)
+            if any(int(known or 0) >= int(str(number)) for _, known in found.rows):
+                return Answer()
+        return await self._port.ask(statement, values, deadline=deadline)
+
+
 # ── method=row ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -244,6 +292,34 @@ MYSQL = [
         backend="mysql",
         server=_server(UniqueServer, FenceByClock),
         kinds=frozenset({"step_clock"}),
+    ),
+    Mutant(
+        name="unique-any-owner-is-kin",
+        mistake="who has an owner is in at once if anybody is who has one, whoever's that is",
+        backend="mysql",
+        server=_server(UniqueServer, AnyOwnerIsKin),
+        by_seeds=False,  # the usual clients have no owners
+    ),
+    Mutant(
+        name="unique-kin-with-its-own-fence",
+        mistake="those of one owner are in together, each with a fence of its own",
+        backend="mysql",
+        server=_server(UniqueServer, KinWithAFenceOfItsOwn),
+        by_seeds=False,  # likewise
+    ),
+    Mutant(
+        name="unique-kin-draws-again",
+        mistake="an enter that comes late draws a new fence for a ticket that is in, and others of its owner get that",
+        backend="mysql",
+        server=_server(UniqueServer, KinDrawsAgain),
+        by_seeds=False,  # likewise
+    ),
+    Mutant(
+        name="unique-mark-in-two-steps",
+        mistake="whether a mark is lower is looked at in one statement, and it is raised in another",
+        backend="mysql",
+        server=_server(UniqueServer, MarksBlindly, backend=_asking(UniqueBackend, _MarksInTwoSteps)),
+        by_seeds=False,  # nor do they raise marks
     ),
     Mutant(
         name="row-gate-is-the-lock",

@@ -143,15 +143,18 @@ class Store:
 
     def _holds(self, compare: Mapping[str, Any]) -> bool:
         """Of a range every key is compared; if there is none, revision 0."""
-        wanted = int(compare.get("create_revision", 0))
-        found = [self.keys[key].created for key in self._within(compare)] or [0]
+        there = [self.keys[key] for key in self._within(compare)]
+        if compare["target"] == "MOD":
+            wanted, found = int(compare.get("mod_revision", 0)), [one.modified for one in there] or [0]
+        else:
+            wanted, found = int(compare.get("create_revision", 0)), [one.created for one in there] or [0]
         match compare.get("result", "EQUAL"):
             case "GREATER":
-                return all(created > wanted for created in found)
+                return all(revision > wanted for revision in found)
             case "LESS":
-                return all(created < wanted for created in found)
+                return all(revision < wanted for revision in found)
             case _:
-                return all(created == wanted for created in found)
+                return all(revision == wanted for revision in found)
 
     def _within(self, message: Mapping[str, Any]) -> Iterator[bytes]:
         key, end = b64decode(message["key"]), b64decode(message.get("range_end", ""))

@@ -16,7 +16,7 @@ from holdfast.core.tickets import WAITER_LEASE
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.mysql.port import SimPort
-from holdfast.sim.servers.mysql.tables import Lock, Tables, Ticket
+from holdfast.sim.servers.mysql.tables import Snapshot, Tables, Ticket
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Answer, Statement, Value
@@ -51,7 +51,7 @@ class MysqlServer(Server):
         self.starts = 1
         self.tables = self.tables_type(self._clock)
         self._places: dict[str, int] = {}  # by nonce
-        self._copy: tuple[dict[bytes, Lock], list[Ticket]] | None = None
+        self._copy: Snapshot | None = None
 
     def prepare(self, faults: Faults, ttl: float) -> None:
         # A lock that was removed relies on the clock for its next fence: no world sets it back by an hour.
@@ -119,7 +119,7 @@ class MysqlServer(Server):
 
     def lose_data(self) -> None:
         """The tables are dropped, and made anew by whoever asks next."""
-        self.tables.restore(({}, []))
+        self.tables.restore(({}, [], {}))
         self.restart()
         self.recorder.look(self.tickets())
 

@@ -1,4 +1,4 @@
-"""The two tables and every step on them, to be read beside schema.sql, statements.py and version.py.
+"""The tables of locks and tickets and every step on them: see schema.sql, additions.sql, statements.py and version.py.
 
 A step is done all at once here: on the server, whoever takes a step on a lock has locked the lock's row first. So what
 depends on how InnoDB locks rows, such as looking at the clock again once a row was got, is not in it.
@@ -16,6 +16,7 @@ from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.protocol import us
 from holdfast.backends.mysql.schema import FENCE_IDLE, REAP_ROWS, WOKEN
 from holdfast.core.tickets import WAITER_LEASE
+from holdfast.sim.servers.mysql.marks import Mark, Marks
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Statement, Value
@@ -58,15 +59,20 @@ class Ticket:
     since: int
     agent: str
     info: str
+    owner: str = ""
 
 
-class Tables:
+Snapshot = tuple[dict[bytes, Lock], list[Ticket], dict[bytes, Mark]]
+
+
+class Tables(Marks):
     """One database. A row's key is its id, and for a ticket its number too."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.clock = clock
         self.locks: dict[bytes, Lock] = {}
         self.tickets: list[Ticket] = []
+        self.marks: dict[bytes, Mark] = {}
         self.fence_idle = us(FENCE_IDLE)
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
@@ -74,13 +80,18 @@ class Tables:
         step: Callable[..., Answer] = getattr(self, statement.name + "_answer")
         return step(*values)
 
-    def snapshot(self) -> tuple[dict[bytes, Lock], list[Ticket]]:
-        return {key: replace(lock) for key, lock in self.locks.items()}, [replace(one) for one in self.tickets]
+    def snapshot(self) -> Snapshot:
+        return (
+            {key: replace(lock) for key, lock in self.locks.items()},
+            [replace(ticket) for ticket in self.tickets],
+            {key: replace(mark) for key, mark in self.marks.items()},
+        )
 
-    def restore(self, snapshot: tuple[dict[bytes, Lock], list[Ticket]]) -> None:
-        locks, tickets = snapshot
+    def restore(self, snapshot: Snapshot) -> None:
+        locks, tickets, marks = snapshot
         self.locks = {key: replace(lock) for key, lock in locks.items()}
         self.tickets = [replace(ticket) for ticket in tickets]
+        self.marks = {key: replace(mark) for key, mark in marks.items()}
 
     # ── the statements of version.py ─────────────────────────────────────────────────────────────────────────────
 
@@ -147,6 +158,32 @@ class Tables:
         """Nobody holds it, nobody waits, and nobody is remembered to have left."""
         return (lock.nonce is None or lock.expires <= now) and not lock.tickets and lock.departed_until <= now
 
+    def take_all_answer(self, ttl: int, agent: str, info: str, *locks: Any) -> Answer:
+        fences, changes = "", ""
+        goes_on = True
+        for at in range(0, len(locks), 3):
+            key, name, nonce = locks[at : at + 3]
+            answer = self.take_answer(key, name, nonce, ttl, agent, info, "unique") if goes_on else Answer()
+            goes_on = goes_on and answer.number > 0
+            fences, changes = f"{fences}{answer.number},", f"{changes}{answer.changed},"
+        return Answer(rows=[(fences, changes)])
+
+    def give_back_all_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...]) -> Answer:
+        now = self.clock()
+        rows = []
+        for lock in self.locks.values():
+            if lock.id in keys and lock.nonce in nonces and lock.expires > now:
+                rows.append((lock.nonce, _text(not lock.tickets)))
+                if not lock.tickets:
+                    lock.nonce = None
+        shared = [one for one in self.tickets if one.id in keys and one.nonce in nonces and one.fence is not None]
+        rows += [(one.nonce, "0") for one in shared if one.expires > now]
+        return Answer(rows=rows)
+
+    def leave_all_answer(self, *tickets: Any) -> Answer:
+        answers = [self.leave_answer(*tickets[at : at + 4]) for at in range(0, len(tickets), 4)]
+        return Answer(rows=[row for answer in answers for row in answer.rows])
+
     def give_back_answer(self, key: bytes, nonce: str) -> Answer:
         lock = self.locks.get(key)
         if lock is None or not self.is_holder(lock, nonce) or lock.tickets or lock.expires <= self.clock():
@@ -177,6 +214,14 @@ class Tables:
         is_there = 0 if mine is None else max(1, len(ahead))
         row = (is_held and lock.expires > now, len(ahead), excluding, waiting, is_there)
         return Answer(rows=[tuple(map(_text, row))])
+
+    def look_owned_answer(self, key: bytes, nonce: str, owner: str) -> Answer:
+        ((*row, is_there),) = self.look_answer(key, nonce).rows
+        if key not in self.locks:
+            return Answer(rows=[(*row, is_there, "0")])
+        now = self.clock()
+        kin = [one for one in self.kin(key, owner) if one.nonce != nonce and one.expires > now]
+        return Answer(rows=[(*row, is_there, str(len(kin)))])
 
     def state_answer(self, key: bytes) -> Answer:
         now = self.clock()
@@ -310,6 +355,94 @@ class Tables:
         if lock.nonce is None and (has_purged or (told.outcome == "wait" and queue)):
             self.wake(lock.id, now)
         return told
+
+    def enter_owned_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
+        self,
+        key: bytes,
+        name: str,
+        nonce: str,
+        ttl: int,
+        queue: bool,  # noqa: FBT001  (likewise)
+        agent: str,
+        info: str,
+        owner: str,
+    ) -> Answer:
+        now = self.clock()
+        lock = self.locks.get(key)
+        if lock is None:
+            lock = self.locks[key] = Lock(key, name, "unique", now)
+        else:
+            lock.drawn = self.draw(lock, now)
+        row = Ticket(
+            *(key, lock.drawn, name, nonce, None),
+            exclusive=True,
+            limit=1,
+            expires=now + WAITER_US,
+            since=now,
+            agent=agent,
+            info=info,
+            owner=owner,
+        )
+        told, fence = self._step_owned(lock, row, now, ttl, queue=queue)
+        lock.tickets = self.has_tickets(key)
+        place = told.place
+        ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
+        answer = (told.outcome, lock.drawn if fence is None else fence, len(ahead), told.remaining, None, told.other)
+        return Answer(rows=[tuple(map(_text, answer))])
+
+    def _step_owned(self, lock: Lock, row: Ticket, now: int, ttl: int, *, queue: bool) -> tuple[_Told, int | None]:
+        """What holdfast_enter_owned does between its first statement and its last; and the fence, if it is in."""
+        was_departed = lock.departed_until > now and row.nonce in (lock.departed or ())
+        has_purged = lock.nonce is not None and self.has_run_out(lock.expires, now)
+        if has_purged:
+            lock.nonce = None
+        dead = [one for one in self._queue(lock.id) if one.nonce != row.nonce and self.has_run_out(one.expires, now)]
+        self._remove(dead)
+        has_purged = has_purged or bool(dead)
+        mine = self._ticket(lock.id, row.nonce)
+        place = None if mine is None else mine.number
+        if lock.method != "unique":
+            if lock.nonce is not None or self._queue(lock.id):
+                return _Told("method", place, other=lock.method), None
+            lock.method = "unique"
+        if was_departed and mine is None:
+            return _Told("gone", place), None
+
+        told, fence = _Told("in", place), lock.drawn
+        number = lock.drawn if mine is None else mine.number
+        kin = self.kin(lock.id, row.owner)
+        obstacle = self.obstacle([one for one in self._queue(lock.id) if mine is None or one.number < number], row)
+        if kin:
+            fence = self.fence_of(kin, fence)
+            if mine is None or mine.fence is None:
+                number = self._queue(lock.id)[0].number - 1
+        elif lock.nonce is not None:
+            told = _Told("wait", place, lock.expires - now, other=lock.info)
+        elif obstacle is not None:
+            told = _Told("wait", place, obstacle.expires - now, other=obstacle.info)
+
+        if told.outcome == "in":
+            if mine is None:
+                self.tickets.append(replace(row, number=number, fence=fence, expires=now + ttl))
+            else:
+                mine.number, mine.fence, mine.expires, mine.since = number, fence, now + ttl, now
+        elif queue:
+            if mine is None:
+                told = told.placed(lock.drawn)
+                self.tickets.append(row)
+            else:
+                mine.fence, mine.expires = None, row.expires
+        if lock.nonce is None and (has_purged or (told.outcome == "wait" and queue)):
+            self.wake(lock.id, now)
+        return told, fence if told.outcome == "in" else None
+
+    def kin(self, key: bytes, owner: str) -> list[Ticket]:
+        """The owner's tickets that are in."""
+        return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner == owner]
+
+    def fence_of(self, kin: Sequence[Ticket], drawn: int) -> int:
+        """What a ticket gets that is in because of these."""
+        return max(one.fence or 0 for one in kin)
 
     def obstacle(self, ahead: list[Ticket], row: Ticket) -> Ticket | None:
         """The first of those ahead that keeps this one out."""

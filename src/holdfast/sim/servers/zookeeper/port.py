@@ -222,9 +222,9 @@ class SimPort:
 
         self._runtime.spawn(close, "close")
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_session: bool = False) -> None:
         self._closed = True
-        if self._session is not None:
+        if self._session is not None and not keeps_session:
             self.end(self._session)
 
     def abandon(self) -> None:

@@ -9,6 +9,7 @@ from holdfast.backends.zookeeper.port import (
     Children,
     Create,
     Created,
+    CreateLasting,
     CreateParent,
     Get,
     Node,
@@ -34,13 +35,14 @@ class Change(NamedTuple):
 class Znode:
     """One node of the tree."""
 
-    __slots__ = ("children", "ctime", "czxid", "data", "mtime", "numbers", "owner")
+    __slots__ = ("children", "ctime", "czxid", "data", "mtime", "numbers", "owner", "version")
 
     def __init__(self, data: bytes, czxid: int, time: float, owner: int) -> None:
         self.data = data
         self.czxid = czxid
         self.ctime = self.mtime = time
         self.owner = owner
+        self.version = 0
         self.children: set[str] = set()
         self.numbers = 0  # children that it ever had: the number of the next one
 
@@ -56,12 +58,15 @@ class Tree:
     def refusal(self, request: Request) -> Refusal | None:
         """Why a write could not be done here and now."""
         path = request.path
-        if isinstance(request, Create | CreateParent):
+        if isinstance(request, Create | CreateParent | CreateLasting):
             if parent_of(path) not in self.nodes:
                 return Refusal.NO_NODE
             is_numbered = isinstance(request, Create) and request.is_numbered
             return Refusal.EXISTS if path in self.nodes and not is_numbered else None
-        return None if path in self.nodes else Refusal.NO_NODE
+        if path not in self.nodes:
+            return Refusal.NO_NODE
+        is_old = isinstance(request, Set) and request.version not in (-1, self.nodes[path].version)
+        return Refusal.CHANGED if is_old else None
 
     def plan(self, request: Request, session: int, zxid: int, now: float) -> Change:
         """The transaction that a write becomes."""
@@ -72,7 +77,9 @@ class Tree:
                 return Change(zxid, path, data, now, is_new=True, owner=session)
             case CreateParent(path, _):
                 return Change(zxid, path, b"", now, is_new=True)
-            case Set(path, data):
+            case CreateLasting(path, data):
+                return Change(zxid, path, data, now, is_new=True)
+            case Set(path, data, _):
                 return Change(zxid, path, data, now)
             case _:
                 return Change(zxid, request.path, None, now)
@@ -93,6 +100,7 @@ class Tree:
             return [(Get, path), (Children, above)]
         node = self.nodes[path]
         node.data, node.mtime = change.data, change.time
+        node.version += 1
         return [(Get, path)]
 
     def read(self, request: Children | Get) -> Answer:
@@ -101,7 +109,7 @@ class Tree:
             return Refusal.NO_NODE
         if isinstance(request, Children):
             return sorted(node.children)
-        return Node(node.data, node.czxid, node.ctime, node.mtime, node.owner)
+        return Node(node.data, node.czxid, node.ctime, node.mtime, node.owner, node.version)
 
     def done(self, request: Request, change: Change) -> Answer:
         """The answer to a write."""

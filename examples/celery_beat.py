@@ -1,0 +1,30 @@
+"""Celery's beat on every machine: each sends the task, of which one runs in each period.
+
+    cd examples
+    celery -A celery_beat worker --beat -s /tmp/schedule-1 -n one@%h -l INFO        # start it twice, with other names
+    celery -A celery_beat worker --beat -s /tmp/schedule-2 -n two@%h -l INFO
+
+One beat for a whole fleet is what Celery asks for: two send every task twice, and if its machine dies none is sent.
+With `once_per` around the task any number of beats will do. $BROKER_URL is Celery's broker, $HOLDFAST_URL the store.
+"""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+import holdfast
+
+app = Celery("celery_beat", broker=os.environ.get("BROKER_URL", "redis://localhost:6379/0"))
+app.conf.timezone = "UTC"
+app.conf.beat_max_loop_interval = 1
+app.conf.beat_schedule = {"report": {"task": "report", "schedule": 1.0}}
+
+client = holdfast.Client()  # made before the worker forks: each child opens connections of its own
+
+
+@app.task(name="report")  # above once_per: what it registers is the function with its lock
+@client.once_per("2s", name="report", skipped="skipped: this period has its run")
+def report() -> str:
+    return f"run by process {os.getpid()}"

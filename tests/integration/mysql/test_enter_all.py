@@ -1,0 +1,188 @@
+"""Several locks at once that cost as much as one after the other, or of which more are taken than were asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from holdfast.backends.mysql.lines import LOCK_WAIT_MAX
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.errors import OutcomeUnknown
+from tests.support.mysql import shared
+from tests.support.mysql.drivers import Driver
+from tests.support.mysql.servers import Server
+
+Drive = Callable[[str], Driver]
+MANY = [f"name {number:02}" for number in range(50)]
+
+
+@pytest.fixture
+def driver(driver_of: Drive) -> Driver:
+    """Connected, and with its tables met."""
+    made = driver_of(shared.fresh_url())
+    made.marks("warm")
+    return made
+
+
+def to_the_end(driver: Driver, tickets: Sequence[Ticket]) -> list[Granted | Waiting]:
+    """As the engine does: until all are in, or one has to wait."""
+    outcomes: list[Granted | Waiting] = []
+    while len(outcomes) < len(tickets) and not any(isinstance(outcome, Waiting) for outcome in outcomes):
+        outcomes += driver.enter_all(tickets[len(outcomes) :])
+    return outcomes
+
+
+def test_fifty_locks_are_taken_and_given_back_by_two_requests(driver: Driver) -> None:
+    tickets = [driver.ticket(name) for name in MANY]
+    before = driver.said
+
+    outcomes = driver.enter_all(tickets)
+    there = driver.said
+    left = driver.leave(*tickets)
+
+    assert all(isinstance(outcome, Granted) for outcome in outcomes)
+    assert len(outcomes) == len(MANY)
+    assert left == [True] * len(MANY)
+    assert there - before <= 2, "one, and one more if it was time to remove old rows"
+    assert driver.said - there == 1
+    assert driver.locks() == []
+
+
+def test_the_fences_are_those_that_the_server_has(driver: Driver) -> None:
+    tickets = [driver.ticket(name) for name in MANY]
+
+    outcomes = driver.enter_all(tickets)
+
+    for ticket, outcome in zip(tickets, outcomes, strict=True):
+        assert isinstance(outcome, Granted)
+        assert [info.fence for info in driver.inspect(ticket.name).holders] == [outcome.fence]
+
+
+def test_those_before_the_first_that_is_held_are_in_and_those_after_it_are_not(driver: Driver) -> None:
+    other = driver.ticket("c")
+    driver.enter(other)
+    tickets = [driver.ticket(name) for name in "abcde"]
+    before = driver.said
+
+    outcomes = driver.enter_all(tickets)
+
+    assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
+    assert outcomes[2] == Waiting(2.5, "test/1")
+    assert driver.said - before == 2, "one takes, one looks who is in the way"
+    assert [info.name for info in driver.locks()] == ["a", "b", "c"]
+    assert driver.leave(*tickets) == [True, True, False, False, False]
+    assert driver.renew(other) != []
+    assert [info.name for info in driver.locks()] == ["c"]
+
+
+def test_who_asks_again_for_want_of_an_answer_has_what_it_has(driver: Driver) -> None:
+    tickets = [driver.ticket(name) for name in "abc"]
+    first = driver.enter_all(tickets)
+
+    second = driver.enter_all(tickets)
+
+    for before, after in zip(first, second, strict=True):
+        assert isinstance(before, Granted)
+        assert isinstance(after, Granted)
+        assert after.fence > before.fence, "nobody has heard of the other"
+    assert len(driver.locks()) == 3
+    assert driver.leave(*tickets) == [True, True, True]
+
+
+def test_what_only_looks_taken_is_taken_all_the_same(driver: Driver, driver_of: Drive) -> None:
+    holder, waiter = driver.ticket("b"), driver.ticket("b")
+    driver.enter(holder)
+    driver.enter(waiter, queue=True)
+    driver.leave(holder)
+    shared_rows = "there is a ticket, so the lock's row says that it is not free"
+    tickets = [driver.ticket(name) for name in "abc"]
+
+    blocked = driver.enter_all(tickets)
+    driver.leave(waiter)
+    outcomes = driver.enter_all([driver.ticket("b"), *[driver.ticket(name) for name in "de"]])
+
+    assert [type(outcome) for outcome in blocked] == [Granted, Waiting], shared_rows
+    assert outcomes != []
+    assert all(isinstance(outcome, Granted) for outcome in outcomes)
+
+
+def test_locks_that_others_wait_for_are_given_back_by_two_requests_however_many(driver: Driver) -> None:
+    tickets = [driver.ticket(name) for name in MANY]
+    driver.enter_all(tickets)
+    waiters = [driver.ticket(name) for name in MANY[::2]]
+    for waiter in waiters:
+        assert isinstance(driver.enter(waiter, queue=True), Waiting)
+    before = driver.said
+
+    left = driver.leave(*tickets)
+
+    assert left == [True] * len(MANY)
+    assert driver.said - before == 2
+    for waiter in waiters:
+        assert isinstance(driver.enter(waiter, queue=True), Granted)
+
+
+def test_a_lock_that_was_lost_is_not_said_to_have_been_held(driver: Driver) -> None:
+    tickets = [driver.ticket(name) for name in "abc"]
+    _, outcome, _ = driver.enter_all(tickets)
+    assert isinstance(outcome, Granted)
+    assert driver.break_lock("b", outcome.fence)
+
+    assert driver.leave(*tickets) == [True, False, True]
+
+
+def test_more_than_one_request_can_carry_are_taken_too(driver: Driver) -> None:
+    tickets = [driver.ticket(f"{number:04}") for number in range(300)]
+
+    outcomes = to_the_end(driver, tickets)
+
+    assert [type(outcome) for outcome in outcomes] == [Granted] * 300
+    assert driver.leave(*tickets) == [True] * 300
+
+
+def test_two_who_want_the_same_ones_never_wait_for_each_other_inside_the_server(
+    server: Server, driver_of: Drive
+) -> None:
+    url = shared.fresh_url()
+    names = [f"n{number}" for number in range(8)]
+    both: list[int] = []
+
+    def take(times: int) -> None:
+        driver = driver_of(url)
+        while times:
+            tickets = [driver.ticket(name) for name in names]
+            if all(isinstance(outcome, Granted) for outcome in to_the_end(driver, tickets)):
+                both.append(1)
+                assert len(driver.locks()) == len(names), "nobody else is in any of them"
+                times -= 1
+            driver.leave(*tickets)
+
+    threads = [threading.Thread(target=take, args=(20,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+
+    assert len(both) == 60
+
+
+def test_a_lock_wait_that_the_server_gives_up_leaves_nothing_half_done(
+    server: Server, database: str, url: str, driver_of: Drive
+) -> None:
+    driver, other = driver_of(url), driver_of(url)
+    assert isinstance(other.enter(other.ticket("b", ttl=0.001)), Granted)
+    tickets = [driver.ticket(name) for name in "ab"]
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT 1 FROM holdfast_locks WHERE id = UNHEX(SHA2('b', 256)) FOR UPDATE")
+
+        with pytest.raises(OutcomeUnknown, match="no answer in time"):
+            driver.enter_all(tickets, seconds=LOCK_WAIT_MAX + 1.5)
+
+        committed = server.rows("SELECT name FROM holdfast_locks", database=database)
+        connection.rollback()
+    assert committed == [("b",)], "the first attempt is over, and has taken nothing"
+    driver.leave(*tickets)
+    assert isinstance(other.enter_all([other.ticket("a")])[0], Granted)

@@ -1,0 +1,203 @@
+"""A number that two believe they have raised; one that is forgotten too early; tables that have no room for it."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+import holdfast
+from holdfast.backends.mysql.blocking import create_tables
+from holdfast.backends.mysql.schema import ddl
+from holdfast.errors import ConfigurationError
+from holdfast.url import parse
+from tests.support.mysql import shared
+from tests.support.mysql.drivers import Driver
+from tests.support.mysql.servers import Server
+
+Drive = Callable[[str], Driver]
+METHODS = ["unique", "row", "version"]
+# What an older holdfast did not create.
+OLDER = (
+    "ALTER TABLE holdfast_tickets DROP COLUMN owner",
+    "DROP PROCEDURE holdfast_enter_owned",
+    "DROP TABLE holdfast_marks",
+)
+
+
+@pytest.fixture(params=METHODS)
+def driver(request: pytest.FixtureRequest, driver_of: Drive) -> Driver:
+    return driver_of(shared.fresh_url(method=request.param))
+
+
+def test_a_mark_only_goes_up(driver: Driver) -> None:
+    assert driver.marks("a", "b") == [0, 0]
+
+    assert driver.mark("a", 3)
+    assert not driver.mark("a", 3)
+    assert not driver.mark("a", 2)
+    assert driver.mark("a", 2**63 - 1)
+
+    assert driver.marks("b", "a", "b") == [0, 2**63 - 1, 0]
+    assert driver.marks() == []
+
+
+def test_who_asks_again_for_want_of_an_answer_hears_the_same(driver: Driver) -> None:
+    nonce, other = "1" * 32, "2" * 32
+    assert driver.mark("a", 1, nonce=nonce)
+    assert driver.mark("a", 1, nonce=nonce)
+    assert not driver.mark("a", 1, nonce=other)
+
+    assert driver.mark("a", 2, nonce=other)
+
+    assert not driver.mark("a", 1, nonce=nonce), "it is over: somebody has raised it since"
+
+
+def test_a_mark_costs_one_request(driver: Driver) -> None:
+    driver.marks("a")
+    before = driver.said
+    driver.mark("a", 1)
+    driver.mark("a", 2)
+
+    assert driver.said - before <= 3, "one each, and one more if it was time to remove old rows"
+
+
+def test_marks_and_locks_of_the_same_name_do_not_meet(driver: Driver) -> None:
+    ticket = driver.ticket("a")
+    driver.enter(ticket)
+
+    assert driver.marks("a") == [0]
+    driver.mark("a", 1)
+    driver.mark("b", 1)
+
+    assert [info.name for info in driver.locks()] == ["a"]
+    assert driver.leave(ticket) == [True]
+    assert driver.marks("a", "b") == [1, 1]
+
+
+def test_names_of_marks_are_exact_and_may_be_longer_than_those_of_locks(driver: Driver) -> None:
+    names = ["a", "A", "a ", "á", "a\0", "'", "😀" * 512, "😀" * 528]
+
+    assert [driver.mark(name, number) for number, name in enumerate(names, 1)] == [True] * len(names)
+
+    assert driver.marks(*names) == list(range(1, len(names) + 1))
+
+
+def race(driver_of: Drive, url: str) -> list[int]:
+    """Four who raise one mark at the same moment, again and again: the numbers that one of them was told it had set."""
+    won: list[int] = []
+    start = threading.Barrier(4)
+
+    def raise_it() -> None:
+        driver = driver_of(url)
+        for number in range(1, 41):
+            start.wait(60)
+            won.extend([number] * driver.mark("a", number))
+
+    threads = [threading.Thread(target=raise_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    return sorted(won)
+
+
+def test_of_many_who_raise_it_to_the_same_number_one_is_told_that_it_did(driver_of: Drive) -> None:
+    assert race(driver_of, shared.fresh_url()) == list(range(1, 41))
+
+
+def test_so_it_is_under_repeatable_read(own_server: Server, driver_of: Drive) -> None:
+    own_server.restart("--log-bin", "--binlog-format=STATEMENT")  # where our sessions use that
+    try:
+        create_tables(parse(own_server.url))
+        assert race(driver_of, own_server.url) == list(range(1, 41))
+    finally:
+        own_server.restart()
+
+
+def test_a_mark_is_kept_for_as_long_as_was_asked_for(server: Server, database: str, url: str, driver_of: Drive) -> None:
+    driver = driver_of(url)
+    driver.mark("long", 1, keep=3600)
+    driver.mark("long", 2, keep=0)
+    driver.mark("endless", 1, keep=float("inf"))
+    driver.mark("over", 1, keep=0)
+    server.rows("UPDATE holdfast_marks SET expires = expires - 1000 WHERE name = 'over'", database=database)
+
+    for number in range(5000):
+        driver.mark(f"new {number}", 1, keep=3600)
+        if driver.marks("over") == [0]:
+            break
+
+    assert driver.marks("over") == [0], "somebody removes what is over, now and then"
+    assert driver.marks("long", "endless") == [2, 1]
+
+
+def test_older_tables_get_what_they_lack_when_somebody_needs_it(
+    server: Server, database: str, url: str, driver_of: Drive
+) -> None:
+    create_tables(parse(url))
+    for statement in OLDER:
+        server.rows(statement, database=database)
+    driver = driver_of(url)
+    held = driver.ticket("held")
+    driver.enter(held)
+    waiting = driver.ticket("held")
+    driver.enter(waiting, queue=True)
+    assert server.rows("SHOW TABLES LIKE 'holdfast_marks'", database=database) == [], "who needs none creates none"
+
+    assert driver.mark("a", 1)
+
+    assert driver.leave(held) == [True]
+    assert driver.inspect("held").waiters != ()
+    assert driver_of(url).marks("a") == [1]
+    one, two = driver.ticket("owned", owner="ann"), driver.ticket("owned", owner="ann")
+    driver.enter(one)
+    driver.enter(two)
+    assert driver.leave(one, two) == [True, True]
+
+
+def test_init_gives_older_tables_what_they_lack(server: Server, database: str, url: str) -> None:
+    create_tables(parse(url))
+    for statement in OLDER:
+        server.rows(statement, database=database)
+
+    create_tables(parse(url))
+
+    assert server.rows("SHOW TABLES LIKE 'holdfast_marks'", database=database) != []
+    assert server.rows("SHOW COLUMNS FROM holdfast_tickets LIKE 'owner'", database=database) != []
+    assert "holdfast_marks" in ddl(parse(url))
+
+
+@pytest.mark.parametrize("rights", ["{}.*", "{}.holdfast_locks"])
+def test_who_may_not_create_what_older_tables_lack_is_told_what_to_do_and_has_locks(
+    server: Server, database: str, url: str, driver_of: Drive, rights: str
+) -> None:
+    create_tables(parse(url))
+    for statement in OLDER:
+        server.rows(statement, database=database)
+    user = f"user_{uuid.uuid4().hex[:8]}@'127.0.0.1'"
+    server.run(f"CREATE USER {user}")
+    server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {rights.format(database)} TO {user}")
+    if "locks" in rights:
+        server.run(f"GRANT SELECT ON {database}.holdfast_schema TO {user}")
+    restricted = server.url_of(database, user=user.partition("@")[0])
+    driver = driver_of(restricted)
+
+    with pytest.raises(ConfigurationError, match="holdfast init --print"):
+        driver.mark("a", 1)
+    with pytest.raises(ConfigurationError, match="holdfast init --print"):
+        driver.enter(driver.ticket("a", owner="ann"))
+
+    with holdfast.Client(restricted) as client, client.lock("a"):
+        pass
+    ticket = driver.ticket("a")
+    driver.enter(ticket)
+    assert driver.leave(ticket) == [True]
+
+    words = ["mariadb", "--no-defaults", "-uroot", f"--socket={server.socket}"]
+    subprocess.run(words, input=ddl(parse(restricted)).encode(), check=True, timeout=60)
+    server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* TO {user}")
+    assert driver_of(restricted).mark("a", 1), "on a connection of its own: older ones have the rights of before"

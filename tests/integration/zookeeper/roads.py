@@ -1,0 +1,89 @@
+"""A backend by itself, on a road to the server that counts, and can lose what comes back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import holdfast
+from holdfast.backends.zookeeper.address import place_of
+from holdfast.backends.zookeeper.blocking import BlockingEnsemble
+from holdfast.backends.zookeeper.port import Answer, Children, Get, Request, Session
+from holdfast.backends.zookeeper.protocol import ZookeeperBackend
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+
+
+class Road(BlockingEnsemble):
+    """Counts what is asked below the node, and so not the pulse's own."""
+
+    trips: Sequence[Sequence[Request]] = ()
+    loses_writes = False  # they are done, and nobody hears of it
+    before_writes: Callable[[], object] | None = None  # what happens, once, before the next of them gets there
+
+    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        is_own = any("%sessions" in request.path for request in requests)
+        is_write = not is_own and not all(isinstance(request, Children | Get) for request in requests)
+        before, self.before_writes = (self.before_writes, None) if is_write else (None, self.before_writes)
+        if before is not None:
+            before()
+        answers = await super().ask(session, requests, deadline=deadline)
+        if not is_own:
+            self.trips = [*self.trips, requests]
+            if self.loses_writes and is_write:
+                raise holdfast.OutcomeUnknown(backend="test", problem="the answer was lost")
+        return answers
+
+
+class Bench:
+    """One backend and its road; each verb with ten seconds."""
+
+    def __init__(self, url: str) -> None:
+        place, runtime = place_of(parse(url)), ThreadRuntime()
+        self.road = Road(place, runtime)
+        self.backend = ZookeeperBackend(place, self.road, runtime)
+
+    def enter(self, ticket: Ticket) -> Granted | Waiting:
+        return run_sync(self.backend.enter(ticket, queue=False, deadline=soon()))
+
+    def enter_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+        return run_sync(self.backend.enter_all(tickets, deadline=soon()))
+
+    def leave(self, tickets: Sequence[Ticket]) -> list[object]:
+        return list(run_sync(self.backend.leave(tickets, deadline=soon())))
+
+    def locked(self) -> list[str]:
+        """Which locks somebody has."""
+        return [info.name for info in run_sync(self.backend.locks("", deadline=soon()))]
+
+    def mark(self, name: str, number: int, nonce: str = "a" * 32) -> bool:
+        return run_sync(self.backend.mark(name, number, nonce=nonce, keep=60.0, deadline=soon()))
+
+    def marks(self, *names: str) -> list[int]:
+        return run_sync(self.backend.marks(names, deadline=soon()))
+
+    def close(self) -> None:
+        run_sync(self.backend.close())
+
+    def round_trips(self) -> int:
+        """Since the last time that this was asked."""
+        trips, self.road.trips = self.road.trips, ()
+        return len(trips)
+
+
+@contextlib.contextmanager
+def bench(url: str) -> Iterator[Bench]:
+    made = Bench(url)
+    yield made
+    made.close()
+
+
+def ticket(name: str, *, ttl: float = 20.0, delay: float = 0.0) -> Ticket:
+    info = '{"who": {"host": "here", "pid": 7}, "meta": {}}'
+    return Ticket(name, ThreadRuntime().nonce(), ttl, 1, exclusive=True, agent="me", info=info, delay=delay)
+
+
+def soon() -> float:
+    return system.now() + 10

@@ -1,0 +1,238 @@
+"""Several locks at once, with a delay, and marks, among processes that stop and die, on a network that loses.
+
+Whatever happens, each lock has one holder, nobody is in during the delay after a loss, no number is raised twice, and
+what nobody has any more is free, although the clients that gave it up live on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.backends.etcd.leases import Lease
+from holdfast.backends.etcd.messages import entries, get, put, txn
+from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.zookeeper.port import Answer, Request, Session, Set
+from holdfast.backends.zookeeper.protocol import ZookeeperBackend
+from holdfast.core.bundles import Bundle, Part, release_all, take_all
+from holdfast.core.holds import Hold
+from holdfast.core.tickets import Ticket
+from holdfast.errors import BackendError, LockLost
+from holdfast.sim.choices import Choices
+from holdfast.sim.faults import CALM, Faults
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.run import Plan, quiet
+from holdfast.sim.servers.etcd.server import EtcdServer
+from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
+from holdfast.sim.servers.zookeeper.port import SimPort
+from holdfast.sim.small import Party, SmallWorld
+from holdfast.sim.world import Cancelled
+
+TTL, DELAY = 6.0, 1.2  # seconds
+NAMES = [f"lock-{number}" for number in range(5)]
+SEEDS = range(30)
+ROUGH_UNTIL, REST = 25.0, 20.0  # seconds; then all debts are paid, and nothing stands still
+ROUGH = Faults(slow=0.1, slow_max=4.0, lose_request=0.05, lose_reply=0.1, refuse=0.03)
+
+
+class Rough(SmallWorld):
+    """Those who take some of the locks and raise a mark, each with a lock of its own that keeps its lease alive."""
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        super().__init__(plan, Choices(seed))
+        self.server.prepare(ROUGH, TTL)
+        self.holders: dict[str, Hold] = {}
+        self.given_back: set[Hold] = set()
+        self.raised: dict[int, str] = {}
+        self.done: list[str] = []
+        self.own: dict[str, Hold] = {}
+        self.broken: list[str] = []
+
+    def link(self, process: Process) -> Link:
+        return Link(process, self.server, ROUGH)
+
+    def live(self) -> None:
+        with quiet():
+            for name in ("a", "b", "c", "mortal"):
+                party = self.add(name)
+                task = party.start(self.work(party))
+                for _ in range(4):
+                    self.world.at(self.choices.between(1.0, ROUGH_UNTIL), task.cancel)
+                begins = self.choices.between(1.0, ROUGH_UNTIL)
+                self.world.at(begins, party.process.pause)
+                self.world.at(begins + self.choices.between(1.0, 9.0), party.process.go_on)
+            self.world.at(self.choices.between(3.0, ROUGH_UNTIL), self.die, self.parties.pop("mortal"))
+            self.world.run(ROUGH_UNTIL)
+            for party in self.parties.values():
+                party.link.faults = CALM
+            self.world.run(ROUGH_UNTIL + REST)
+            for party in self.parties.values():
+                party.start(self.take_everything(party), "last")
+            self.world.run(ROUGH_UNTIL + REST + 20.0)
+        self.end()
+
+    def die(self, party: Party) -> None:
+        party.process.crash()
+        party.client.engine.abandon("its process has died")
+        self.server.process_died(party.process)
+        self._gone.append(party)
+
+    async def work(self, party: Party) -> None:
+        name = party.process.name
+        while self.world.now < ROUGH_UNTIL:
+            with contextlib.suppress(BackendError, Cancelled):
+                if not (name in self.own and self.own[name].held):
+                    taken = await party.client.engine.acquire(self.lock(party, f"own-{name}"), 5.0)
+                    if taken.lease is not None:
+                        self.own[name] = taken.lease
+                await self.take_some(party)
+                await self.raise_mark(party, 1 + int(self.world.now / 4))
+
+    async def take_some(self, party: Party) -> None:
+        names = [name for name in NAMES if self.choices.chance(0.6)] or NAMES
+        timeout = self.choices.pick([0.0, 0.5, 3.0])
+        with contextlib.suppress(BackendError):
+            bundle = (await self.take(party, names, timeout)).lease
+            if bundle is None:
+                return
+            try:
+                self.taken(bundle)
+                await party.client.runtime.sleep(self.choices.between(0.0, 3.0))
+            finally:
+                if not bundle.lost:
+                    self.given_back.update(bundle._holds)
+                with contextlib.suppress(LockLost):
+                    await release_all(bundle)
+
+    async def take(self, party: Party, names: list[str], timeout: float) -> Any:
+        engine, runtime = party.client.engine, party.client.runtime
+        parts = [Part(engine, self.lock(party, name)) for name in names]
+        return await take_all(parts, timeout, lambda holds: Bundle(holds, "event", runtime))
+
+    def lock(self, party: Party, name: str) -> Any:
+        return party.client.lock(name, options={"ttl": TTL, "lock_delay": DELAY, "on_lost": "event"})
+
+    def taken(self, bundle: Bundle) -> None:
+        for hold in bundle._holds:
+            before = self.holders.get(hold.name)
+            if before is not None:
+                if before not in self.given_back and self.world.now < before._deadline + DELAY:
+                    self.broken.append(f"{hold.name} was held, or in its delay")
+                if before.fence >= hold.fence:
+                    self.broken.append(f"{hold.name}: {before.fence} and then {hold.fence}")
+            self.holders[hold.name] = hold
+
+    async def raise_mark(self, party: Party, number: int) -> None:
+        backend, runtime = party.client.engine.backend, party.client.runtime
+        nonce = runtime.nonce()
+        while True:
+            try:
+                is_raised = await backend.mark("m", number, nonce=nonce, keep=100.0, deadline=runtime.now() + 2.0)
+            except BackendError:
+                continue
+            if is_raised and self.raised.setdefault(number, nonce) != nonce:
+                self.broken.append(f"{number} was raised twice")
+            return
+
+    async def take_everything(self, party: Party) -> None:
+        bundle = (await self.take(party, NAMES, 15.0)).lease
+        if bundle is not None:
+            self.taken(bundle)
+            self.given_back.update(bundle._holds)
+            await release_all(bundle)
+            self.done.append(party.process.name)
+
+
+def lived(plan: Plan, seed: int) -> list[str]:
+    """What was broken."""
+    rough = Rough(plan, seed)
+    rough.live()
+    missing = sorted({"a", "b", "c"} - set(rough.done))
+    return [*rough.broken, *(f"{name} did not get what is free" for name in missing)]
+
+
+@pytest.mark.parametrize("backend", ["memory", "etcd", "etcd-key", "zookeeper"])
+def test_several_locks_delays_and_marks_keep_their_promises(backend: str) -> None:
+    broken = {seed: found for seed in SEEDS if (found := lived(Plan(backend=backend), seed))}
+
+    assert broken == {}
+
+
+class ForgetsWhatItAsked(EtcdBackend):
+    def _not_heard(self, nonces: Sequence[str], unheard: object) -> None:
+        pass
+
+
+class KeepsWhatIsBehindABusyOne(EtcdBackend):
+    async def _let_go(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
+        pass
+
+
+class MarksWithoutACompare(EtcdBackend):
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        key = self._keys.mark(name)
+        answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
+        found = [one.value.decode().split() for one in entries(answer.message, 0)]
+        if found and int(found[0][0]) >= number:
+            return found[0] == [str(number), nonce]
+        await self._port.call("kv/txn", txn([], [put(key, f"{number} {nonce}".encode(), 0)]), deadline=deadline)
+        return True
+
+
+class BelievesInTheDelay(EtcdBackend):
+    def _believed(self, ticket: Ticket, lease: Lease, sent: float) -> float:
+        return super()._believed(ticket, lease, sent) + ticket.delay
+
+
+class NodesOfTheUnansweredStay(ZookeeperBackend):
+    async def _let_go(self, tickets: Sequence[Ticket], deadline: float) -> None:
+        pass
+
+
+class CreatesAreForgotten(ZookeeperBackend):
+    async def _create_free(self, *arguments: Any) -> Any:
+        before = set(self._unheard)
+        try:
+            return await super()._create_free(*arguments)
+        except BaseException:
+            self._unheard &= before
+            raise
+
+
+class AnyVersion(SimPort):
+    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        blind = [one._replace(version=-1) if isinstance(one, Set) else one for one in requests]
+        return await super().ask(session, blind, deadline=deadline)
+
+
+class MarksOfAnyVersion(ZookeeperBackend):
+    def __init__(self, place: Any, port: Any, runtime: Any) -> None:
+        port.__class__ = AnyVersion
+        super().__init__(place, port, runtime)
+
+
+def served(base: Any, backend: type[Any]) -> Plan:
+    return Plan(server=type("Mutated", (base,), {"backend": backend}))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(served(base, backend), id=backend.__name__)
+        for base, backend in [
+            (EtcdServer, ForgetsWhatItAsked),
+            (EtcdServer, KeepsWhatIsBehindABusyOne),
+            (EtcdServer, MarksWithoutACompare),
+            (EtcdServer, BelievesInTheDelay),
+            (ZookeeperServer, NodesOfTheUnansweredStay),
+            (ZookeeperServer, CreatesAreForgotten),
+            (ZookeeperServer, MarksOfAnyVersion),
+        ]
+    ],
+)
+def test_a_protocol_with_one_bug_is_caught(plan: Plan) -> None:
+    assert any(lived(plan, seed) for seed in SEEDS)

@@ -1,0 +1,63 @@
+"""A backend's verbs, as in tests/support/verbs.py, on connections that know what was sent."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.backends.mysql.address import Place, place_of
+from holdfast.backends.mysql.blocking import BlockingEyes
+from holdfast.backends.mysql.lines import Lines
+from holdfast.backends.mysql.login import log_in
+from holdfast.backends.mysql.methods import backend_of
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+from tests.support.verbs import Verbs
+
+
+class Heard(socket.socket):
+    """A connection that knows what was sent on it."""
+
+    said: list[bytes]
+
+    def send(self, data: Any, *flags: Any) -> int:
+        self.said.append(bytes(data))
+        return super().send(data, *flags)
+
+
+class CountingEyes(BlockingEyes):
+    """Makes such connections."""
+
+    def __init__(self) -> None:
+        self.said: list[bytes] = []
+
+    async def log_in(self, place: Place, deadline: float) -> socket.socket:
+        plain = log_in(place, deadline - system.now())
+        sock = Heard(plain.family, plain.type, plain.proto, fileno=plain.detach())
+        sock.setblocking(False)  # noqa: FBT003  (its name says it)
+        sock.said = self.said
+        return sock
+
+
+class Driver(Verbs):
+    """A client without an engine. It does not wait in line unless it is told to."""
+
+    def __init__(self, url: str) -> None:
+        self.runtime = ThreadRuntime()
+        self._eyes = CountingEyes()
+        place = place_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # what is said has to be seen
+        self.backend = backend_of(place, Lines(place, self._eyes, self.runtime), self.runtime)
+
+    @property
+    def said(self) -> int:
+        """How many requests were sent so far: each is one packet, and waits for its answer."""
+        return len(self._eyes.said)
+
+    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+        return super().enter(ticket, queue=queue)
+
+    def enter_all(self, tickets: Sequence[Ticket], *, seconds: float = 20.0) -> Sequence[Granted | Waiting]:
+        return run_sync(self.backend.enter_all(tickets, deadline=self.runtime.now() + seconds))

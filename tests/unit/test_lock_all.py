@@ -1,0 +1,632 @@
+"""Several locks as one, at their edges: faults at each step, two stores, losses, a client that closes, dropped leases.
+
+What must never be: some of the locks left behind, a lease that is half there, a loss that is told twice or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.conformance.lab import Actor, Lab, until
+from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, NOT_ALL, OK, REFUSED, TOO_FEW, Faults
+
+NAMES = ["a", "b", "c"]
+SHORT = 0.6  # seconds: a ttl that a busy machine can still renew in time
+
+
+@pytest.fixture
+def second(lab: Lab, tmp_path: Path) -> Lab:
+    """Another kind of store, in the same shell."""
+    return Lab(f"sqlite://{tmp_path}/locks.db", lab.runtime)
+
+
+async def free(lab: Lab, *names: str) -> None:
+    """Until nobody holds any of them or waits for it."""
+
+    async def is_free() -> bool:
+        infos = [await lab.state(name) for name in names or NAMES]
+        return not any(info.holders or info.waiters for info in infos)
+
+    await until(is_free, f"{names or NAMES} free again")
+
+
+def nothing_is_published(actor: Actor) -> bool:
+    engine = actor.client._current
+    return not engine._holds and not engine._taking
+
+
+async def soon(condition: Callable[[], bool], what: str) -> None:
+    async def is_so() -> bool:
+        return condition()
+
+    await until(is_so, what)
+
+
+# ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fate", "error"),
+    [
+        (DOWN, holdfast.BackendUnavailable),
+        (REFUSED, holdfast.ConfigurationError),
+        (TOO_FEW, holdfast.QuorumError),
+        (BUG, ZeroDivisionError),
+    ],
+)
+async def test_what_cannot_be_asked_is_said_at_once_and_nothing_is_kept(
+    lab: Lab, faults: Faults, fate: str, error: type[Exception]
+) -> None:
+    actor = lab.actor()
+    faults.plan("enter_all", fate)
+
+    with pytest.raises(error):
+        await actor(lambda client: client.lock_all(NAMES).acquire())
+
+    assert faults.count("enter_all") == 1
+    assert nothing_is_published(actor)
+    await free(lab)
+
+
+@pytest.mark.parametrize("fate", [LOST, NO_REPLY])
+async def test_a_step_without_an_answer_is_gone_on_from(lab: Lab, faults: Faults, fate: str) -> None:
+    actor = lab.actor()
+    faults.plan("enter_all", fate, OK)
+
+    lease = await actor(lambda client: client.lock_all(NAMES, timeout=60).acquire())
+
+    assert lease.held
+    for name in NAMES:
+        assert [holder.fence for holder in (await lab.state(name)).holders] == [lease.fences[name]]
+    await actor(lambda _: lease.release())
+    await free(lab)
+    assert nothing_is_published(actor)
+
+
+@pytest.mark.parametrize("fate", [LOST, NO_REPLY, 0.3])
+async def test_a_step_without_an_answer_in_time_is_said_where_nothing_is_waited_for(
+    lab: Lab, faults: Faults, fate: Any
+) -> None:
+    actor = lab.actor()
+    faults.plan("enter_all", fate)
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        await actor(lambda client: client.lock_all(NAMES, ttl=0.2).acquire(timeout=0))
+
+    assert nothing_is_published(actor)
+    await free(lab)
+
+
+async def test_an_answer_after_the_deadline_is_not_a_grant(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("enter_all", 0.8, OK)
+
+    lease = await actor(lambda client: client.lock_all(NAMES, ttl=SHORT, timeout=60).acquire())
+
+    lease.check()
+    for name in NAMES:
+        assert [holder.fence for holder in (await lab.state(name)).holders] == [lease.fences[name]]
+
+
+@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY, BUG])
+async def test_an_error_at_a_later_step_gives_back_what_the_earlier_ones_took(
+    lab: Lab, faults: Faults, fate: str
+) -> None:
+    holder, actor = lab.actor(), lab.actor()
+    held = await holder(lambda client: client.lock("b").acquire())
+    taking = lab.start(actor, lambda client: client.lock_all(NAMES, timeout=60).acquire())
+    await lab.until_waiting("b", 1)  # "a" is taken by now
+
+    faults.plan("enter", fate)
+    faults.plan("wait", 0, OK)
+    await holder(lambda _: held.release())
+    if fate is BUG:
+        with pytest.raises(ZeroDivisionError):
+            await taking
+    else:  # an outage during a wait is waited out
+        await soon(lambda: faults.count("enter") > 4, "some attempts")
+        faults.plan("enter", OK)
+        assert (await taking).held
+        faults.plan("leave", OK)
+        await actor(lambda client: client.close())
+
+    await free(lab)
+
+
+@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY])
+async def test_a_timeout_whose_withdrawal_gets_no_answer_is_still_a_timeout(
+    lab: Lab, faults: Faults, fate: str
+) -> None:
+    holder, actor = lab.actor(), lab.actor()
+    held = await holder(lambda client: client.lock("c").acquire())
+    faults.plan("leave", fate, fate, OK)
+
+    assert await actor(lambda client: client.lock_all(NAMES).acquire(timeout=0.1)) is None
+
+    assert nothing_is_published(actor)
+    held.check()
+    await free(lab, "a", "b")
+
+
+@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY, NOT_ALL])
+async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Faults, fate: str) -> None:
+    actor = lab.actor()
+    locks = actor.client.lock_all(NAMES)
+    lease = await actor(lambda _: locks.acquire())
+    faults.plan("leave", fate, OK)
+
+    with pytest.raises(holdfast.BackendError):
+        await actor(lambda _: locks.release())
+    assert not lease.held
+    assert not lease.lost
+    await actor(lambda _: locks.release())
+
+    with pytest.raises(holdfast.NotHeld):
+        await actor(lambda _: lease.release())
+    await free(lab)
+
+
+async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("leave", LOST, OK)
+
+    assert await actor.body(lambda client: client.lock_all(NAMES), lambda lease: lease.fences)
+
+    await free(lab)
+
+
+async def test_a_lease_that_is_lost_while_the_next_lock_is_waited_for_is_taken_again(lab: Lab, faults: Faults) -> None:
+    holder, actor = lab.actor(), lab.actor()
+    held = await holder(lambda client: client.lock("b").acquire())
+    taking = lab.start(actor, lambda client: client.lock_all(NAMES, timeout=60).acquire())
+    await lab.until_waiting("b", 1)
+    first = (await lab.state("a")).holders[0].fence
+    assert first is not None
+
+    assert await holder(lambda client: client.break_lock("a", first))
+    await actor_hears_of_it(actor)
+    await holder(lambda _: held.release())
+
+    lease = await taking
+    lease.check()
+    assert lease.fences["a"] > first
+
+
+async def actor_hears_of_it(actor: Actor) -> None:
+    """The keeper would ask after a third of the ttl; it is asked now."""
+    engine = actor.client._current
+    (ref,) = engine._holds.values()
+    engine.lose(ref(), "it was broken")
+
+
+# ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_each_lease_has_its_events(lab: Lab) -> None:
+    actor = lab.actor()
+    events: list[tuple[str, str]] = []
+    actor.client.subscribe(lambda event: events.append((event.kind, event.lock)))
+
+    await actor.body(lambda client: client.lock_all(["b", "a"]), lambda _: None)
+
+    assert events == [("acquired", "a"), ("acquired", "b"), ("released", "a"), ("released", "b")]
+
+
+# ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_of_two_who_release_at_once_one_is_told_so_and_nothing_is_called_lost(lab: Lab, faults: Faults) -> None:
+    one = lab.actor()
+    two = lab.actor(like=one)
+    told: list[Any] = []
+    lease = await one(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
+    faults.plan("leave", 0.5, OK)
+
+    releasing = lab.start(one, lambda _: lease.release())
+    await soon(lambda: faults.count("leave") == 1, "the first release is on its way")
+    with pytest.raises(holdfast.NotHeld):
+        await two(lambda _: lease.release())
+    await releasing
+
+    assert not lease.lost
+    assert told == []
+
+
+async def test_a_loss_that_was_told_at_the_end_of_a_body_is_not_told_again_by_the_lock(lab: Lab) -> None:
+    actor = lab.actor()
+    locks = actor.client.lock_all(NAMES, ttl=SHORT)
+
+    def lose(lease: Any) -> None:
+        lease._holds[1]._engine.lose(lease._holds[1], "it was broken")
+
+    with pytest.raises(holdfast.LockLost):
+        await actor.body(lambda _: locks, lose)
+
+    with pytest.raises(holdfast.NotHeld):
+        await actor(lambda _: locks.release())
+    lease = await actor(lambda _: locks.acquire(timeout=60))
+    assert list(locks._kept.values()) == [[lease]]  # what is over is kept no longer than that
+
+
+async def test_a_lost_lease_that_was_released_still_says_lost(lab: Lab) -> None:
+    actor = lab.actor()
+    lease = await actor(lambda client: client.lock_all(NAMES).acquire())
+    lease._holds[2]._engine.lose(lease._holds[2], "it was broken")
+
+    for _ in range(2):
+        with pytest.raises(holdfast.LockLost, match=r"lock 'c'.*it was broken.*with it a"):
+            await actor(lambda _: lease.release())
+
+    assert lease.lost
+    assert "lost" in repr(lease)
+    assert not lease.held
+
+
+async def test_a_renewal_that_finds_one_of_them_gone_tells_of_all(lab: Lab) -> None:
+    actor, operator = lab.actor(), lab.actor()
+    lease = await actor(lambda client: client.lock_all(NAMES, renew=False).acquire())
+    assert await operator(lambda client: client.break_lock("b", lease.fences["b"]))
+
+    with pytest.raises(holdfast.LockLost, match=r"lock 'b'.*and with it a \+ c"):
+        await actor(lambda _: lease.renew())
+
+    await free(lab)
+
+
+# ── two stores ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def across(one: Actor, two: Actor, **options: Any) -> Any:
+    """Two of them on each store; there are two by the name of "c"."""
+    return one.client.lock_all([two.client.lock("b"), "c", two.client.lock("c"), "a"], **options)
+
+
+async def test_locks_of_two_stores_are_taken_and_given_back_as_one(lab: Lab, second: Lab) -> None:
+    one, two = lab.actor(), second.actor()
+    locks = across(one, two)
+
+    lease = await one(lambda _: locks.acquire(timeout=60))
+
+    assert lease.names == ("a", "b", "c", "c")
+    for place, name in ((lab, "a"), (second, "b"), (lab, "c"), (second, "c")):
+        assert len((await place.state(name)).holders) == 1
+    assert (await lab.state("b")).holders == ()
+    await one(lambda _: lease.renew())
+    await one(lambda _: lease.release())
+    await free(lab)
+    await free(second)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+async def test_with_one_store_s_lock_busy_nothing_is_kept_on_the_other(lab: Lab, second: Lab, timeout: float) -> None:
+    one, two, holder = lab.actor(), second.actor(), second.actor()
+    held = await holder(lambda client: client.lock("c").acquire())
+
+    assert await one(lambda _: across(one, two).acquire(timeout=timeout)) is None
+
+    await free(lab)
+    await free(second, "b")
+    held.check()
+
+
+async def test_two_who_take_them_the_other_way_round_never_wait_for_each_other(lab: Lab, second: Lab) -> None:
+    pairs = [(lab.actor(), second.actor()) for _ in range(2)]
+
+    async def rounds(one: Actor, two: Actor, step: int) -> int:
+        done = 0
+        for _ in range(10):
+            names = ["a", two.client.lock("b"), "c", two.client.lock("d")][::step]
+            done += await one.body(lambda client, names=names: client.lock_all(names, timeout=60), lambda _: 1)
+        return done
+
+    counts = await asyncio.gather(*(rounds(*pair, step) for pair, step in zip(pairs, (1, -1), strict=True)))
+
+    assert counts == [10, 10]
+
+
+async def test_a_loss_on_one_store_is_told_once_and_frees_the_other(lab: Lab, second: Lab) -> None:
+    one, two, operator = lab.actor(), second.actor(), second.actor()
+    told: list[Any] = []
+    locks = one.client.lock_all(["a", two.client.lock("b", ttl=SHORT)], on_lost=told.append)
+    lease = await one(lambda _: locks.acquire())
+    waiting = lab.start(one, lambda _: lease.wait_lost(60))
+
+    assert await operator(lambda client: client.break_lock("b", lease.fences["b"]))
+
+    assert await waiting
+    assert lease.lost
+    with pytest.raises(holdfast.LockLost, match=r"lock 'b'.*and with it a"):
+        lease.check()
+    await free(lab)
+    await soon(lambda: bool(told), "the callback was called")
+    with pytest.raises(holdfast.LockLost):
+        await one(lambda _: lease.release())
+    assert told == [lease]
+
+
+async def test_a_loss_on_one_store_while_the_other_is_given_back_stays_a_loss(
+    lab: Lab, second: Lab, faults: Faults
+) -> None:
+    one, two = lab.actor(), second.actor()
+    lost: list[holdfast.Event] = []
+    two.client.subscribe(lambda event: lost.append(event) if event.kind == "lost" else None)
+    locks = one.client.lock_all(["a", two.client.lock("b", ttl=0.3, renew=False)])
+    lease = await one(lambda _: locks.acquire())
+    first, last = sorted(lease._holds, key=lambda hold: hold._engine._serial)
+    assert (first.name, last.name) == ("a", "b")
+    faults.plan("leave", 0.5, OK)
+
+    with pytest.raises(holdfast.LockLost, match="'b'"):
+        await one(lambda _: lease.release())
+
+    assert lease.lost
+    assert len(lost) == 1
+    await free(lab)
+    await free(second)
+
+
+async def test_one_store_that_is_down_leaves_nothing_on_the_other(lab: Lab, second: Lab, faults: Faults) -> None:
+    one, two = lab.actor(), second.actor()
+    faults.plan("enter_all", DOWN)
+    faults.plan("enter", DOWN)
+    locks = one.client.lock_all([two.client.lock("a"), two.client.lock("b"), "c"])
+
+    for timeout in (0, 60):
+        with pytest.raises(holdfast.BackendUnavailable):
+            await one(lambda _, timeout=timeout: locks.acquire(timeout=timeout))
+        await free(second)
+
+    assert nothing_is_published(two)
+
+
+async def test_a_release_that_one_store_does_not_answer_is_done_on_the_other(
+    lab: Lab, second: Lab, faults: Faults
+) -> None:
+    one, two = lab.actor(), second.actor()
+    locks = across(one, two)
+    lease = await one(lambda _: locks.acquire())
+    faults.plan("leave", DOWN)
+
+    with pytest.raises(holdfast.BackendUnavailable):
+        await one(lambda _: lease.release())
+
+    await free(second)
+    assert not lease.held
+    assert not lease.lost
+    faults.plan("leave", OK)
+    await one(lambda _: locks.release())
+    await free(lab)
+
+
+# ── asyncio: the body ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Rig:
+    def __init__(self, tmp_path: Path) -> None:
+        self.client = holdfast.AsyncClient("memory://")
+        self.other = holdfast.AsyncClient(f"sqlite://{tmp_path}/locks.db")
+
+    def locks(self, **options: Any) -> holdfast.AsyncLockAll:
+        return self.client.lock_all(["a", self.other.lock("b", ttl=0.1, renew=False)], **options)
+
+    async def aclose(self) -> None:
+        await self.client.close()
+        await self.other.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def test_the_loss_of_one_cancels_the_body(rig: Rig) -> None:
+    with pytest.raises(holdfast.LockLost, match=r"'b'.*and with it a") as caught:
+        async with rig.locks():
+            await asyncio.sleep(60)
+
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert current_task().cancelling() == 0
+    await asyncio.sleep(0)  # nothing is left to be thrown here
+    async with rig.client.lock("a", timeout=30):
+        pass
+
+
+async def test_on_lost_event_leaves_the_body_alone(rig: Rig) -> None:
+    finished = False
+
+    with pytest.raises(holdfast.LockLost):
+        async with rig.locks(on_lost="event") as lease:
+            assert await lease.wait_lost()
+            await asyncio.sleep(0.01)
+            finished = True
+
+    assert finished
+
+
+async def test_the_error_of_a_body_goes_before_the_loss(rig: Rig) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with rig.locks():
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise ZeroDivisionError from None
+
+    assert "'b'" in caught.value.__notes__[0]
+    assert current_task().cancelling() == 0
+
+
+async def test_a_body_that_swallows_the_cancellation_still_ends_with_the_loss(rig: Rig) -> None:
+    with pytest.raises(holdfast.LockLost):
+        async with rig.locks():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    assert current_task().cancelling() == 0
+
+
+async def test_a_cancellation_from_elsewhere_wins(rig: Rig) -> None:
+    async def work() -> None:
+        async with rig.locks():
+            try:
+                await asyncio.sleep(60)
+            finally:
+                current_task().cancel()  # somebody else, at the same moment
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert task.cancelled()
+
+
+async def test_leases_can_be_the_body_s_own_context(rig: Rig) -> None:
+    lease = await rig.locks().acquire()
+    assert lease is not None
+
+    with pytest.raises(holdfast.LockLost):
+        async with lease:
+            await asyncio.sleep(60)
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_client_that_is_closed_while_its_locks_are_waited_for_leaves_none_behind(lab: Lab) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    closer = lab.actor(like=waiter)
+    await holder(lambda client: client.lock("b").acquire())
+    waiting = lab.start(waiter, lambda client: client.lock_all(NAMES).acquire())
+    await lab.until_waiting("b", 1)
+
+    await closer(lambda client: client.close())
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        await waiting
+    await free(lab, "a", "c")
+    assert (await lab.state("b")).waiters == ()
+
+
+async def test_a_client_that_is_closed_before_it_hears_of_a_grant_leaves_none_behind(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    closer = lab.actor(like=actor)
+    faults.plan("enter_all", 0.5)  # done at once, answered late
+    taking = lab.start(actor, lambda client: client.lock_all(NAMES).acquire())
+
+    async def is_taken() -> bool:
+        return bool((await lab.state("a")).holders)
+
+    await until(is_taken, "it is taken")
+    await closer(lambda client: client.close())
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        await taking
+    for name in NAMES:
+        assert (await lab.state(name)).holders == ()
+    assert nothing_is_published(actor)
+
+
+async def test_a_grant_that_comes_after_the_client_was_closed_is_given_back(lab: Lab, faults: Faults) -> None:
+    actor = lab.actor()
+    closer = lab.actor(like=actor)
+    engine = actor.client._current
+    is_closed = engine.runtime.event()
+
+    async def until_closed() -> None:
+        await is_closed.wait(engine.runtime.now() + 60)
+
+    async def stay_open() -> None:
+        """As a server whose line is not cut at once."""
+
+    engine.backend.close = stay_open
+    faults.plan("enter_all", until_closed)
+    taking = lab.start(actor, lambda client: client.lock_all(NAMES).acquire())
+    await soon(lambda: faults.count("enter_all") == 1, "it is on its way")
+    await closer(lambda client: client.close())
+    is_closed.set()
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        await taking
+    for name in NAMES:
+        assert (await lab.state(name)).holders == ()
+
+
+@pytest.mark.parametrize("closed", ["the one that is waited for", "the one that is held"])
+async def test_one_client_of_two_that_is_closed_meanwhile_ends_the_wait(lab: Lab, second: Lab, closed: str) -> None:
+    one, two, holder = lab.actor(), second.actor(), second.actor()
+    held = await holder(lambda client: client.lock("c").acquire())
+    locks = one.client.lock_all(["a", "b", two.client.lock("c")], timeout=60)
+    waiting = lab.start(one, lambda _: locks.acquire())
+    await second.until_waiting("c", 1)
+
+    closer = lab.actor(like=one) if closed == "the one that is held" else second.actor(like=two)
+    await closer(lambda client: client.close())
+    await holder(lambda _: held.release())
+
+    with pytest.raises(holdfast.UsageError, match="closed"):
+        await waiting
+    await free(lab)
+    await free(second)
+
+
+async def test_leases_that_are_dropped_give_a_warning_and_run_out(lab: Lab) -> None:
+    dropper, other = lab.actor(), lab.actor()
+
+    with pytest.warns(ResourceWarning, match="was dropped without release") as warned:
+        await dropper(take_and_drop if lab.runtime == "threads" else take_and_drop_in_a_task)
+        gc.collect()
+
+    assert sorted(str(one.message).split("'")[1] for one in warned) == ["a", "b"]
+    assert await other(lambda client: client.lock_all(["a", "b"]).acquire(timeout=60))
+
+
+def take_and_drop(client: holdfast.Client) -> None:
+    assert client.lock_all(["a", "b"], ttl=SHORT).acquire()
+
+
+async def take_and_drop_in_a_task(client: holdfast.AsyncClient) -> None:
+    assert await client.lock_all(["a", "b"], ttl=SHORT).acquire()
+
+
+async def test_a_lease_that_was_lost_before_all_were_one_is_the_loss_of_all(lab: Lab) -> None:
+    actor = lab.actor()
+    first = await actor(lambda client: client.lock("a").acquire())
+    second = await actor(lambda client: client.lock("b").acquire())
+    engine = actor.client._current
+    engine.lose(second, "it was broken")
+
+    made = (holdfast.LeaseAll if lab.runtime == "threads" else holdfast.AsyncLeaseAll)(
+        [first, second], None, engine.runtime
+    )
+
+    assert first.lost
+    assert await actor(lambda _: made.wait_lost(60))
+
+
+async def test_a_forked_child_has_nothing_and_is_not_told_of_a_loss(lab: Lab) -> None:
+    actor = lab.actor()
+    told: list[Any] = []
+    lease = await actor(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
+
+    actor.client.after_fork()  # as the runtime calls it in the child
+
+    assert lease.lost
+    with pytest.raises(holdfast.LockLost, match="this process is a fork"):
+        lease.check()
+    with pytest.raises(holdfast.LockLost, match="this process is a fork"):
+        await actor(lambda _: lease.release())
+    await actor(lambda client: client.lock("z").acquire(timeout=0))  # whatever was to be called is called before this
+    assert told == []

@@ -1,0 +1,295 @@
+"""Writes docs/reference.md from the docstrings, with the examples of tools/reference_examples.txt: `make docs`.
+
+The docstrings say what the caller gets, so nothing is said twice; a test sees to it that the page is as this makes it,
+that nothing public is missing, and that every example is true.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args
+
+import holdfast
+from holdfast.url import SCHEMES
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference.md"
+EXAMPLES = ROOT / "tools" / "reference_examples.txt"
+GUARDS = ("sql", "redis", "files", "http")  # of holdfast.fencing
+
+# Public by name only: the engine, the runtimes and the shells call these on each other.
+INTERNAL = {
+    "after_fork",
+    "after_fork_in_parent",
+    "before_fork",
+    "drop",
+    "is_held_by",
+    "keep",
+    "last_of",
+    "of",
+    "terms",
+    "waits",
+}
+# Where a name goes that is neither a function nor an error; what is not named here comes last.
+PLACES = {
+    "Clients": ("Client",),
+    "Locks": ("Lock", "RWLock", "Semaphore", "LockAll", "Election"),
+    "Leases": ("Lease", "LeaseAll"),
+}
+INTRODUCTION = """\
+# Reference
+
+<!-- made by `make docs` from the docstrings, checked by a test; do not edit -->
+
+Everything in `holdfast` that is public. There are guides to [functions](locked.md), to [several locks](lock-all.md),
+to [jobs](once-per.md), to [elections](election.md), to [delays, owners and requests](options.md), to
+[fences](fencing.md) and to the [command line](cli.md). The options of each store's URL are in [backends](backends):
+{backends}.
+
+`AsyncClient` and what it makes are the twins for asyncio: the same names, arguments and words; what asks the store is
+awaited. Times are in seconds.
+
+All examples run. In each there is `client = holdfast.Client("memory://")`, and the same again as `other`, as another
+process has it.
+"""
+
+
+def page() -> str:
+    """The whole of docs/reference.md."""
+    examples = read_examples()
+    parts = [INTRODUCTION.format(backends=", ".join(_backends()))]
+    for title, names in groups().items():
+        parts.append(f"## {title}\n")
+        if title == "Errors":
+            parts.append(_tree())
+        for name in names:
+            parts += _entry(name, name, getattr(holdfast, name), examples)
+    parts.append("## holdfast.fencing\n")
+    parts.append("Guards for the resource that a lock protects; [fencing.md](fencing.md) explains them.\n")
+    for module in GUARDS:
+        guards = importlib.import_module(f"holdfast.fencing.{module}")
+        for name, member in public_of_module(guards).items():
+            parts += _entry(f"fencing.{module}.{name}", name, member, examples)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def groups() -> dict[str, list[str]]:
+    """All public names, but for the asyncio twins, in the order of the page."""
+    placed = {name: title for title, names in PLACES.items() for name in names}
+    found: dict[str, list[str]] = {title: [] for title in (*PLACES, "Functions", "Values", "Errors")}
+    for name in holdfast.__all__:
+        member = getattr(holdfast, name)
+        if name.startswith("Async") and name.removeprefix("Async") in holdfast.__all__:
+            continue
+        if name in placed:
+            title = placed[name]
+        elif inspect.isfunction(member):
+            title = "Functions"
+        else:
+            title = "Errors" if issubclass(member, BaseException) else "Values"
+        found[title].append(name)
+    for title, names in found.items():
+        order = PLACES.get(title)
+        names.sort(key=order.index if order else str.lower)
+    found["Errors"].sort(key=lambda name: [base.__name__ for base in reversed(getattr(holdfast, name).__mro__)])
+    return found
+
+
+def public_of_module(module: Any) -> dict[str, Any]:
+    """What it defines itself, in its own order."""
+    return {
+        name: member
+        for name, member in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(member) or inspect.isfunction(member))
+        and member.__module__ == module.__name__
+    }
+
+
+def members(owner: type) -> dict[str, Any]:
+    """The public methods and properties of a class, those that it inherits from ours included."""
+    found: dict[str, Any] = {}
+    for name in sorted(dir(owner)):
+        if name.startswith("_") or name in INTERNAL or name in getattr(owner, "_fields", ()):
+            continue
+        member = inspect.getattr_static(owner, name)
+        home = next(base for base in owner.__mro__ if name in vars(base))
+        if home.__module__.startswith("holdfast") and not isinstance(member, (str, tuple)):
+            found[name] = member
+    return found
+
+
+def read_examples() -> dict[str, str]:
+    """By name. A line `== name` begins one."""
+    pieces = re.split(r"^== (\S+)\n", EXAMPLES.read_text(), flags=re.MULTILINE)
+    return {name: text.strip("\n") for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def _entry(path: str, name: str, member: Any, examples: dict[str, str]) -> Iterator[str]:
+    yield f"### {path}\n"
+    if inspect.isclass(member):
+        yield from _class(path, name, member, examples)
+    else:
+        yield f"`{_signature(name, member)}`\n"
+        yield _prose(member)
+        yield from _example(path, examples)
+
+
+def _class(path: str, name: str, owner: type, examples: dict[str, str]) -> Iterator[str]:
+    if issubclass(owner, BaseException):
+        yield f"Base: {', '.join(f'`{base.__name__}`' for base in owner.__bases__)}.{_data_of(owner)}\n"
+    elif _is_made_by_callers(owner):
+        yield f"`{_signature(name, owner)}`\n"
+    yield _prose(owner)
+    fields = _fields(owner)
+    if fields:
+        yield fields
+    yield from _example(path, examples)
+    twin = getattr(holdfast, f"Async{name}", None)
+    if twin is not None and f"Async{name}" in holdfast.__all__:
+        awaited = [word for word, member in members(twin).items() if inspect.iscoroutinefunction(member)]
+        yield f"`Async{name}`: the same for asyncio{_awaited(awaited)}.\n"
+    neighbours = vars(holdfast) if path == name else vars(importlib.import_module(owner.__module__))
+    parent = next((base for base in owner.__mro__[1:] if neighbours.get(base.__name__) is base), object)
+    known = members(parent)
+    for word, member in members(owner).items():
+        if known.get(word) is member:
+            continue
+        yield f"#### {path}.{word}\n"
+        if callable(member) or isinstance(member, (staticmethod, classmethod)):
+            yield f"`{_signature(word, getattr(owner, word), is_method=True)}`\n"
+        yield _prose(member) or _as_elsewhere(owner, word)
+        yield from _example(f"{path}.{word}", examples)
+    if known:
+        yield f"The rest is that of `{parent.__name__}`.\n"
+
+
+def _as_elsewhere(owner: type, word: str) -> str:
+    """A verb is documented once, on its protocol."""
+    prefix = "Async" if owner.__name__.startswith("Async") else ""
+    for name, other in public_of_module(importlib.import_module(owner.__module__)).items():
+        if name.startswith(prefix) and inspect.isclass(other) and inspect.getdoc(getattr(other, word, None)):
+            return f"As in `{name}`.\n"
+    raise LookupError(f"{owner.__name__}.{word} has no docstring")
+
+
+def _is_made_by_callers(owner: type) -> bool:
+    return owner.__name__.endswith(("Client", "Guard", "Fences", "Middleware"))
+
+
+def _awaited(words: list[str]) -> str:
+    return f"; awaited: {', '.join(f'`{word}`' for word in words)}" if words else ", which awaits nothing itself"
+
+
+def _data_of(error: type) -> str:
+    make = vars(next(base for base in error.__mro__ if "__init__" in vars(base)))["__init__"]
+    names = [name for name in inspect.signature(make).parameters if name != "self"] if inspect.isfunction(make) else []
+    return f" Attributes: {', '.join(f'`{name}`' for name in names)}." if names else ""
+
+
+def _fields(owner: type) -> str:
+    """Of a named tuple or a typed dictionary, with the comments beside them."""
+    annotations = vars(owner).get("__annotations__", {})
+    if not (hasattr(owner, "_fields") or hasattr(owner, "__total__")) or not annotations:
+        return ""
+    source = inspect.getsource(owner)
+    rows = []
+    for name, kind in annotations.items():
+        said = re.search(rf"^    {name}: [^#\n]*#\s*(.*)$", source, flags=re.MULTILINE)
+        written: str = getattr(kind, "__forward_arg__", kind)
+        rows.append(f"| `{name}` | {_cell(_words(written))} | {said[1] if said else _values(owner, written)} |")
+    return "| field | type | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _cell(kind: str) -> str:
+    return "`" + re.sub(r"\bOnLost\b", "Callable | str | None", kind).replace("|", "\\|") + "`"
+
+
+def _values(owner: type, kind: str) -> str:
+    """What the field may be, where its type is a list of that."""
+    found = getattr(importlib.import_module(owner.__module__), kind, None)
+    if inspect.isclass(found) and issubclass(found, Enum):
+        return f"{inspect.getdoc(found)} One of: {', '.join(f'`{member.value}`' for member in found)}."
+    return ", ".join(f"`{word}`" for word in get_args(found) if isinstance(word, str))
+
+
+def _signature(name: str, function: Callable[..., Any], *, is_method: bool = False) -> str:
+    """As a caller writes it: without self, and without what is there only to be refused."""
+    signature = inspect.signature(function)
+    parameters = [one for one in signature.parameters.values() if one.name not in ("self", "unknown")]
+    if is_method and isinstance(inspect.getattr_static(function, "__self__", None), type):
+        parameters = [one for one in parameters if one.name != "cls"]
+    text = str(signature.replace(parameters=parameters))
+    waits = "await " if inspect.iscoroutinefunction(function) else ""
+    return waits + name + _words(text)
+
+
+def _words(text: str) -> str:
+    """Annotations as users know them."""
+    text = re.sub(r"\*\*options: '?Unpack\[(\w+)\]'?", r"**options: \1", text)
+    text = text.replace("AllOptions", "LockOptions")
+    text = re.sub(r": '([^']*)'", r": \1", text)
+    text = re.sub(r"-> '([^']*)'", r"-> \1", text)
+    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)  # modules before a type
+    text = text.replace(" | Unset", "").replace("= UNSET", "= …").replace(" -> Any", "").replace(" -> None", "")
+    return re.sub(r"\b(\w+)T\b", lambda found: found[1] if found[1] in holdfast.__all__ else found[0], text)
+
+
+def _prose(member: Any) -> str:
+    """A docstring as Markdown: its sections as lists, its examples as code."""
+    said = inspect.getdoc(member.fget if isinstance(member, property) else member) or ""
+    lines: list[str] = []
+    for block in re.split(r"\n\n", said):
+        if block.startswith(("Args:\n", "Raises:\n")):
+            head, _, rest = block.partition("\n")
+            lines += [f"{'Arguments' if head == 'Args:' else 'Raises'}:\n", _list(rest) + "\n"]
+        elif block.startswith(">>> "):
+            lines.append(f"```pycon\n{block}\n```\n")
+        elif block.startswith("    ") or "\n    " in block:
+            lines.append(f"```\n{textwrap.dedent(block)}\n```\n")
+        else:
+            lines.append(_escaped(block) + "\n")
+    return "\n".join(lines)
+
+
+def _list(text: str) -> str:
+    items = re.split(r"\n(?! )", textwrap.dedent(text))
+    shown = []
+    for item in items:
+        name, _, what = " ".join(line.strip() for line in item.splitlines()).partition(": ")
+        names = ", ".join(f"`{one}`" for one in name.split(", "))
+        shown.append(textwrap.fill(f"- {names}: {_escaped(what)}", 130, subsequent_indent="  ", break_on_hyphens=False))
+    return "\n".join(shown)
+
+
+def _escaped(text: str) -> str:
+    """Outside of `…`, what Markdown would take for something else."""
+    pieces = text.split("`")
+    pieces[::2] = [re.sub(r"([*_<])", r"\\\1", piece) for piece in pieces[::2]]
+    return "`".join(pieces)
+
+
+def _example(path: str, examples: dict[str, str]) -> Iterator[str]:
+    if path in examples:
+        yield f"```pycon\n{examples[path]}\n```\n"
+
+
+def _tree() -> str:
+    said = inspect.getdoc(importlib.import_module("holdfast.errors")) or ""
+    tree = next(block for block in said.split("\n\n") if "├──" in block)
+    return f"```\n{textwrap.dedent(tree)}\n```\n"
+
+
+def _backends() -> list[str]:
+    pages = sorted({scheme.package.rpartition(".")[2] for scheme in SCHEMES.values()})
+    return [f"[{name}](backends/{name}.md)" for name in pages if (ROOT / "docs" / "backends" / f"{name}.md").exists()]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
