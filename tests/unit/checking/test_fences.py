@@ -149,5 +149,8 @@ def test_an_owner_may_come_back_to_its_old_fence_with_an_old_copy_of_the_data() 
 
     assert found(GrowingFences, [first, between, kin])
     assert not found(GrowingFences, [first, between, h.Forgot(2, "data"), kin])
+    assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(fence=6)])
+    seen: h.History = [admitted(0, "a", 7)._replace(owner="x"), between, h.Forgot(2, "data"), kin]
+    assert not found(GrowingFences, seen)
     assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(owner="y")])
     assert found(GrowingFences, [first, between, h.Forgot(2, "lease"), kin])
