@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checking import Promises
 from holdfast.checking import history as h
-from holdfast.checking.checkers import AllOrNothing, SteadyProgress, TrueRenewals
+from holdfast.checking.checkers import AllOrNothing, ExactOutcomes, SteadyProgress, TrueRenewals
 from tests.unit.checking.stories import check, found, what
 
 CALL = 1
@@ -110,3 +110,12 @@ def test_what_was_kept_and_is_gone_is_idle_for_others() -> None:
     assert "nobody held 'x'" in what(SteadyProgress, [*story, h.Left(2, "a", 1, "x"), h.End(20)], promises)
     given_up: h.History = [h.GaveUp(2, "a", 1, "x", "cancelled"), h.GaveUp(2, "a", 2, "y", "cancelled")]
     assert "nobody held 'x'" in what(SteadyProgress, [*story, *given_up, h.End(20)], promises)
+
+
+@pytest.mark.parametrize(("bundle", "at"), [(None, 8.5), (CALL, 10.0)])
+def test_a_call_that_has_to_give_back_what_it_had_has_more_time_for_it(bundle: int | None, at: float) -> None:
+    asked = h.Asked(0, "a", 1, "x", 5.0, bundle=bundle)
+    in_time = at - 1.0
+
+    assert not found(ExactOutcomes, [asked, h.GaveUp(in_time, "a", 1, "x", "timed out")], Promises(late_max=3))
+    assert found(ExactOutcomes, [asked, h.GaveUp(at, "a", 1, "x", "timed out")], Promises(late_max=3))
