@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bundles.threads import LeaseAll, LockAll
 from holdfast.client import (
     Client,
     Lease,
-    LeaseAll,
     Lock,
-    LockAll,
     RWLock,
     Semaphore,
     default_client,
@@ -56,12 +55,11 @@ if TYPE_CHECKING:
     from holdfast.aio import (
         AsyncClient,
         AsyncLease,
-        AsyncLeaseAll,
         AsyncLock,
-        AsyncLockAll,
         AsyncRWLock,
         AsyncSemaphore,
     )
+    from holdfast.bundles.aio import AsyncLeaseAll, AsyncLockAll
     from holdfast.elections.aio import AsyncElection
     from holdfast.elections.threads import Election
 
@@ -118,17 +116,19 @@ __all__ = [
 ]
 
 
-_ELECTIONS = {
+_ELSEWHERE = {
     "AsyncElection": "holdfast.elections.aio",
+    "AsyncLeaseAll": "holdfast.bundles.aio",
+    "AsyncLockAll": "holdfast.bundles.aio",
     "Election": "holdfast.elections.threads",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ELECTIONS:
+    if name in _ELSEWHERE:
         import importlib
 
-        return getattr(importlib.import_module(_ELECTIONS[name]), name)
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     if name.startswith("Async") and name in __all__:
         from holdfast import aio
 

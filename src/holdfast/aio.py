@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
+from holdfast.bundles.aio import AsyncLockAll
 from holdfast.core import names
-from holdfast.core.bundles import Bundle, Part, release_all, renew_all, shown, take_all
-from holdfast.core.bundles import leave_body as leave_all
 from holdfast.core.calls import Plan, make_plan, make_plan_once, terms_of
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.periods import claim
-from holdfast.core.ports import Owner
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.primitives import Primitive
-from holdfast.runtimes.aio import AsyncioRuntime, current_task
+from holdfast.runtimes.aio import AsyncioRuntime, Body
 from holdfast.shell import BaseClient, BaseRWLock
 
 if TYPE_CHECKING:
@@ -38,7 +35,7 @@ class AsyncLease(Hold):
 
     __slots__ = ("_body",)
 
-    _body: _Body | None
+    _body: Body | None
 
     async def release(self) -> None:
         """Give the lock back; from any task.
@@ -82,7 +79,7 @@ class AsyncLease(Hold):
     def _enter_body(self) -> Self:
         """From here on a loss cancels the body; re-entered, the outermost body."""
         if self._hook is None and self._terms.on_lost != "event":
-            self._body = _Body()
+            self._body = Body()
             self._hook = self._body.tell_lost
         return self
 
@@ -151,124 +148,6 @@ class AsyncSemaphore(AsyncLock):
 
 class AsyncRWLock(BaseRWLock[AsyncLock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
-
-
-class AsyncLeaseAll(Bundle):
-    """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
-
-    __slots__ = ("_body",)
-
-    _body: _Body | None
-
-    async def release(self) -> None:
-        """Give all locks back, in one step for each store; from any task.
-
-        Raises:
-            LockLost: a lease had ended or was taken before this; what was done since then was not protected.
-            NotHeld: they were released before.
-            BackendError: no answer came. The keeper goes on trying, and this may be called again.
-        """
-        await release_all(self)
-
-    async def renew(self) -> None:
-        """Keep all locks for another `ttl` seconds, counted from now; only renew=False makes this necessary.
-
-        Raises:
-            LockLost: a lease had ended or was taken; stop touching the resources.
-            BackendError: no answer came; the old deadlines still stand.
-        """
-        await renew_all(self)
-
-    async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
-        first = self._holds[0]
-        return await first._engine.wait_lost(first, names.check_timeout(timeout))
-
-    async def __aenter__(self) -> Self:
-        return self._enter_body()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        body, self._hook = (self._body if self._hook is not None else None), None
-        ended_by_us = body is not None and body.leave(error)
-        try:
-            await leave_all(self)
-        except HoldfastError as also:
-            if error is None:
-                raise
-            error.add_note(f"holdfast: {also}")  # the body's own error goes first
-        if ended_by_us:
-            raise self._loss() from error
-
-    def _enter_body(self) -> Self:
-        """From here on a loss cancels the body."""
-        if self._on_lost != "event":
-            self._body = _Body()
-            self._hook = self._body.tell_lost
-        return self
-
-
-class AsyncLockAll(Handle[AsyncLeaseAll]):
-    """Several named locks, taken as one. Tasks can share one object: what they hold is in the leases."""
-
-    def __init__(self, locks: Sequence[AsyncLock], terms: Terms, timeout: float | None) -> None:
-        super().__init__(terms._replace(name=shown([lock.name for lock in locks])), timeout)
-        self._locks = tuple(locks)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the locks, in the order in which they are taken."""
-        return tuple(lock.name for lock in self._locks)
-
-    async def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> AsyncLeaseAll | None:
-        """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
-
-        Raises:
-            WouldDeadlock: this thread or task holds one of them already.
-            BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
-        """
-        names.refuse_unknown("acquire", unknown)
-        return (await self._attempt(self.waits(timeout))).lease
-
-    async def release(self) -> None:
-        """Give back what this thread or task took last through this object.
-
-        Raises:
-            NotHeld: there is nothing.
-            LockLost, BackendError: see `LeaseAll.release`.
-        """
-        await self.last_of(self._owner()).release()
-
-    @property
-    def held(self) -> bool:
-        """This thread or task holds them, by the local clock."""
-        return self.is_held_by(self._owner())
-
-    async def __aenter__(self) -> AsyncLeaseAll:
-        attempt = await self._attempt(self._timeout)
-        if attempt.lease is not None:
-            return attempt.lease._enter_body()
-        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.last_of(self._owner()).__aexit__(kind, error, trace)
-
-    def _owner(self) -> Owner:
-        return self._locks[0]._client._engine.runtime.owner()
-
-    async def _attempt(self, timeout: float | None) -> Attempt[AsyncLeaseAll]:
-        owner = self._owner()
-        parts = [Part(lock._client._engine, lock) for lock in self._locks]
-
-        def together(leases: Sequence[AsyncLease]) -> AsyncLeaseAll:
-            made = AsyncLeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
-            self.keep(owner, made)
-            return made
-
-        return await take_all(parts, timeout, together)
 
 
 class AsyncLocked(Protocol):
@@ -522,29 +401,3 @@ def _decorated(
     if signature is not None:
         locked_function.__signature__ = signature  # type: ignore[attr-defined]
     return locked_function
-
-
-class _Body:
-    """The body of an `async with`, in its task: cancelled at a loss, by the counting that asyncio.timeout uses."""
-
-    def __init__(self) -> None:
-        self._task = current_task()
-        self._cancelling = self._task.cancelling()
-        self._inside = True
-        self._cancelled = False
-
-    def tell_lost(self) -> None:
-        # Never at once: found out by the task itself (lease.check()), a cancellation would stay behind and hit
-        # whatever the task awaits after its body.
-        self._task.get_loop().call_soon(self._cancel)
-
-    def leave(self, error: BaseException | None) -> bool:
-        self._inside = False
-        if not self._cancelled:
-            return False
-        return self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
-
-    def _cancel(self) -> None:
-        if self._inside:
-            self._cancelled = True
-            self._task.cancel()

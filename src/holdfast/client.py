@@ -6,27 +6,23 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
+from holdfast.bundles.threads import LockAll
 from holdfast.core import names
-from holdfast.core.bundles import Bundle, Part, interrupted_leaving, release_all, renew_all, shown, take_all
-from holdfast.core.bundles import leave_body as leave_all
 from holdfast.core.calls import Plan, make_plan, make_plan_once, refuse_coroutine, terms_of
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, AllOptions, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Phase, Terms
 from holdfast.core.periods import claim
-from holdfast.core.ports import Owner
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.primitives import Primitive
-from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.runtimes.threads import ThreadRuntime, run_sync, warn_inside_loop
 from holdfast.shell import DEFAULT_TTL, BaseClient, BaseRWLock
 
 if TYPE_CHECKING:
@@ -146,7 +142,7 @@ class Lock(Handle[Lease]):
             raise
 
     def _attempt(self, timeout: float | None) -> Attempt[Lease]:
-        _warn_inside_loop()
+        warn_inside_loop()
         return run_sync(self._client._engine.acquire(self, timeout))
 
 
@@ -156,115 +152,6 @@ class Semaphore(Lock):
 
 class RWLock(BaseRWLock[Lock]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
-
-
-class LeaseAll(Bundle):
-    """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
-
-    __slots__ = ()
-
-    def release(self) -> None:
-        """Give all locks back, in one step for each store; from any thread.
-
-        Raises:
-            LockLost: a lease had ended or was taken before this; what was done since then was not protected.
-            NotHeld: they were released before.
-            BackendError: no answer came. The keeper goes on trying, and this may be called again.
-        """
-        run_sync(release_all(self))
-
-    def renew(self) -> None:
-        """Keep all locks for another `ttl` seconds, counted from now; only renew=False makes this necessary.
-
-        Raises:
-            LockLost: a lease had ended or was taken; stop touching the resources.
-            BackendError: no answer came; the old deadlines still stand.
-        """
-        run_sync(renew_all(self))
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
-        first = self._holds[0]
-        return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            run_sync(leave_all(self))
-        except HoldfastError as also:
-            if error is None:
-                raise
-            error.add_note(f"holdfast: {also}")  # the body's own error goes first
-        except BaseException:
-            interrupted_leaving(self)
-            raise
-
-
-class LockAll(Handle[LeaseAll]):
-    """Several named locks, taken as one. Threads can share one object: what they hold is in the leases."""
-
-    def __init__(self, locks: Sequence[Lock], terms: Terms, timeout: float | None) -> None:
-        super().__init__(terms._replace(name=shown([lock.name for lock in locks])), timeout)
-        self._locks = tuple(locks)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the locks, in the order in which they are taken."""
-        return tuple(lock.name for lock in self._locks)
-
-    def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> LeaseAll | None:
-        """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
-
-        Raises:
-            WouldDeadlock: this thread or task holds one of them already.
-            BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
-        """
-        names.refuse_unknown("acquire", unknown)
-        return self._attempt(self.waits(timeout)).lease
-
-    def release(self) -> None:
-        """Give back what this thread or task took last through this object.
-
-        Raises:
-            NotHeld: there is nothing.
-            LockLost, BackendError: see `LeaseAll.release`.
-        """
-        self.last_of(self._owner()).release()
-
-    @property
-    def held(self) -> bool:
-        """This thread or task holds them, by the local clock."""
-        return self.is_held_by(self._owner())
-
-    def __enter__(self) -> LeaseAll:
-        attempt = self._attempt(self._timeout)
-        if attempt.lease is not None:
-            return attempt.lease
-        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.last_of(self._owner()).__exit__(kind, error, trace)
-
-    def _owner(self) -> Owner:
-        return self._locks[0]._client._engine.runtime.owner()
-
-    def _attempt(self, timeout: float | None) -> Attempt[LeaseAll]:
-        _warn_inside_loop()
-        owner = self._owner()
-        parts = [Part(lock._client._engine, lock) for lock in self._locks]
-
-        def together(leases: Sequence[Lease]) -> LeaseAll:
-            made = LeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
-            self.keep(owner, made)
-            return made
-
-        return run_sync(take_all(parts, timeout, together))
 
 
 class Locked(Protocol):
@@ -649,7 +536,6 @@ def once_per(
 
 _default: Client | None = None
 _default_mutex = threading.Lock()
-_warned_inside_loop = False
 
 
 def _in_forked_child() -> None:
@@ -658,18 +544,3 @@ def _in_forked_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_forked_child)
-
-
-def _warn_inside_loop() -> None:
-    """A sync lock inside a running loop stops every task of that loop while it waits: say so once."""
-    global _warned_inside_loop
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or _warned_inside_loop or asyncio._get_running_loop() is None:
-        return
-    _warned_inside_loop = True
-    warnings.warn(
-        "holdfast.Client is used inside a running event loop, which stands still while it waits: "
-        "use holdfast.AsyncClient there",
-        RuntimeWarning,
-        stacklevel=4,  # whoever called acquire() or entered the `with`
-    )

@@ -80,7 +80,9 @@ def a_request(rng: random.Random, model: Machine) -> bytes:
     item = model.items.get(key)
     known = item.version if item is not None else 0
     version = rng.choice([known, known, known, 1, model.version + 1]) or 1
-    value = rng.choice([FREE, value_of("n" * 32, 0, b"1\nagent\n{}\na"), value_of("m" * 32, 7, b"\r\n"), b""])
+    value = rng.choice(
+        [FREE, value_of("n" * 32, 0, b"1\nagent\n{}\na"), value_of("m" * 32, 7, b"\r\n"), b"holdfast:mark:7:m", b""]
+    )
     seconds = rng.choice([0, 1, 2, 3, 60, 2592000, 2592001])
     return rng.choice(
         [

@@ -137,7 +137,8 @@ CAUGHT_BY = {
     "zero-timeout-queues": {"exact outcomes"},
 }
 
-# The others are in test_redlock_fences.py, test_postgresql_worlds.py and test_postgresql_owners.py.
+# The others are in test_redlock_fences.py, test_redis_owners.py, test_redis_marks.py, test_postgresql_worlds.py and
+# test_postgresql_owners.py.
 BY_SEEDS = [name for name, mutant in MUTANTS.items() if mutant.by_seeds]
 
 

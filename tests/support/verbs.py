@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from holdfast.core.ports import Backend
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.url import parse
+from holdfast.url import opener, parse
 
 PATIENCE = 10.0
 
@@ -21,8 +20,7 @@ class Verbs:
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
         address = parse(url)
-        adapter = importlib.import_module(f"holdfast.backends.{address.scheme}.blocking")
-        self.backend: Backend = adapter.open_backend(address, self.runtime)
+        self.backend: Backend = opener(address, "blocking")(address, self.runtime)
 
     def ticket(self, name: str, **others: Any) -> Ticket:
         """An exclusive one with a nonce of its own."""

@@ -19,6 +19,7 @@ import pytest
 
 import holdfast
 from holdfast import client as module
+from holdfast.runtimes import threads
 from tests.support.processes import eventually
 
 
@@ -167,7 +168,7 @@ def test_an_async_client_can_be_made_before_its_loop_runs(tmp_path: Path) -> Non
 
 
 async def test_a_sync_lock_inside_a_running_loop_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_warned_inside_loop", False)
+    monkeypatch.setattr(threads, "_warned_inside_loop", False)
     with holdfast.Client("memory://inside") as client:
         with pytest.warns(RuntimeWarning, match="AsyncClient") as caught, client.lock("a"):
             pass

@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Self
 
-from holdfast.aio import AsyncClient, AsyncLease, AsyncLock, _Body
+from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
 from holdfast.core import elections, names
 from holdfast.core.elections import EVERY, Leader, Observation, Patience
 from holdfast.core.engine import Engine
 from holdfast.core.handles import UNSET, Unset
 from holdfast.core.holds import Terms
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
+from holdfast.runtimes.aio import Body
 
 
 class AsyncElection(AsyncLock):
@@ -33,7 +34,7 @@ class AsyncElection(AsyncLock):
 
     def __init__(self, client: AsyncClient, terms: Terms, timeout: float | None) -> None:
         super().__init__(client, terms, timeout)
-        self._bodies: set[_Body] = set()  # what `stop` cancels: waiting and work of `run`
+        self._bodies: set[Body] = set()  # what `stop` cancels: waiting and work of `run`
 
     async def campaign(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> AsyncLease | None:
         """Wait to be elected and return the Lease to lead by, or None when `timeout` seconds are over; as `acquire`.
@@ -143,7 +144,7 @@ class AsyncElection(AsyncLock):
     @contextlib.contextmanager
     def _until_stopped(self) -> Iterator[None]:
         """What is inside is cancelled by `stop`, and then ends here. A cancellation from elsewhere goes on."""
-        body = _Body()
+        body = Body()
         self._bodies.add(body)
         ended_by = None
         try:

@@ -149,3 +149,29 @@ async def _discard_result(coroutine: Coroutine[Any, Any, object]) -> None:
 def _time_is_up(waiter: asyncio.Future[bool]) -> None:
     if not waiter.done():
         waiter.set_result(False)
+
+
+class Body:
+    """The body of an `async with`, in its task: cancelled at a loss, by the counting that asyncio.timeout uses."""
+
+    def __init__(self) -> None:
+        self._task = current_task()
+        self._cancelling = self._task.cancelling()
+        self._inside = True
+        self._cancelled = False
+
+    def tell_lost(self) -> None:
+        # Never at once: found out by the task itself (lease.check()), a cancellation would stay behind and hit
+        # whatever the task awaits after its body.
+        self._task.get_loop().call_soon(self._cancel)
+
+    def leave(self, error: BaseException | None) -> bool:
+        self._inside = False
+        if not self._cancelled:
+            return False
+        return self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
+
+    def _cancel(self) -> None:
+        if self._inside:
+            self._cancelled = True
+            self._task.cancel()

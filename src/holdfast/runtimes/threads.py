@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -129,3 +131,21 @@ class ThreadRuntime:
 
     def call(self, function: Callable[[], object]) -> None:
         threading.Thread(target=system.call_user, args=(function,), name="holdfast-callback", daemon=True).start()
+
+
+_warned_inside_loop = False
+
+
+def warn_inside_loop() -> None:
+    """A sync lock inside a running loop stops every task of that loop while it waits: say so once."""
+    global _warned_inside_loop
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or _warned_inside_loop or asyncio._get_running_loop() is None:  # noqa: SLF001  (the other raises)
+        return
+    _warned_inside_loop = True
+    warnings.warn(
+        "holdfast.Client is used inside a running event loop, which stands still while it waits: "
+        "use holdfast.AsyncClient there",
+        RuntimeWarning,
+        stacklevel=4,  # whoever called acquire() or entered the `with`
+    )

@@ -108,7 +108,7 @@ class Ballots:
         arguments = list(call.arguments)
         if call.script is scripts.ACQUIRE:
             arguments[_MAY_QUEUE] = 0
-        reply = machine.run(text, call.keys[:5], arguments)
+        reply = machine.run(text, call.keys.names, arguments)
         kept = {key: value for key, (value, _) in machine.space.dump().items()}
         value, fields_after = kept.pop(lock, None), kept.pop(record, {})
         if kept:

@@ -19,6 +19,7 @@ from tests.support.redis.binaries import Binary
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import free_ports
 from tests.support.redis.topologies import Pair, Watched
+from tests.support.verbs import Verbs
 
 
 @pytest.fixture
@@ -144,11 +145,19 @@ def test_waiting_for_replicas_finds_a_primary_that_has_none(
     client = open_client(f"{watched.url}?replicas=1&replicas_timeout=1")
     take(client.lock("one")).release()
 
+    backend = Verbs(f"{watched.url}?replicas=1&replicas_timeout=1")
+    assert backend.mark("period", 1)
+
     link.lose_replies()
     with pytest.raises(holdfast.BackendError):
         client.lock("one").acquire(timeout=0)
+    with pytest.raises(holdfast.BackendError):
+        client.lock_all(["one", "two"]).acquire(timeout=0)
+    with pytest.raises(holdfast.OutcomeUnknown, match="replicas confirmed"):
+        backend.mark("period", 2)
 
-    eventually(lambda: "holdfast:one" not in watched.primary.all_keys())
+    eventually(lambda: not {"holdfast:one", "holdfast:two"} & watched.primary.all_keys())
+    backend.close()
 
 
 def test_sentinels_that_do_not_know_the_service_or_are_gone_are_named(

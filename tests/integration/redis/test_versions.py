@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.support.processes import eventually
 from tests.support.redis.binaries import Binary
 from tests.support.redis.servers import Server, running
 
@@ -78,6 +79,41 @@ def test_readers_and_permits_share_on_every_version(each_server: Server, open_cl
     assert_free_and_clean(each_server, "permits")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_several_at_once_and_once_in_a_period_on_every_version(
+    method: str, each_server: Server, open_client: OpenClient
+) -> None:
+    some, other = (open_client(f"{each_server.url}?method={method}") for _ in range(2))
+
+    with some.lock_all(["a", "b", "c"], timeout=20) as lease:
+        assert other.lock_all(["b", "d"]).acquire(timeout=0) is None
+        lease.renew()
+    runs = [client.once_per("1h", name="hourly")(lambda: "ran")() for client in (some, other)]
+    each_server.call("LPUSH", "holdfast:b", "not a lock")
+
+    assert runs == ["ran", None]
+    with pytest.raises(holdfast.NameConflict, match="lock 'b'"):
+        some.lock_all(["a", "b", "c"], timeout=20).acquire()
+    eventually(lambda: "holdfast:a" not in each_server.all_keys())
+
+
+def test_owners_share_on_every_version(each_server: Server, open_client: OpenClient) -> None:
+    some, other = open_client(each_server.url), open_client(each_server.url)
+
+    held = take(some.lock("one"))
+    coming = [acquiring(client.lock("one", owner="job")) for client in (some, other)]
+    await_waiters(some, "one", 2)
+    held.release()
+    kin = [one.result() for one in coming]
+
+    assert kin[0].fence == kin[1].fence > held.fence
+    assert some.lock("one", owner="another").acquire(timeout=0) is None
+    for lease in kin:
+        lease.renew()
+        lease.release()
+    assert_free_and_clean(each_server, "one")
+
+
 def test_a_unix_socket_and_a_port_lead_to_the_same_locks(
     each_server: Server, tmp_path: Path, open_client: OpenClient
 ) -> None:
@@ -117,6 +153,8 @@ def test_what_a_script_is_refused_is_no_unknown_outcome_on_any_version(
         each_server.call("CONFIG", "SET", setting, value)
         with pytest.raises(holdfast.BackendUnavailable):
             client.lock("one").acquire(timeout=0)
+        with pytest.raises(holdfast.BackendUnavailable):
+            client.lock_all(["one", "two"]).acquire(timeout=0)
         each_server.call("CONFIG", "SET", setting, usual)
     each_server.call("REPLICAOF", "127.0.0.1", "1")
     with pytest.raises(holdfast.BackendUnavailable, match="replica"):

@@ -12,7 +12,7 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from tests.integration.sqlite.conftest import Store
 from tests.support.verbs import Verbs
 
-_AGES = "UPDATE marks SET until = until - 86500"
+_AGES = "UPDATE marks SET until = until - 3700"
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ class _Link:
         self.loses_requests = False
         self.loses_replies = False
         self.then: Then = "hang"
+        self.is_asked = False  # what was passed last is a request
 
 
 class Proxy:
@@ -39,6 +40,7 @@ class Proxy:
         self.target = target
         self.port = 0
         self.connections_made = 0
+        self.round_trips = 0  # requests, of which those without a reply in between count as one
         self._loses_requests = self._loses_replies = False
         self._delay = 0.0
         self._plan: tuple[Literal["request", "reply"], bytes, Then] | None = None
@@ -178,6 +180,8 @@ class Proxy:
 
     async def _pass_requests(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while data := await _read(reader):
+            self.round_trips += not link.is_asked
+            link.is_asked = True
             if self._plan is not None and self._plan[1] in data:
                 what, _, link.then = self._plan
                 self._plan = None
@@ -196,6 +200,7 @@ class Proxy:
 
     async def _pass_replies(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while data := await _read(reader):
+            link.is_asked = False
             if link.loses_replies:
                 self._bit.set()
                 if link.then == "cut":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.backends.memcached.address import Node
-from holdfast.backends.memcached.keys import KEY_MAX, check_prefix, home_of, key_of, name_of
+from holdfast.backends.memcached.keys import KEY_MAX, check_prefix, home_of, key_of, mark_key_of, name_of
 from holdfast.errors import ConfigurationError
 
 NAMES = ["a", "A", "a ", "a b", "a%20b", "a\0", "a\n", "ä", "🔒", "a/b", "%sha256:0", "x" * 512, "x" * 511, "é" * 512]
@@ -25,6 +25,15 @@ def test_a_key_leads_back_to_its_name_unless_it_is_a_digest() -> None:
         found = name_of("p:", key_of("p:", name))
         assert found == name if len(name) < 100 else found is None
     assert name_of("p:", b"other:a") is None
+
+
+def test_marks_have_keys_of_their_own_that_are_no_locks() -> None:
+    names = [*NAMES, "%mark:a", "mark:a", "x" * 528]
+    marks = [mark_key_of("p:", name) for name in names]
+
+    assert len({*marks, *(key_of("p:", name) for name in names)}) == 2 * len(names)
+    assert all(len(key) <= KEY_MAX for key in [*marks, mark_key_of("x" * 128, "x" * 528)])
+    assert {name_of("p:", key) for key in marks} == {None}
 
 
 @pytest.mark.parametrize("prefix", ["a b", "a\n", "ä", "50%", "x" * 129])

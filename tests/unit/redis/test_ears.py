@@ -185,6 +185,23 @@ def test_closing_ends_the_wait_of_a_reader(ear: Ear) -> None:
     one.join()
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_closed_ear_has_no_descriptor_left_for_the_garbage_collector(ear: Ear, *, is_waiting: bool) -> None:
+    one = ear.wait("n1")
+    eventually(reads(ear, one))
+    (listener,) = ear.port.hints._listeners.values()
+    heard: Any = listener._ear
+    if not is_waiting:
+        ear.hint("n1")
+        one.join()
+
+    run_sync(ear.port.close())
+
+    one.join()
+    bells = (heard._bell, heard._heard_bell, heard._reader_bell, heard._reader_heard_bell)
+    eventually(lambda: {bell.fileno() for bell in bells} == {-1})
+
+
 def test_an_interrupted_reader_leaves_a_connection_that_works(ear: Ear) -> None:
     class Interrupted(BaseException):
         pass

@@ -1,8 +1,8 @@
-"""Under which key a lock is, and on which of several servers.
+"""Under which key a lock or a mark is, and on which of several servers.
 
 A key has at most 250 bytes, none of them a blank or a control character. So a name is written as in a URL: what is no
 plain character is %XX, and % itself is %25. One that gets too long is `%sha256:` and its digest, which no written name
-can look like; the plain name stands in the value.
+can look like; the plain name stands in the value. That of a mark begins with `%mark:`, likewise.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ KEY_MAX = 250
 PREFIX_MAX = 128
 _PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # beside letters and digits
 _DIGEST = "%sha256:"
+_MARK = "%mark:"
 
 
 def check_prefix(prefix: str) -> str:
@@ -42,10 +43,15 @@ def key_of(prefix: str, name: str) -> bytes:
     return key.encode()
 
 
+def mark_key_of(prefix: str, name: str) -> bytes:
+    """The key of a mark."""
+    return key_of(prefix + _MARK, name)
+
+
 def name_of(prefix: str, key: bytes) -> str | None:
     """The lock that has this key; None if it is no lock's, or only a digest of its name."""
     text = key.decode(errors="replace")
-    if not text.startswith(prefix) or text.startswith(prefix + _DIGEST):
+    if not text.startswith(prefix) or text.startswith((prefix + _DIGEST, prefix + _MARK)):
         return None
     return unquote(text[len(prefix) :])
 

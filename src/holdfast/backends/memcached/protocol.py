@@ -24,11 +24,12 @@ from urllib.parse import unquote_to_bytes
 
 from holdfast.backends.memcached import meta, replies
 from holdfast.backends.memcached.keys import home_of, key_of, name_of
+from holdfast.backends.memcached.marks import Marks
 from holdfast.backends.memcached.port import Errand
 from holdfast.backends.memcached.pulse import EARLY, Pulse, seconds_for
 from holdfast.backends.memcached.values import FREE, Value, body_of, value_of
 from holdfast.core.clock import lease_deadline
-from holdfast.core.stepwise import NoMarks, OneByOne
+from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting, who
 from holdfast.errors import (
     BackendError,
@@ -58,14 +59,7 @@ GUARANTEES = Guarantees(
 )
 
 _ALONE = "it can say who holds a lock, not how many"
-_NOT_YET = "not there yet"
-LACKS: Lacks = {
-    Primitive.RWLOCK: _ALONE,
-    Primitive.SEMAPHORE: _ALONE,
-    Primitive.ONCE_PER: _NOT_YET,
-    Primitive.REVOKE: _NOT_YET,
-    Primitive.OWNER: _NOT_YET,
-}
+LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
 
 GRANULARITY = 0.0  # what the server may be early by is in the seconds that it is told to keep an item (pulse.py)
 # Seconds between looks at a lock that is taken: short at first, for locks that are held shortly; jittered, so that
@@ -101,7 +95,7 @@ class _Claim(NamedTuple):
     body: bytes
 
 
-class MemcachedBackend(OneByOne, NoMarks):
+class MemcachedBackend(OneByOne):
     """Locks on one server, or spread over several."""
 
     lacks = LACKS
@@ -367,6 +361,15 @@ class MemcachedBackend(OneByOne, NoMarks):
         if answer.replies and answer.replies[0].code == "EX":  # renewed meanwhile, or another's by now
             return await self.break_lock(name, fence, deadline=deadline)
         return bool(answer.replies) and answer.replies[0].code == "HD"
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._marks().put(name, number, nonce, keep, deadline)
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        return await self._marks().get(names, deadline)
+
+    def _marks(self) -> Marks:
+        return Marks(self.url, self._prefix, self._nodes, self._ask, self._in_time)
 
     async def close(self) -> None:
         await self._port.close()

@@ -47,8 +47,9 @@ def seconds_for(ttl: float) -> int:
     seconds = math.ceil(ttl) + EARLY
     if seconds > SECONDS_MAX:
         raise ConfigurationError(
-            f"ttl must be at most {SECONDS_MAX - EARLY} s on memcached, not {ttl:g}: it takes more than 30 days for a "
-            "date; leases are renewed by themselves, so a short ttl (the default is 30) serves long work too"
+            f"ttl, with the lock delay, must be at most {SECONDS_MAX - EARLY} s on memcached, not {ttl:g}: it takes "
+            "more than 30 days for a date; leases are renewed by themselves, so a short ttl (the default is 30) serves "
+            "long work too"
         )
     return seconds
 

@@ -102,10 +102,12 @@ class SocketEar:
 
     def close(self) -> None:
         self.is_closed = True
-        _ring(self._reader_bell, _LOOK)  # which stays there until nobody can be waiting for it
+        _ring(self._reader_bell, _LOOK)
         for one in (self._sock, self._bell, self._heard_bell):
             with contextlib.suppress(OSError):
                 one.close()
+        with self._mutex:
+            self._close_unused()
 
     def abandon(self) -> None:
         """In a forked child: the descriptors only."""
@@ -114,8 +116,14 @@ class SocketEar:
                 os.close(one.detach())
 
     def __del__(self) -> None:
-        for one in (self._reader_bell, self._reader_heard_bell):
+        for one in (self._reader_bell, self._reader_heard_bell):  # of one that was interrupted as it stepped out
             one.close()
+
+    def _close_unused(self) -> None:
+        """The readers' bell goes with the last who may be waiting for it, not before."""
+        if self.is_closed and not self._waiting:
+            for one in (self._reader_bell, self._reader_heard_bell):
+                one.close()
 
     def _make_room(self) -> None:
         if self._candidate() is not None:
@@ -189,6 +197,7 @@ class SocketEar:
                 self._candidate = _NOBODY
             if self._reader() is event:
                 self._reader, self._read_at = _NOBODY, self._now()
+            self._close_unused()
             is_needed = not self._listener_reads and (self._handed or self._trouble or self._waiting)
         if is_needed:
             _ring(self._bell, _LOOK)

@@ -11,6 +11,7 @@ What this form cannot do, whoever writes it:
   the winner look just then, the winner has lost the lock; nobody has it until that value runs out.
 - Between GET and DEL, or GET and SET, the lock can change hands if the client stops there for longer than MARGIN.
 - A key whose holder died stays until somebody takes it over.
+- Several locks are taken, renewed and given back one after the other.
 
 The fence is the client's wall clock, no better than that clock.
 """
@@ -18,18 +19,24 @@ The fence is the client's wall clock, no better than that clock.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.plain import PlainBackend
 from holdfast.backends.redis.values import GETSET
 from holdfast.core.clock import lease_deadline
+from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, Ticket
+from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.keys import Keys, OtherKeys
     from holdfast.backends.redis.port import RedisPort
     from holdfast.core.ports import Runtime
+
+T = TypeVar("T")
 
 GUARANTEES = Guarantees(
     exclusion=Exclusion.BEST_EFFORT,
@@ -65,7 +72,7 @@ class _Value(NamedTuple):
         return f"{GETSET}{self.nonce}:{math.floor(self.end * 1e6)}:{self.fence}"
 
 
-class GetsetBackend(PlainBackend):
+class GetsetBackend(OneByOne, PlainBackend):
     """Plain commands only."""
 
     method = "getset"
@@ -104,6 +111,39 @@ class GetsetBackend(PlainBackend):
         await self._port.command(keys, "SET", keys.lock, found, "XX", deadline=deadline)  # the winner's
         return found.decode(errors="replace"), 0.0
 
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        return [
+            await _answer(self._give_back(ticket, self._keys(ticket.name), deadline), otherwise=False)
+            for ticket in tickets
+        ]
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+        gone = Gone("its key was taken for something else")
+        return [
+            await _answer(self._prolong(ticket, self._keys(ticket.name), deadline), otherwise=gone)
+            for ticket in tickets
+        ]
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        """A stream takes an entry only with a greater number than all before: one command that compares and sets.
+
+        Who dies between that and PEXPIRE was not told that it has raised the mark, but leaves it there for ever, or
+        until the next who does.
+        """
+        keys, mine = mark_of(self._prefix, name), (number, nonce)
+        while True:
+            last = await self._last(keys, deadline)
+            if last[0] < number:
+                last = await self._add(keys, mine, deadline)
+            if last != mine:
+                return False
+            # Should the mark that was there before have ended just now, this one ended with it.
+            if await self._keep(keys, math.ceil(keep * 1000), deadline):
+                return True
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        return [(await self._last(mark_of(self._prefix, name), deadline))[0] for name in names]
+
     async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
         if ticket.nonce in self._claims:
             self._claims.discard(ticket.nonce)
@@ -132,6 +172,34 @@ class GetsetBackend(PlainBackend):
             return False
         return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
 
+    async def _last(self, keys: OtherKeys, deadline: float) -> tuple[int, str]:
+        """A mark's number, and the nonce of who has raised it to that."""
+        entries = await self._port.command(keys, "XREVRANGE", keys.lock, "+", "-", "COUNT", 1, deadline=deadline)
+        if not entries:
+            return 0, ""
+        ((number, (_, nonce)),) = entries
+        return int(number.partition(b"-")[0]), nonce.decode()
+
+    async def _add(self, keys: OtherKeys, mine: tuple[int, str], deadline: float) -> tuple[int, str]:
+        """Raise a mark, unless it is there already; what it is then."""
+        number, nonce = mine
+        entry = ("MAXLEN", 1, f"{number}-0", "nonce", nonce)
+        try:
+            await self._port.command(keys, "XADD", keys.lock, *entry, deadline=deadline)
+        except OutcomeUnknown:
+            # Refused, because somebody else was faster; or no answer came.
+            last = await self._last(keys, deadline)
+            if last[0] < number:
+                raise
+            return last
+        return mine
+
+    async def _keep(self, keys: OtherKeys, ms: int, deadline: float) -> bool:
+        """Let it live for at least that long; whether it is there."""
+        if await self._port.command(keys, "PTTL", keys.lock, deadline=deadline) >= ms:
+            return True
+        return bool(await self._port.command(keys, "PEXPIRE", keys.lock, ms, deadline=deadline))
+
     async def _mine(self, ticket: Ticket, keys: Keys, deadline: float) -> _Value | None:
         text = await self._get(keys, deadline)
         value = None if text is None else _Value.parse(text)
@@ -140,3 +208,13 @@ class GetsetBackend(PlainBackend):
     async def _get(self, keys: Keys, deadline: float) -> str | None:
         value: bytes | None = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
         return None if value is None else value.decode(errors="replace")
+
+
+async def _answer(coming: Awaitable[T], *, otherwise: T) -> T | BackendError:
+    """Also if its key is something else by now: then it is not ours any more, and the next ones have their turn."""
+    try:
+        return await coming
+    except NameConflict:
+        return otherwise
+    except BackendError as error:
+        return error

@@ -8,6 +8,8 @@ other. So a side key is
     prefix + "{" + tag + "}" + what + name   if only a part of it is: the tag is that part
     prefix + "{" + tag + "}" + what + name   if its braces cannot be wrapped ("a}b"): the tag is made up to fit
 
+A mark has one key of that form, and no lock's key: its name is one among the marks only.
+
 A side key is never a string, so a lock whose name looks like one of them gets a clear error, not a silent mix-up.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from binascii import crc_hqx
+from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -22,6 +25,7 @@ from holdfast.errors import ConfigurationError
 
 SLOTS = 16384
 _RECORD, _QUEUE, _LEASES, _SHARED = ":record:", ":queue:", ":leases:", ":shared:"
+_MARK = ":mark:"
 
 
 class Keys(NamedTuple):
@@ -35,6 +39,21 @@ class Keys(NamedTuple):
     tag: str  # what a Cluster hashes of the side keys
     slot: int
     packed: bytes  # all five as they go over the wire
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As a script gets them."""
+        return self[:5]
+
+
+class OtherKeys(NamedTuple):
+    """The keys of a script that is about something else than one lock: a mark, or several locks. All in one slot."""
+
+    lock: str  # the first of them, for messages
+    names: tuple[str, ...]
+    slot: int
+    packed: bytes
+    locks: tuple[Keys, ...] = ()  # whose keys these are
 
 
 def check_prefix(prefix: str) -> str:
@@ -56,16 +75,23 @@ def check_prefix(prefix: str) -> str:
 def keys_of(prefix: str, name: str) -> Keys:
     """The keys of a lock."""
     lock = prefix + name
-    tag = _tag(lock)
-    if tag is None and "}" not in lock:
-        tag, rest = lock, ""  # the tag says it all
-    else:
-        tag, rest = tag or _fitting(slot_of(lock)), name
-    # A tag in the prefix comes first in every key, and so decides; ours behind it then only repeats it.
+    tag, rest = _tag_and_rest(prefix, name)
     record, queue, leases, shared = (f"{prefix}{{{tag}}}{what}{rest}" for what in (_RECORD, _QUEUE, _LEASES, _SHARED))
-    words = [key.encode() for key in (lock, record, queue, leases, shared)]
-    packed = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
-    return Keys(lock, record, queue, leases, shared, tag, slot_of(lock), packed)
+    return Keys(lock, record, queue, leases, shared, tag, slot_of(lock), _packed((lock, record, queue, leases, shared)))
+
+
+@functools.lru_cache(maxsize=4096)
+def mark_of(prefix: str, name: str) -> OtherKeys:
+    """The key of a mark. On a Cluster it is where a lock of that name would be."""
+    tag, rest = _tag_and_rest(prefix, name)
+    key = f"{prefix}{{{tag}}}{_MARK}{rest}"
+    return OtherKeys(key, (key,), slot_of(key), _packed((key,)))
+
+
+def joined(locks: Sequence[Keys]) -> OtherKeys:
+    """The keys of several locks that are in one slot, or on a server that has no slots."""
+    names = tuple(name for keys in locks for name in keys.names)
+    return OtherKeys(locks[0].lock, names, locks[0].slot, b"".join(keys.packed for keys in locks), tuple(locks))
 
 
 def channel_of(prefix: str, keys: Keys, listener: str) -> str:
@@ -74,13 +100,13 @@ def channel_of(prefix: str, keys: Keys, listener: str) -> str:
 
 
 def name_of(prefix: str, key: str) -> str | None:
-    """The lock to which a key on the server belongs; None for a side key other than a queue, which every lock has too.
+    """The lock to which a key on the server belongs; None for a mark and a side key other than a queue.
 
     A queue stands for its lock because there may be waiters while nobody is in.
     """
     name = key[len(prefix) :]
     tag, closed, rest = name[1:].partition("}")
-    if not name.startswith("{") or not closed or not rest.startswith((_RECORD, _QUEUE, _LEASES, _SHARED)):
+    if not name.startswith("{") or not closed or not rest.startswith((_RECORD, _QUEUE, _LEASES, _SHARED, _MARK)):
         return name
     if not rest.startswith(_QUEUE):
         return None
@@ -96,6 +122,21 @@ def slot_of(key: str) -> int:
     """The slot in which a Cluster keeps this key."""
     tag = _tag(key)
     return crc_hqx((key if tag is None else tag).encode(), 0) % SLOTS
+
+
+def _tag_and_rest(prefix: str, name: str) -> tuple[str, str]:
+    """What a Cluster hashes of a side key, and what is needed behind it to tell its name."""
+    lock = prefix + name
+    tag = _tag(lock)
+    if tag is None and "}" not in lock:
+        return lock, ""  # the tag says it all
+    # A tag in the prefix comes first in every key, and so decides; ours behind it then only repeats it.
+    return tag or _fitting(slot_of(lock)), name
+
+
+def _packed(names: Sequence[str]) -> bytes:
+    words = [name.encode() for name in names]
+    return b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
 def _tag(key: str) -> str | None:

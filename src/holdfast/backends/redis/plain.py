@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Hashable, Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
-from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting
-from holdfast.errors import BackendError, NameConflict, Unsupported
+from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
 from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import RedisPort
+    from holdfast.backends.redis.port import RedisPort, Reply
     from holdfast.core.ports import Runtime
 
-T = TypeVar("T")
-
 _ALONE = "its one key has room for one holder"
-_NOT_YET = "not there yet"
-LACKS: Lacks = {
-    Primitive.RWLOCK: _ALONE,
-    Primitive.SEMAPHORE: _ALONE,
-    Primitive.ONCE_PER: _NOT_YET,
-    Primitive.REVOKE: _NOT_YET,
-    Primitive.OWNER: _ALONE,
-}
+LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
 
 POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
 
 
-class PlainBackend(OneByOne, NoMarks, ABC):
+class PlainBackend(ABC):
     """A lock that is one key. Who waits asks again and again; who asks at the right moment is next."""
 
     method: ClassVar[str]
@@ -61,24 +51,19 @@ class PlainBackend(OneByOne, NoMarks, ABC):
                 what="readers and semaphores",
                 others=("redis with method=queue",),
             )
-        outcome = await self._take(ticket, self._keys(ticket.name), deadline)
-        if isinstance(outcome, Granted):
-            return outcome
-        value, remaining = outcome
-        method = method_in(value)
-        if method not in {None, self.method}:
-            raise method_conflict(ticket.name, str(method))
-        look_again = min(POLL * (0.5 + self._runtime.jitter() / 2), max(0.001, remaining))
-        return Waiting(look_again, "another client" if method else "another program")
+        return self._entered(ticket, await self._take(ticket, self._keys(ticket.name), deadline))
+
+    @abstractmethod
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        return [await _or_error(self._give_back(ticket, self._keys(ticket.name), deadline)) for ticket in tickets]
+    @abstractmethod
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]: ...
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
-        return [await _or_error(self._prolong(ticket, self._keys(ticket.name), deadline)) for ticket in tickets]
+    @abstractmethod
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]: ...
 
     def intact(self, store: Hashable) -> bool:
         return True
@@ -121,11 +106,27 @@ class PlainBackend(OneByOne, NoMarks, ABC):
             return False
         return await self._delete_if(keys, text, deadline)
 
+    @abstractmethod
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool: ...
+
+    @abstractmethod
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]: ...
+
     async def close(self) -> None:
         await self._port.close()
 
     def abandon(self) -> None:
         self._port.abandon()
+
+    def _entered(self, ticket: Ticket, outcome: Granted | tuple[str, float]) -> Granted | Waiting:
+        if isinstance(outcome, Granted):
+            return outcome
+        value, remaining = outcome
+        method = method_in(value)
+        if method not in {None, self.method}:
+            raise method_conflict(ticket.name, str(method))
+        look_again = min(POLL * (0.5 + self._runtime.jitter() / 2), max(0.001, remaining))
+        return Waiting(look_again, "another client" if method else "another program")
 
     def _keys(self, name: str) -> Keys:
         return keys_of(self._prefix, name)
@@ -133,12 +134,6 @@ class PlainBackend(OneByOne, NoMarks, ABC):
     @abstractmethod
     async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         """The grant; or what the key says, and for how many seconds it will."""
-
-    @abstractmethod
-    async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool: ...
-
-    @abstractmethod
-    async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | Gone: ...
 
     @abstractmethod
     def _read(self, value: str, remaining: float) -> tuple[int, float]:
@@ -149,8 +144,10 @@ class PlainBackend(OneByOne, NoMarks, ABC):
         """Delete the key if it still says that."""
 
 
-async def _or_error(answer: Awaitable[T]) -> T | BackendError:
-    try:
-        return await answer
-    except BackendError as error:
-        return error
+def renewed(reply: Reply | HoldfastError, deadline: float) -> Live | Gone | BackendError:
+    """What a script's answer to a renewal means."""
+    if isinstance(reply, BackendError):
+        return reply
+    if isinstance(reply, HoldfastError):
+        return Gone(f"its key was taken for something else: {reply}")
+    return Live(deadline) if reply == 1 else Gone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.keys import Keys, OtherKeys
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.standing import Standing
 from holdfast.core.hearing import Ear
@@ -17,10 +17,10 @@ Word = str | bytes | int
 
 
 class Call(NamedTuple):
-    """One script on one lock."""
+    """One script on one lock, or on other keys of one slot."""
 
     script: Script
-    keys: Keys
+    keys: Keys | OtherKeys
     arguments: tuple[Word, ...]
 
 
@@ -49,7 +49,10 @@ class RedisPort(Ear[Channel], Protocol):
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
         """Run many, pipelined: each has its own answer, or its own error in its place."""
 
-    async def command(self, keys: Keys, *words: Word, deadline: float) -> Reply:
+    def are_together(self, some: Keys, others: Keys) -> bool:
+        """One script may have both: on a Cluster, if they are in one slot."""
+
+    async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
         """One plain command on the primary that has these keys."""
 
     async def scan(self, pattern: str, *, deadline: float) -> list[str]:

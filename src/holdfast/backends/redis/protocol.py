@@ -6,20 +6,24 @@ pub/sub, and is no more than a hint: whoever waits looks again in any case, and 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis import getset, plain, setnx
-from holdfast.backends.redis.keys import keys_of, name_of, pattern_of
+from holdfast.backends.redis.joining import together
+from holdfast.backends.redis.keys import joined, keys_of, name_of, pattern_of
+from holdfast.backends.redis.marking import Marking
+from holdfast.backends.redis.plain import renewed
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.records import Line, Record, about, limit_of
-from holdfast.backends.redis.scripts import load
+from holdfast.backends.redis.scripts import load, load_all
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
 from holdfast.core.clock import lease_deadline
 from holdfast.core.hearing import Hearing
-from holdfast.core.stepwise import NoMarks, OneByOne
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
@@ -33,11 +37,11 @@ from holdfast.core.tickets import (
 )
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
-from holdfast.primitives import Lacks, Primitive
+from holdfast.primitives import Lacks
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.address import Place
-    from holdfast.backends.redis.port import RedisPort, Reply
+    from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
     from holdfast.core.ports import Backend, Runtime
 
 GUARANTEES = {
@@ -53,12 +57,7 @@ GUARANTEES = {
     "getset": getset.GUARANTEES,
 }
 
-_NOT_YET = "not there yet"
-LACKS: Mapping[str, Lacks] = {
-    "queue": {Primitive.ONCE_PER: _NOT_YET, Primitive.REVOKE: _NOT_YET, Primitive.OWNER: _NOT_YET},
-    "setnx": plain.LACKS,
-    "getset": plain.LACKS,
-}
+LACKS: Mapping[str, Lacks] = {"queue": {}, "setnx": plain.LACKS, "getset": plain.LACKS}
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
 FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does not notify us has the lock
@@ -66,6 +65,7 @@ FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does 
 _LOOKS_OFTEN = 2
 
 _ENTER = load("queue", "layout", "enter_free", "common", "enter")
+_ENTER_ALL = load_all("queue", "layout", "enter_free", "common", "enter")
 _LEAVE = load("queue", "layout", "leave_unwaited", "common", "leave")
 _RENEW = load("queue", "layout", "common", "renew")
 _INSPECT = load("queue", "layout", "common", "inspect")
@@ -83,7 +83,7 @@ def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
     return QueueBackend(place.url, port, runtime, prefix=place.prefix)
 
 
-class QueueBackend(OneByOne, NoMarks):
+class QueueBackend(Marking):
     """Locks on one deployment of Redis, in order."""
 
     lacks = LACKS["queue"]
@@ -109,13 +109,7 @@ class QueueBackend(OneByOne, NoMarks):
         channel = self._port.channel(keys)
         if queue:
             self._hearing.look(ticket.nonce, channel)
-        arguments = (
-            ticket.nonce,
-            "x" if ticket.exclusive else _kind(ticket),
-            math.ceil(ticket.ttl * 1000),
-            1 if queue else 0,
-            about(channel, ticket.agent, ticket.info),
-        )
+        arguments = _entering(ticket, channel, queue=queue)
         sent = self._runtime.now()
         try:
             reply = await self._port.run(Call(_ENTER, keys, arguments), deadline=deadline)
@@ -126,10 +120,28 @@ class QueueBackend(OneByOne, NoMarks):
             raise
         if isinstance(reply, int):
             self._hearing.stop(ticket.nonce)
-            return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
-        if reply[0] == b"wait":
-            return self._waiting(*reply[1:])
-        raise self._refusal(ticket, reply)
+        return self._entered(ticket, reply, sent)
+
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        locks = together(self._port, self._prefix, tickets)
+        if len(locks) == 1:
+            return [await self.enter(tickets[0], queue=False, deadline=deadline)]
+        arguments: list[Word] = []
+        for ticket, keys in zip(tickets, locks, strict=False):
+            arguments += _entering(ticket, self._port.channel(keys), queue=False)
+        sent = self._runtime.now()
+        try:
+            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+        except NameConflict:
+            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            for ticket in tickets[: len(locks)]:
+                await self.enter(ticket, queue=False, deadline=deadline)
+            raise
+        except BaseException as error:
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.update(ticket.nonce for ticket in tickets[: len(locks)])
+            raise
+        return [self._entered(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         channel = self._port.channel(keys_of(self._prefix, ticket.name))
@@ -155,7 +167,7 @@ class QueueBackend(OneByOne, NoMarks):
         sent = self._runtime.now()
         replies = await self._port.run_all(calls, deadline=deadline)
         return [
-            _renewed(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
+            renewed(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
             for ticket, reply in zip(tickets, replies, strict=True)
         ]
 
@@ -191,10 +203,17 @@ class QueueBackend(OneByOne, NoMarks):
     def abandon(self) -> None:
         self._port.abandon()
 
+    def _entered(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | Waiting:
+        if isinstance(reply, int):
+            return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
+        if reply[0] == b"wait":
+            return self._waiting(*reply[1:])
+        raise self._refusal(ticket, reply)
+
     def _leaving(self, ticket: Ticket) -> Call:
         unheard = 1 if ticket.nonce in self._unheard else 0
         signal = "" if self._signals is None else self._signals + ticket.name
-        arguments = (ticket.nonce, "x" if ticket.exclusive else _kind(ticket), unheard, signal)
+        arguments = (ticket.nonce, _kind(ticket), unheard, signal)
         return Call(_LEAVE, keys_of(self._prefix, ticket.name), arguments)
 
     def _left(self, ticket: Ticket, reply: Reply | HoldfastError) -> bool | BackendError:
@@ -226,16 +245,24 @@ class QueueBackend(OneByOne, NoMarks):
                 return OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
 
 
-def _renewed(reply: Reply | HoldfastError, deadline: float) -> Live | Gone | BackendError:
-    if isinstance(reply, BackendError):
-        return reply
-    if isinstance(reply, HoldfastError):
-        return Gone(f"its key was taken for something else: {reply}")
-    return Live(deadline) if reply == 1 else Gone()
+def _entering(ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
+    return (
+        ticket.nonce,
+        "x" if ticket.exclusive and not ticket.owner else _kind(ticket),
+        math.ceil(ticket.ttl * 1000),
+        1 if queue else 0,
+        about(channel, ticket.agent, ticket.info),
+    )
 
 
 def _kind(ticket: Ticket) -> str:
-    """As layout.lua has it: x, r, or a semaphore's limit."""
+    """As layout.lua has it: x, r, or a semaphore's limit; or its owner, of an exclusive ticket that has one."""
     if ticket.exclusive:
-        return "x"
+        return "x" if not ticket.owner else _owner(ticket.owner)
     return "r" if ticket.limit is None else str(ticket.limit)
+
+
+@functools.lru_cache(maxsize=256)
+def _owner(name: str) -> str:
+    """Of any name, what can be a part of a key's value and of a member."""
+    return f"@{blake2b(name.encode(), digest_size=16).hexdigest()}"

@@ -61,7 +61,7 @@ class Record:
         return None if line is None else Line(line)
 
     def holders(self) -> list[TicketInfo]:
-        if self.value == SHARED:
+        if self.value == SHARED or self.value.startswith(f"{QUEUE}@"):  # one owner's
             shared = [self._ticket(member, float(ends)) for member, ends in _pairs(self._shared)]
             return sorted((one for one in shared if one.remaining), key=lambda one: one.fence or 0)
         holder = self.holder

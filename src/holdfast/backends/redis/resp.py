@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.backends.redis.keys import Keys
+
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Call, Reply, Word
-
-_KEYS = 5  # how many keys every script gets: those in Keys.packed
 
 
 class ErrorReply(Exception):
@@ -33,11 +33,13 @@ def pack(*words: Word) -> bytes:
 def pack_call(call: Call) -> bytes:
     """A script, by its digest. What comes before and after its first argument is packed once."""
     script, keys, arguments = call
+    if keys.__class__ is not Keys:  # seldom the same again
+        return _begin("EVALSHA", script.sha, call) + keys.packed + _packed(arguments)
     known = (script.sha, keys.lock, arguments[1:])
     try:
         head, tail = _prepared[known]
     except KeyError:
-        head, tail = _begin("EVALSHA", script.sha, len(arguments)) + keys.packed, _packed(arguments[1:])
+        head, tail = _begin("EVALSHA", script.sha, call) + keys.packed, _packed(arguments[1:])
         if len(_prepared) >= _PREPARED_MAX:
             _prepared.clear()
         _prepared[known] = head, tail
@@ -49,7 +51,7 @@ def pack_call(call: Call) -> bytes:
 
 def pack_text(call: Call) -> bytes:
     """The same script by its text, for a server that does not know it yet, and will from then on."""
-    return _begin("EVAL", call.script.text, len(call.arguments)) + call.keys.packed + _packed(call.arguments)
+    return _begin("EVAL", call.script.text, call) + call.keys.packed + _packed(call.arguments)
 
 
 def new_parser() -> Parser:
@@ -120,8 +122,9 @@ _prepared: dict[tuple[str, str, tuple[Word, ...]], tuple[bytes, bytes]] = {}
 _PREPARED_MAX = 4096  # some 2 MB
 
 
-def _begin(command: str, script: str, arguments: int) -> bytes:
-    return b"*%d\r\n%b" % (3 + _KEYS + arguments, _packed((command, script, _KEYS)))
+def _begin(command: str, script: str, call: Call) -> bytes:
+    keys = len(call.keys.names)
+    return b"*%d\r\n%b" % (3 + keys + len(call.arguments), _packed((command, script, keys)))
 
 
 def _packed(words: tuple[Word, ...]) -> bytes:

@@ -29,6 +29,13 @@ def load(method: str, *parts: str) -> Script:
     return Script.of(f"{method}/{parts[-1]}", CONSTANTS, *(text(__package__, method, part) for part in parts))
 
 
+def load_all(method: str, *parts: str) -> Script:
+    """The script that these texts make for one lock, for several in turn."""
+    step = "".join(text(__package__, method, part) for part in parts)
+    around = text(__package__, "enter_all")
+    return Script.of(f"{method}/{parts[-1]}_all", CONSTANTS, around.replace("--[[ the script for one ]]\n", step))
+
+
 def text(package: str, *path: str) -> str:
     """A Lua text of that package."""
     return resources.files(package).joinpath("lua", *path[:-1], f"{path[-1]}.lua").read_text()

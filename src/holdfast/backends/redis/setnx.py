@@ -7,18 +7,24 @@ time in microseconds, and grows for as long as that clock does.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.plain import PlainBackend
+from holdfast.backends.redis.joining import together
+from holdfast.backends.redis.keys import joined
+from holdfast.backends.redis.marking import Marking
+from holdfast.backends.redis.plain import PlainBackend, renewed
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.scripts import load
+from holdfast.backends.redis.scripts import load, load_all
 from holdfast.backends.redis.values import SETNX
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Gone, Granted, Live, Ticket
+from holdfast.core.tickets import Gone, Granted, Live, Ticket, Waiting
+from holdfast.errors import BackendError, NameConflict
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.port import Reply
 
 GUARANTEES = Guarantees(
     exclusion=Exclusion.BEST_EFFORT,
@@ -29,35 +35,71 @@ GUARANTEES = Guarantees(
 )
 
 _ENTER, _LEAVE, _RENEW, _BREAK = (load("setnx", name) for name in ("enter", "leave", "renew", "break"))
+_ENTER_ALL = load_all("setnx", "enter")
 _GRANULARITY = 0.001  # the server counts whole milliseconds
 
 
-class SetnxBackend(PlainBackend):
+class SetnxBackend(Marking, PlainBackend):
     """The value of a lock's key is `holdfast:setnx:<nonce>:<fence>`."""
 
     method = "setnx"
     base = GUARANTEES
 
+    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        locks = together(self._port, self._prefix, tickets)
+        arguments: list[str | int] = []
+        for ticket, _ in zip(tickets, locks, strict=False):
+            arguments += (ticket.nonce, math.ceil(ticket.ttl * 1000))
+        sent = self._runtime.now()
+        try:
+            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+        except NameConflict:
+            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            for ticket in tickets[: len(locks)]:
+                await self.enter(ticket, queue=False, deadline=deadline)
+            raise
+        return [
+            self._entered(ticket, _taken(ticket, reply, sent)) for ticket, reply in zip(tickets, replies, strict=False)
+        ]
+
+    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        calls = [Call(_LEAVE, self._keys(ticket.name), (ticket.nonce,)) for ticket in tickets]
+        replies: list[Reply]
+        if len(calls) == 1:
+            try:
+                replies = [await self._port.run(calls[0], deadline=deadline)]
+            except NameConflict as error:
+                replies = [error]
+        else:
+            replies = await self._port.run_all(calls, deadline=deadline)
+        # Also if its key is something else by now: then it is not ours any more.
+        return [reply if isinstance(reply, BackendError) else reply == 1 for reply in replies]
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+        calls = [
+            Call(_RENEW, self._keys(ticket.name), (ticket.nonce, math.ceil(ticket.ttl * 1000))) for ticket in tickets
+        ]
+        sent = self._runtime.now()
+        replies = await self._port.run_all(calls, deadline=deadline)
+        return [
+            renewed(reply, lease_deadline(sent, ticket.ttl, _GRANULARITY))
+            for ticket, reply in zip(tickets, replies, strict=True)
+        ]
+
     async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
         call = Call(_ENTER, keys, (ticket.nonce, math.ceil(ticket.ttl * 1000)))
-        reply = await self._port.run(call, deadline=deadline)
-        if reply[0] == b"in":
-            return Granted(int(reply[1]), lease_deadline(sent, ticket.ttl, _GRANULARITY))
-        _, remaining_ms, value = reply
-        return value.decode(errors="replace"), math.inf if remaining_ms < 0 else remaining_ms / 1000
-
-    async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
-        return bool(await self._port.run(Call(_LEAVE, keys, (ticket.nonce,)), deadline=deadline))
-
-    async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | Gone:
-        sent = self._runtime.now()
-        call = Call(_RENEW, keys, (ticket.nonce, math.ceil(ticket.ttl * 1000)))
-        is_there = await self._port.run(call, deadline=deadline)
-        return Live(lease_deadline(sent, ticket.ttl, _GRANULARITY)) if is_there else Gone()
+        return _taken(ticket, await self._port.run(call, deadline=deadline), sent)
 
     def _read(self, value: str, remaining: float) -> tuple[int, float]:
         return (int(value.rpartition(":")[2]) if value.startswith(SETNX) else 0), remaining
 
     async def _delete_if(self, keys: Keys, value: str, deadline: float) -> bool:
         return bool(await self._port.run(Call(_BREAK, keys, (value,)), deadline=deadline))
+
+
+def _taken(ticket: Ticket, reply: Reply, sent: float) -> Granted | tuple[str, float]:
+    if reply[0] == b"in":
+        return Granted(int(reply[1]), lease_deadline(sent, ticket.ttl, _GRANULARITY))
+    _, remaining_ms, value = reply
+    return value.decode(errors="replace"), math.inf if remaining_ms < 0 else remaining_ms / 1000

@@ -1,6 +1,7 @@
 """What a lock's key says: every method of ours writes its name into the value. Anything else is another program's.
 
 holdfast:queue:<nonce>                 one ticket is in
+holdfast:queue:@<owner>                tickets of that owner are in; which ones, the side keys say
 holdfast:shared                        readers or permits are in; which ones, the side keys say
 holdfast:setnx:<nonce>:<fence>
 holdfast:getset:<nonce>:<end>:<fence>

@@ -15,7 +15,7 @@ from holdfast.backends.redis.keys import keys_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import scripts
 from holdfast.core.events import logger
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
@@ -96,6 +96,11 @@ class Attendance:
             f"it has been up for max_ttl={self._council.max_ttl:g} s (`appendonly yes` with `appendfsync always` makes "
             "that unnecessary)",
         )
+
+    def too_few(self, errors: dict[int, HoldfastError]) -> QuorumError:
+        """The error for who needs a majority, with what each node said."""
+        causes = {self._port.nodes[number]: error for number, error in sorted(errors.items())}
+        return QuorumError(backend=self._council.url, needed=self._quorum, nodes=len(self._nodes), causes=causes)
 
     async def greet(self, deadline: float) -> None:
         """Find out who the nodes are that we have not met yet: without that, no vote of theirs is asked for."""

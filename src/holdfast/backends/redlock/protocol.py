@@ -24,10 +24,11 @@ from holdfast.backends.redis.records import Line
 from holdfast.backends.redis.values import REDLOCK, method_conflict, method_in
 from holdfast.backends.redlock import scripts
 from holdfast.backends.redlock.attendance import Attendance
+from holdfast.backends.redlock.marks import Marks
 from holdfast.backends.redlock.records import Ballot, describe, nonce_of_holder
 from holdfast.core.clock import lease_deadline
 from holdfast.core.hearing import Hearing
-from holdfast.core.stepwise import NoMarks, OneByOne
+from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, who
 from holdfast.errors import (
     BackendError,
@@ -56,14 +57,7 @@ GUARANTEES = Guarantees(
     scope=Scope.NETWORK,
 )
 _ALONE = "it can say who holds a lock, not how many"
-_NOT_YET = "not there yet"
-LACKS: Lacks = {
-    Primitive.RWLOCK: _ALONE,
-    Primitive.SEMAPHORE: _ALONE,
-    Primitive.ONCE_PER: _NOT_YET,
-    Primitive.REVOKE: _NOT_YET,
-    Primitive.OWNER: _NOT_YET,
-}
+LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
 
 GRANULARITY = 0.002  # seconds: nodes count whole milliseconds
 POLL_FIRST, POLL_BEHIND = 0.1, 1.0  # seconds between looks, at most, of who is next and of the others
@@ -93,7 +87,7 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes whose vote we have or may have, though it does not count
 
 
-class RedlockBackend(OneByOne, NoMarks):
+class RedlockBackend(OneByOne):
     """Locks on a majority."""
 
     lacks = LACKS
@@ -108,6 +102,7 @@ class RedlockBackend(OneByOne, NoMarks):
         self._quorum = len(port.nodes) // 2 + 1
         self._hearing = Hearing(port, runtime, council.url)
         self._attendance = Attendance(council, port, runtime)
+        self._marks = Marks(council, port, self._attendance, runtime)
         self._claims: dict[str, _Claim] = {}  # by nonce
 
     @property
@@ -231,6 +226,12 @@ class RedlockBackend(OneByOne, NoMarks):
             raise self._no_quorum({**self._attendance.silent, **errors})
         return any(_is(reply, 1) for reply in broken)
 
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._marks.put(name, number, nonce, keep, deadline)
+
+    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        return await self._marks.get(names, deadline)
+
     async def close(self) -> None:
         self._hearing.wake_all()
         await self._attendance.close()
@@ -347,8 +348,9 @@ class RedlockBackend(OneByOne, NoMarks):
                 backend="redlock", what="readers and semaphores", others=("redis with method=queue", "sqlite")
             )
         if ticket.ttl > self._council.max_ttl:
+            delay = f" (with a lock delay of {ticket.delay:g})" if ticket.delay else ""
             raise ConfigurationError(
-                f"ttl={ticket.ttl:g} of lock {ticket.name!r} is more than max_ttl={self._council.max_ttl:g} of "
+                f"ttl={ticket.ttl:g}{delay} of lock {ticket.name!r} is more than max_ttl={self._council.max_ttl:g} of "
                 f"{self.url}: a shorter ttl will do, as leases are renewed by themselves; or raise max_ttl, everywhere"
             )
 
@@ -456,12 +458,11 @@ class RedlockBackend(OneByOne, NoMarks):
         return found
 
     def _no_quorum(self, errors: dict[int, HoldfastError]) -> QuorumError:
-        causes = {self._port.nodes[number]: error for number, error in sorted(errors.items())}
-        return QuorumError(backend=self.url, needed=self._quorum, nodes=len(self._nodes), causes=causes)
+        return self._attendance.too_few(errors)
 
     def _limit(self, tickets: Collection[Ticket], deadline: float) -> float:
         """How long a node may take: far less than a lease lasts."""
-        shortest = min(ticket.ttl for ticket in tickets)
+        shortest = min(ticket.ttl - ticket.delay for ticket in tickets)
         return min(deadline, self._runtime.now() + min(self._council.node_timeout, shortest / 4))
 
     def _cut(self, deadline: float) -> float:

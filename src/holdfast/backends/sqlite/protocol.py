@@ -49,9 +49,7 @@ LACKS: Lacks = {}
 
 _NO_NUMBER = 2**63 - 1  # behind everybody
 _NO_STATE = (0, True)  # somebody has emptied the table: then the clock alone is the floor
-MARK_GRACE = (
-    86400.0  # seconds that a mark is kept beyond its time: the wall clock may have been wrong when it was raised
-)
+MARK_GRACE = 3600.0  # seconds that a mark is kept beyond its time, because wall clocks are set
 ATTEND_MAX = 32  # sessions that one waiter attends to; beyond that, its look-again has to do
 
 # No RETURNING: SQLite builds a table for it, which costs more than the statement (17 µs to 30 µs each, in 3.40).

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.redis import getset, protocol, setnx
 from holdfast.backends.redis.getset import GetsetBackend
+from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
 from holdfast.backends.redis.scripts import CONSTANTS
 from holdfast.backends.redis.setnx import SetnxBackend
@@ -24,13 +25,13 @@ from holdfast.sim.servers.redis.port import PREFIX
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.keys import Keys, OtherKeys
     from holdfast.backends.redis.port import Call, Channel, RedisPort
     from holdfast.backends.redis.scripts import Script
     from holdfast.core.ports import Runtime
 
-_QUEUE = (protocol._ENTER, protocol._LEAVE, protocol._RENEW, protocol._BREAK)
-_SETNX = (setnx._ENTER, setnx._LEAVE, setnx._RENEW)
+_QUEUE = (protocol._ENTER, protocol._ENTER_ALL, protocol._LEAVE, protocol._RENEW, protocol._BREAK)
+_SETNX = (setnx._ENTER, setnx._ENTER_ALL, setnx._LEAVE, setnx._RENEW)
 
 
 def edited(scripts: tuple[Script, ...], *edits: tuple[str, str]) -> dict[str, str]:
@@ -200,14 +201,41 @@ class ClientTimeServer(RedisServer):
     }
 
 
+# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MarkInTwoSteps(QueueBackend):
+    """Two may read before one of them writes."""
+
+    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        key = mark_of(self._prefix, name)
+        last = await self._port.command(key, "HMGET", key.lock, "number", "nonce", deadline=deadline)
+        if int(last[0] or 0) >= number:
+            return bool(last == [b"%d" % number, nonce.encode()])
+        await self._port.command(key, "HSET", key.lock, "number", number, "nonce", nonce, deadline=deadline)
+        return True
+
+
+class RefusalIsOurs(GetsetBackend):
+    """What is there after a refusal is taken for one's own, if only the number fits."""
+
+    async def _add(self, keys: OtherKeys, mine: tuple[int, str], deadline: float) -> tuple[int, str]:
+        number, _ = await super()._add(keys, mine, deadline)
+        return mine if number == mine[0] else (number, "")
+
+
+class RefusalIsOursServer(GetsetServer):
+    backend = RefusalIsOurs
+
+
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class SideKeyElsewhere(RedisServer):
     def run(self, call: Call) -> Any:
-        self._known(call.keys)
-        keys = call.keys._replace(queue=f"{PREFIX}queue:{call.keys.lock}")
-        return self.machine.run(call.script.text, keys[:5], call.arguments)
+        names = list(self._known(call.keys))
+        names[2:3] = [f"{PREFIX}queue:{call.keys.lock}"]
+        return self.machine.run(call.script.text, names, call.arguments)
 
 
 REDIS = [
@@ -329,5 +357,54 @@ REDIS = [
         backend="redis",
         server=_queue(("if unheard == '1' then", "if false then")),
         kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="owner-past-another",
+        mistake="a ticket that names an owner is let in with whichever owner is in",
+        backend="redis",
+        server=_queue(("if owner and value == OURS .. owner then", "if owner and is_for_several(value) then")),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-ends-with-first",
+        mistake="the lock's key ends with the first of an owner's leases, not with the last",
+        backend="redis",
+        server=_queue(
+            ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
+        ),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-takes-kin-along",
+        mistake="the first of an owner's tickets that leaves ends the leases of the others",
+        backend="redis",
+        server=_queue(("if redis.call('ZREM', shared, member) == 1 then", "if redis.call('DEL', shared) == 1 then")),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-draws-again",
+        mistake="a ticket that is in and asks again gets a new fence, although others of its owner have the old one",
+        backend="redis",
+        server=_queue(
+            (
+                "local is_first = not fence\n",
+                "local is_first = not fence or redis.call('ZSCORE', shared, member)\n",
+            )
+        ),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="redis-mark-in-two-steps",
+        mistake="a mark is read in one step, and written in another",
+        backend="redis",
+        server=_with(MarkInTwoSteps),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="getset-refusal-is-ours",
+        mistake="who was too late to raise a mark takes the number that is there for its own",
+        backend="redis-getset",
+        server=RefusalIsOursServer,
+        by_seeds=False,
     ),
 ]

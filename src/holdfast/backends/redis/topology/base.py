@@ -19,7 +19,7 @@ from holdfast.errors import BackendUnavailable, HoldfastError
 if TYPE_CHECKING:
     from holdfast.backends.redis.acquaintance import Acquaintance
     from holdfast.backends.redis.address import Node, Place
-    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.keys import Keys, OtherKeys
     from holdfast.backends.redis.listening import Hints
     from holdfast.backends.redis.port import Call, Channel, Reply, Word
     from holdfast.backends.redis.standing import Standing
@@ -89,7 +89,10 @@ class Topology(ABC):
     async def run(self, call: Call, *, deadline: float) -> Reply:
         return await self._send(self._errand(call), deadline)
 
-    async def command(self, keys: Keys, *words: Word, deadline: float) -> Reply:
+    def are_together(self, some: Keys, others: Keys) -> bool:
+        return True
+
+    async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
         return await self._send(_Errand(keys.slot, keys.lock, pack(*words), None), deadline)
 
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
@@ -331,8 +334,8 @@ class Topology(ABC):
 
 
 def _is_grant(call: Call) -> bool:
-    """It begins or prolongs a lease: what replicas should know of before anybody relies on it."""
-    return call.script.name.endswith(("/enter", "/renew"))
+    """It begins or prolongs a lease, or raises a mark: replicas should know of it before anybody relies on it."""
+    return call.script.name.endswith(("/enter", "/enter_all", "/renew", "/mark"))
 
 
 def _is_unknown_script(outcome: object) -> bool:

@@ -17,6 +17,7 @@ from holdfast.errors import BackendError, BackendUnavailable
 if TYPE_CHECKING:
     from holdfast.backends.redis.acquaintance import Acquaintance
     from holdfast.backends.redis.address import Place
+    from holdfast.backends.redis.keys import Keys
     from holdfast.backends.redis.port import Channel, Reply
     from holdfast.backends.redis.wire import Lines
     from holdfast.core.ports import Runtime
@@ -42,6 +43,9 @@ class Cluster(Topology):
 
     def primaries(self) -> frozenset[Node]:
         return self._primaries
+
+    def are_together(self, some: Keys, others: Keys) -> bool:
+        return some.slot == others.slot
 
     async def find(self, slot: int, deadline: float) -> Node:
         await self._draw_map(deadline, not_first=None)

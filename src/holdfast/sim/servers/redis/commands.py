@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from holdfast.sim.servers.redis.keyspace import TYPES, Hash, Keyspace, List, SortedSet, Value
+from holdfast.sim.servers.redis.keyspace import TYPES, Hash, Keyspace, List, SortedSet, Stream, Value
 
 
 class Status(bytes):
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 Reply: TypeAlias = "int | bytes | Sequence[Reply] | None"
 Words: TypeAlias = Sequence[bytes]
-V = TypeVar("V", bytes, Hash, SortedSet, List)
+V = TypeVar("V", bytes, Hash, SortedSet, List, Stream)
 
 OK = Status(b"OK")
 NIL_SCORE = "min or max is not a float"
@@ -431,6 +431,61 @@ def _zscore(space: Keyspace, words: Words) -> bytes | None:
     return None if score is None else score_text(score)
 
 
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+TOO_SMALL = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+_NO_ID = "ERR Invalid stream ID specified as stream command argument"
+
+
+def _xadd(space: Keyspace, words: Words) -> bytes:
+    """With an id that is given, and with MAXLEN if anything."""
+    key, *rest = words
+    most = None
+    if rest[0].upper() == b"MAXLEN":
+        most = _integer(rest[1])
+        if most <= 0:  # an empty stream stays: none of ours makes one
+            raise Refused("ERR The MAXLEN argument must be >= 0.")
+        rest = rest[2:]
+    entry = _entry_id(rest[0]) if rest else (0, 0)
+    fields = list(rest[1:])
+    if not fields or len(fields) % 2:
+        raise Refused("ERR wrong number of arguments for 'xadd' command")
+    if entry == (0, 0):
+        raise Refused("ERR The ID specified in XADD must be greater than 0-0")
+    stream = _typed(space, key, Stream)
+    if stream is not None and entry <= stream.last:
+        raise Refused(TOO_SMALL)
+    stream = _made(space, key, Stream)
+    stream.entries.append((entry, fields))
+    if most is not None:
+        del stream.entries[:-most]
+    return _id_text(entry)
+
+
+def _xrevrange(space: Keyspace, words: Words) -> list[Reply]:
+    """From + to -, and COUNT if anything."""
+    key, end, start, *rest = words
+    if (end, start) != (b"+", b"-"):
+        raise Refused(_NO_ID)
+    if rest and (len(rest) != 2 or rest[0].upper() != b"COUNT"):  # noqa: PLR2004  (COUNT and a number)
+        raise Refused("ERR syntax error")
+    stream = _typed(space, key, Stream) or Stream()
+    newest = stream.entries[::-1]
+    return [[_id_text(entry), fields] for entry, fields in (newest[: _integer(rest[1])] if rest else newest)]
+
+
+def _entry_id(word: bytes) -> tuple[int, int]:
+    if re.fullmatch(rb"\d+(-\d+)?", word) is None:
+        raise Refused(_NO_ID)
+    number, _, rest = word.partition(b"-")
+    return int(number), int(rest or b"0")
+
+
+def _id_text(entry: tuple[int, int]) -> bytes:
+    return b"%d-%d" % entry
+
+
 # ── lists, and the rest ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -483,6 +538,8 @@ COMMANDS: dict[bytes, Command] = {
     b"ZCOUNT": Command(_zcount, 3, 3, _FIRST),
     b"ZRANK": Command(_zrank, 2, 2, _FIRST),
     b"ZSCORE": Command(_zscore, 2, 2, _FIRST),
+    b"XADD": Command(_xadd, 4, None, _FIRST),
+    b"XREVRANGE": Command(_xrevrange, 3, None, _FIRST),
     b"LPUSH": Command(_lpush, 2, None, _FIRST),
     b"LLEN": Command(_llen, 1, 1, _FIRST),
     b"TIME": Command(_time, 0, 0, _NONE),

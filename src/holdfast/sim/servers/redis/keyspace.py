@@ -1,4 +1,4 @@
-"""What a Redis server keeps: keys of four types, and when each of them expires by the server's own clock.
+"""What a Redis server keeps: keys of five types, and when each of them expires by the server's own clock.
 
 Nothing here knows a command, a script or a world: only values, and whether they are still there.
 """
@@ -47,11 +47,32 @@ class SortedSet:
         return f"SortedSet({self.order})"
 
 
+class Stream:
+    """Entries by their ids, which only grow."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[tuple[int, int], list[bytes]]] = []
+
+    @property
+    def last(self) -> tuple[int, int]:
+        return self.entries[-1][0] if self.entries else (0, 0)
+
+    def copy(self) -> Stream:
+        twin = Stream()
+        twin.entries = list(self.entries)
+        return twin
+
+    def __repr__(self) -> str:
+        return f"Stream({self.entries})"
+
+
 Hash: TypeAlias = dict[bytes, bytes]
 List: TypeAlias = list[bytes]
-Value: TypeAlias = bytes | Hash | SortedSet | List
+Value: TypeAlias = bytes | Hash | SortedSet | List | Stream
 
-TYPES: dict[type, bytes] = {bytes: b"string", dict: b"hash", SortedSet: b"zset", list: b"list"}
+TYPES: dict[type, bytes] = {bytes: b"string", dict: b"hash", SortedSet: b"zset", list: b"list", Stream: b"stream"}
 
 
 class Keyspace:

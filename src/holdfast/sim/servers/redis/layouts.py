@@ -9,7 +9,7 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.redis.keyspace import Keyspace, SortedSet
 
-_OURS, _SHARED = b"holdfast:queue:", b"holdfast:shared"
+_OURS, _OWNED, _SHARED = b"holdfast:queue:", b"holdfast:queue:@", b"holdfast:shared"
 _SETNX, _GETSET = b"holdfast:setnx:", b"holdfast:getset:"
 
 
@@ -28,11 +28,11 @@ def in_queue(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
     record = space.peek(record_key)
     lines = record if isinstance(record, dict) else {}
     now = space.now
-    if isinstance(value, bytes) and value.startswith(_OURS):
+    if isinstance(value, bytes) and value.startswith(_OURS) and not value.startswith(_OWNED):
         nonce = value[len(_OURS) :]
         fence = _fence(lines.get(b"holder"), nonce)
         yield Found(nonce.decode(), Entry(name, fence, fence, 1, exclusive=True), is_live=True)
-    elif value == _SHARED:
+    elif isinstance(value, bytes) and (value == _SHARED or value.startswith(_OWNED)):
         for ends, member in _members(space, shared):
             kind, _, nonce = member.partition(b":")
             fence = _fence(lines.get(nonce), nonce)

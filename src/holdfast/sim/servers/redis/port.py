@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.redis.keys import Keys, channel_of
+from holdfast.backends.redis.keys import Keys, OtherKeys, channel_of
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
 from holdfast.backends.redis.standing import Standing
-from holdfast.errors import HoldfastError, NameConflict
-from holdfast.sim.servers.redis.commands import Refused
+from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
+from holdfast.sim.servers.redis.commands import TOO_SMALL, Refused
 from holdfast.sim.servers.subscriptions import Listening
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ class SimPort(Listening[Channel]):
         except HoldfastError as error:
             return [error] * len(calls)
 
-    async def command(self, keys: Keys, *words: Word, deadline: float) -> Reply:
+    def are_together(self, some: Keys, others: Keys) -> bool:
+        return not self._server.is_cluster or some.slot == others.slot
+
+    async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
         return await self._ask(lambda: self._server.command(keys, words), deadline)
 
     async def scan(self, pattern: str, *, deadline: float) -> list[str]:
@@ -67,6 +70,8 @@ class SimPort(Listening[Channel]):
         except Refused as refused:
             if refused.code == "WRONGTYPE":
                 raise NameConflict(lock="?", reason=str(refused)) from refused
+            if str(refused) == TOO_SMALL:  # what replies.py makes of an error that has no word of its own
+                raise OutcomeUnknown(backend="sim", problem=str(refused)) from refused
             raise ScriptFailed(str(refused)) from refused
 
     # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.backends.redis import getset, setnx
+from holdfast.backends.redis.keys import Keys, OtherKeys
 from holdfast.backends.redis.protocol import _BREAK, GUARANTEES, QueueBackend
 from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx
 from holdfast.sim.servers.redis.lua import require_lupa
@@ -19,7 +20,6 @@ from holdfast.sim.servers.redis.port import PREFIX, SimPort
 from holdfast.sim.servers.subscriptions import PushServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys
     from holdfast.backends.redis.port import Call, Word
     from holdfast.core.ports import Backend
     from holdfast.sim.network import Link
@@ -77,11 +77,10 @@ class RedisServer(PushServer):
             self.recorder.look(self.tickets())
 
     def run(self, call: Call) -> Reply:
-        keys = self._known(call.keys)
         text = type(self).texts.get(call.script.name, call.script.text)
-        return self.machine.run(text, keys[:5], call.arguments)
+        return self.machine.run(text, self._known(call.keys), call.arguments)
 
-    def command(self, keys: Keys, words: Sequence[Word]) -> Reply:
+    def command(self, keys: Keys | OtherKeys, words: Sequence[Word]) -> Reply:
         self._known(keys)
         return self.machine.command(words)
 
@@ -120,10 +119,11 @@ class RedisServer(PushServer):
     def end_lease(self, keys: Keys, fence: int) -> None:
         self.machine.run(_BREAK.text, keys[:5], [fence, ""])
 
-    def _known(self, keys: Keys) -> Keys:
-        if keys.lock not in self._locks:
-            self._locks[keys.lock] = (keys.lock[len(PREFIX) :], keys)
-        return keys
+    def _known(self, keys: Keys | OtherKeys) -> tuple[str, ...]:
+        for lock in (keys,) if isinstance(keys, Keys) else keys.locks:
+            if lock.lock not in self._locks:
+                self._locks[lock.lock] = (lock.lock[len(PREFIX) :], lock)
+        return keys.names
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
 

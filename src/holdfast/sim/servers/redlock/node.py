@@ -48,9 +48,8 @@ class Node(RedisServer):
         return EPOCH + self.ahead + self.world.now * self.rate + self.wall_step
 
     def run(self, call: Call) -> Reply:
-        keys = self._known(call.keys)
         text = type(self.whole).texts.get(call.script.name, call.script.text)
-        return self.machine.run(text, keys[:5], call.arguments)
+        return self.machine.run(text, self._known(call.keys), call.arguments)
 
     def tickets(self) -> dict[str, Entry]:
         return self.whole.tickets()

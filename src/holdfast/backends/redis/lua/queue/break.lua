@@ -1,4 +1,4 @@
--- End exactly the lease with this fence, and wake who is next. Returns 1 if there was one.
+-- End exactly the lease with this fence, or those of one owner that have it together, and wake who is next. Returns 1 if there was one.
 -- What another program holds has no fence: 0 stands for it.
 local fence, signal = unpack(ARGV)
 
@@ -8,7 +8,7 @@ end
 
 local value = purge(redis.call('GET', lock))
 local broken = 0
-if value and value ~= SHARED then
+if value and not is_for_several(value) then
   local holder = redis.call('HGET', record, 'holder')
   local is_ours = string.sub(value, 1, #OURS) == OURS
   if (is_ours and has_fence(holder) and value == OURS .. string.match(holder, '^[^\n]*')) or (not is_ours and fence == '0') then
@@ -24,7 +24,7 @@ elseif value then
       broken = 1
     end
   end
-  end_with_last()
+  end_with_last(value)
   value = redis.call('GET', lock)
 end
 if broken == 1 then

@@ -41,6 +41,20 @@ local function nonce_of(member)
   return string.match(member, '[^:]*$')
 end
 
+-- An exclusive ticket of a named owner comes with that as its kind, "@<owner>"; its member is as any exclusive one's.
+local function owner_in(kind)
+  return string.sub(kind, 1, 1) == '@' and kind
+end
+
+local function member_of(kind, nonce)
+  return (owner_in(kind) and 'x' or kind) .. ':' .. nonce
+end
+
+-- What the lock's key says lets several be in: those in the set.
+local function is_for_several(value)
+  return value == SHARED or (value and string.sub(value, 1, #OURS + 1) == OURS .. '@')
+end
+
 -- Take out what has run out, whoever's it is: all dead waiters lapse at once. Returns what the lock's key says then.
 local function purge(value)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
@@ -49,27 +63,28 @@ local function purge(value)
       redis.call('HDEL', record, nonce_of(member))
     end
   end
-  if value and string.sub(value, 1, #OURS) == OURS then
+  local several = is_for_several(value)
+  if value and not several and string.sub(value, 1, #OURS) == OURS then
     return value  -- when this one went in, nobody was in with others
   end
   -- Where the key was deleted, or belongs to somebody else by now, nobody is in with others.
-  local over = value == SHARED and now or '+inf'
+  local over = several and now or '+inf'
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', shared, '-inf', over)) do
     redis.call('ZREM', shared, member)
     redis.call('HDEL', record, nonce_of(member))
   end
-  if value == SHARED and redis.call('EXISTS', shared) == 0 then
+  if several and redis.call('EXISTS', shared) == 0 then
     redis.call('DEL', lock)
     return false
   end
   return value
 end
 
--- The lock's key, and the set of who is in, end with the last lease of these.
-local function end_with_last()
+-- The lock's key, which says that, and the set of who is in, end with the last lease of these.
+local function end_with_last(says)
   local last = redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')
   if last[2] then
-    redis.call('SET', lock, SHARED, 'PXAT', last[2])
+    redis.call('SET', lock, says, 'PXAT', last[2])
     redis.call('PEXPIREAT', shared, last[2])
   else
     redis.call('DEL', lock)

@@ -3,16 +3,19 @@
 -- Returns the fence if it is in. Else {'wait', how many wait ahead, the obstacle's remaining ms or -1, its line, 1 if
 -- foreign}; {'limit', kind, line} if others use another limit; {'method', value} if another method is in use; {'gone'}
 -- if this very ticket has left before.
-local member = kind .. ':' .. nonce
+local owner, member = owner_in(kind), member_of(kind, nonce)
+if owner then
+  kind = 'x'
+end
 
-local function line(fence, since)
-  return nonce .. '\n' .. fence .. '\n' .. since .. '\n' .. about
+local function line(who, fence, since)
+  return who .. '\n' .. fence .. '\n' .. since .. '\n' .. about
 end
 
 -- Fence and holder first, the key last: should the server refuse one of these, nobody is in.
 local function go_in_alone()
   local fence = draw()
-  redis.call('HSET', record, 'holder', line(fence, exact(now_us)))
+  redis.call('HSET', record, 'holder', line(nonce, fence, exact(now_us)))
   redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
   redis.call('SET', lock, OURS .. nonce, 'PX', ttl)
   return tonumber(fence)
@@ -20,10 +23,36 @@ end
 
 local function go_in_with_others()
   local fence = draw()
-  redis.call('HSET', record, 'limit', kind, nonce, line(fence, exact(now_us)))
+  redis.call('HSET', record, 'limit', kind, nonce, line(nonce, fence, exact(now_us)))
   keep(record, ttl + FENCE_IDLE)
   redis.call('ZADD', shared, now + ttl, member)
-  end_with_last()
+  end_with_last(SHARED)
+  return tonumber(fence)
+end
+
+-- Of an owner's tickets the first draws the fence, which is that of all who come while one of them is in: also of one
+-- that comes once more, because kin may have heard of that fence by now. The first wakes those of them that wait; later
+-- ones need not.
+local function go_in_with_kin()
+  local holder = value == OURS .. owner and redis.call('HGET', record, 'holder')
+  local fence = holder and string.match(holder, '^' .. owner .. '\n(%d+)\n')
+  local is_first = not fence
+  if is_first then
+    fence = draw()
+    redis.call('HSET', record, 'holder', line(owner, fence, exact(now_us)))
+  end
+  redis.call('HSET', record, nonce, line(nonce, fence, exact(now_us)))
+  keep(record, ttl + FENCE_IDLE)
+  redis.call('ZADD', shared, now + ttl, member)
+  end_with_last(OURS .. owner)
+  if is_first then
+    for _, other in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
+      local waiting = 'x:' .. nonce_of(other)
+      if kind_of(other) == owner and redis.call('ZSCORE', queue, waiting) then
+        wake(waiting)
+      end
+    end
+  end
   return tonumber(fence)
 end
 
@@ -56,10 +85,12 @@ if kind ~= 'x' and redis.call('HGET', record, 'limit') ~= kind then
   end
 end
 
--- The rule: in when fewer than the limit are ahead, and none of those is exclusive.
+-- The rule: in when fewer than the limit are ahead, and none of those is exclusive; or when kin are in.
 local before = place or redis.call('ZCARD', queue)
 local obstacle  -- the member in the way, or true: what the lock's key says
-if kind == 'x' then
+if owner and value == OURS .. owner then
+  obstacle = nil  -- whoever waits
+elseif kind == 'x' then
   if value then
     obstacle = true
   elseif before > 0 then
@@ -83,9 +114,11 @@ end
 if not obstacle then
   if place then
     redis.call('ZREM', queue, member)
-    redis.call('ZREM', leases, member)
+    redis.call('ZREM', leases, member, (owner or kind) .. ':' .. nonce)
   end
-  if kind == 'x' then
+  if owner then
+    return go_in_with_kin()
+  elseif kind == 'x' then
     redis.call('HDEL', record, nonce)
     return go_in_alone()
   end
@@ -103,8 +136,11 @@ if may_queue == '1' then
     end
   end
   -- Written at every look: where its client listens may have changed. The number is the time when it came.
-  redis.call('HSET', record, nonce, line('', number))
+  redis.call('HSET', record, nonce, line(nonce, '', number))
   redis.call('ZADD', leases, now + WAITER_LEASE, member)
+  if owner then
+    redis.call('ZADD', leases, now + WAITER_LEASE, owner .. ':' .. nonce)
+  end
   redis.call('PEXPIRE', queue, WAITER_LEASE)
   redis.call('PEXPIRE', leases, WAITER_LEASE)
   wake_next(value)  -- in case something ahead of others has just run out
@@ -114,7 +150,7 @@ local holder, remaining, foreign = '', 0, 0
 if obstacle ~= true then
   holder = redis.call('HGET', record, nonce_of(obstacle)) or ''
   remaining = (redis.call('ZSCORE', leases, obstacle) or now) - now
-elseif value == SHARED then
+elseif is_for_several(value) then
   local first = redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')
   holder = redis.call('HGET', record, nonce_of(first[1])) or ''
   remaining = first[2] - now

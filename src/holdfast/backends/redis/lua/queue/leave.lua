@@ -2,7 +2,7 @@
 --
 -- `unheard` is 1 if an enter of this ticket got no answer: it may still be on its way, on another connection. Then it is
 -- remembered for a while that the ticket has left.
-local member = kind .. ':' .. nonce
+local member = member_of(kind, nonce)
 
 local was_in = 0
 if value == OURS .. nonce then
@@ -23,10 +23,13 @@ value = purge(value)
 if redis.call('ZREM', shared, member) == 1 then
   was_in = 1
   redis.call('HDEL', record, nonce)
-  end_with_last()
+  end_with_last(value)
   value = redis.call('GET', lock)
+  if not value then
+    signal_foreign(signal)
+  end
 elseif redis.call('ZREM', queue, member) == 1 then
-  redis.call('ZREM', leases, member)
+  redis.call('ZREM', leases, member, kind .. ':' .. nonce)
   redis.call('HDEL', record, nonce)
 end
 wake_next(value)

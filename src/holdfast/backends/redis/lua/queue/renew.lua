@@ -8,13 +8,13 @@ if kind == 'x' then
   end
   redis.call('PEXPIRE', lock, ttl)
 else
-  local member = kind .. ':' .. nonce
-  local ends = value == SHARED and redis.call('ZSCORE', shared, member)
+  local member, says = member_of(kind, nonce), owner_in(kind) and OURS .. kind or SHARED
+  local ends = value == says and redis.call('ZSCORE', shared, member)
   if not ends or tonumber(ends) <= now then
     return 0
   end
   redis.call('ZADD', shared, now + ttl, member)
-  end_with_last()
+  end_with_last(says)
 end
 keep(record, ttl + FENCE_IDLE)
 return 1

@@ -1,0 +1,128 @@
+"""Several locks as one, for threads. `aio.py` beside it is its twin for asyncio: the same names and words, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from holdfast.core import names
+from holdfast.core.bundles import Bundle, Part, interrupted_leaving, leave_body, release_all, renew_all, shown, take_all
+from holdfast.core.handles import UNSET, Handle, Unset
+from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.runtimes.threads import run_sync, warn_inside_loop
+
+if TYPE_CHECKING:
+    from holdfast.client import Lease, Lock
+    from holdfast.core.engine import Attempt
+    from holdfast.core.holds import Terms
+    from holdfast.core.ports import Owner
+
+
+class LeaseAll(Bundle):
+    """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give all locks back, in one step for each store; from any thread.
+
+        Raises:
+            LockLost: a lease had ended or was taken before this; what was done since then was not protected.
+            NotHeld: they were released before.
+            BackendError: no answer came. The keeper goes on trying, and this may be called again.
+        """
+        run_sync(release_all(self))
+
+    def renew(self) -> None:
+        """Keep all locks for another `ttl` seconds, counted from now; only renew=False makes this necessary.
+
+        Raises:
+            LockLost: a lease had ended or was taken; stop touching the resources.
+            BackendError: no answer came; the old deadlines still stand.
+        """
+        run_sync(renew_all(self))
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
+        first = self._holds[0]
+        return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            run_sync(leave_body(self))
+        except HoldfastError as also:
+            if error is None:
+                raise
+            error.add_note(f"holdfast: {also}")  # the body's own error goes first
+        except BaseException:
+            interrupted_leaving(self)
+            raise
+
+
+class LockAll(Handle[LeaseAll]):
+    """Several named locks, taken as one. Threads can share one object: what they hold is in the leases."""
+
+    def __init__(self, locks: Sequence[Lock], terms: Terms, timeout: float | None) -> None:
+        super().__init__(terms._replace(name=shown([lock.name for lock in locks])), timeout)
+        self._locks = tuple(locks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the locks, in the order in which they are taken."""
+        return tuple(lock.name for lock in self._locks)
+
+    def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> LeaseAll | None:
+        """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
+
+        Raises:
+            WouldDeadlock: this thread or task holds one of them already.
+            BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
+        """
+        names.refuse_unknown("acquire", unknown)
+        return self._attempt(self.waits(timeout)).lease
+
+    def release(self) -> None:
+        """Give back what this thread or task took last through this object.
+
+        Raises:
+            NotHeld: there is nothing.
+            LockLost, BackendError: see `LeaseAll.release`.
+        """
+        self.last_of(self._owner()).release()
+
+    @property
+    def held(self) -> bool:
+        """This thread or task holds them, by the local clock."""
+        return self.is_held_by(self._owner())
+
+    def __enter__(self) -> LeaseAll:
+        attempt = self._attempt(self._timeout)
+        if attempt.lease is not None:
+            return attempt.lease
+        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.last_of(self._owner()).__exit__(kind, error, trace)
+
+    def _owner(self) -> Owner:
+        return self._locks[0]._client._engine.runtime.owner()
+
+    def _attempt(self, timeout: float | None) -> Attempt[LeaseAll]:
+        warn_inside_loop()
+        owner = self._owner()
+        parts = [Part(lock._client._engine, lock) for lock in self._locks]
+
+        def together(leases: Sequence[Lease]) -> LeaseAll:
+            made = LeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
+            self.keep(owner, made)
+            return made
+
+        return run_sync(take_all(parts, timeout, together))

@@ -1,0 +1,138 @@
+"""Hazard: two who have both raised a mark to one number, a reply that gets lost, a mark that ends before its time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.backends.memcached import meta
+from holdfast.backends.memcached.keys import mark_key_of
+from holdfast.backends.memcached.meta import Reply
+from holdfast.errors import NameConflict, OutcomeUnknown
+from tests.integration.memcached.conftest import StartServer
+from tests.support.memcached.servers import Server
+from tests.support.redis.proxy import Proxy
+from tests.support.verbs import Verbs
+
+OURS, THEIRS = "a" * 32, "b" * 32
+DAY = 86400.0
+
+
+@pytest.fixture
+def opens() -> Iterator[Callable[[str], Verbs]]:
+    opened: list[Verbs] = []
+
+    def opens(url: str) -> Verbs:
+        opened.append(Verbs(url))
+        return opened[-1]
+
+    yield opens
+    for verbs in opened:
+        verbs.close()
+
+
+def _item(server: Server, name: str) -> Reply:
+    return server.call(meta.read(mark_key_of("holdfast:", name)))
+
+
+def test_of_many_who_raise_a_mark_to_one_number_one_has(server: Server, opens: Callable[[str], Verbs]) -> None:
+    raised: list[int] = []
+
+    def raise_all(client: Verbs) -> None:
+        raised.extend(number for number in range(1, 101) if client.mark("one", number))
+
+    threads = [threading.Thread(target=raise_all, args=(opens(server.url),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(raised) == len(set(raised))
+    assert max(raised) == 100
+
+
+def test_a_resend_has_raised_it_and_a_stranger_has_not(server: Server, opens: Callable[[str], Verbs]) -> None:
+    verbs = opens(server.url)
+    assert verbs.mark("one", 7, nonce=OURS)
+
+    assert verbs.mark("one", 7, nonce=OURS)
+    assert not verbs.mark("one", 7, nonce=THEIRS)
+    assert not verbs.mark("one", 6, nonce=OURS)
+    assert verbs.mark("one", 2**63 - 1, nonce=THEIRS)
+    assert not verbs.mark("one", 7, nonce=OURS)
+    assert verbs.marks("one", "other") == [2**63 - 1, 0]
+
+
+@pytest.mark.parametrize("before", [0, 6])
+def test_a_call_that_got_no_answer_finds_that_it_has_raised_it(
+    proxy: Proxy, proxied: str, opens: Callable[[str], Verbs], before: int
+) -> None:
+    verbs = opens(f"{proxied}?io_timeout=1")
+    if before:
+        verbs.mark("one", before)
+    verbs.marks("one")
+    proxy.lose_next_reply(f"mark:7:{OURS}")
+
+    with pytest.raises(OutcomeUnknown):
+        verbs.mark("one", 7, nonce=OURS)
+
+    proxy.await_loss()
+    assert verbs.mark("one", 7, nonce=OURS)
+    assert not verbs.mark("one", 7, nonce=THEIRS)
+
+
+@pytest.mark.parametrize(
+    ("keeps", "least", "most"),
+    [
+        ([100.0], 100, 106),
+        ([100.0, 10.0], 99, 106),  # what was promised first holds
+        ([30 * DAY - 5], 30 * DAY - 6, 30 * DAY),
+        ([30 * DAY], -1, -1),  # never: what is longer memcached takes for a date, and a small date is long over
+        ([30 * DAY, 10.0], -1, -1),
+    ],
+)
+def test_a_mark_is_kept_for_as_long_as_was_asked_for(
+    server: Server, opens: Callable[[str], Verbs], keeps: list[float], least: float, most: float
+) -> None:
+    verbs = opens(server.url)
+    for number, keep in enumerate(keeps, start=1):
+        assert verbs.mark("one", number, keep=keep)
+
+    assert least <= _item(server, "one").left <= most
+
+
+def test_locks_and_marks_of_one_name_do_not_meet(server: Server, opens: Callable[[str], Verbs]) -> None:
+    verbs = opens(server.url)
+    names = ["one", "x" * 528, "é" * 528]
+    for number, name in enumerate(names, start=1):
+        assert verbs.mark(name, number)
+    verbs.enter(verbs.ticket("one"))
+
+    assert [info.name for info in verbs.locks()] == ["one"]
+    assert verbs.marks(*names) == [1, 2, 3]
+
+
+def test_what_another_program_keeps_there_is_not_touched(server: Server, opens: Callable[[str], Verbs]) -> None:
+    verbs = opens(server.url)
+    server.call(meta.add(mark_key_of("holdfast:", "one"), 0, b"holdfast:mark:what"))
+
+    with pytest.raises(NameConflict, match="another program"):
+        verbs.mark("one", 7)
+
+    assert verbs.marks("one") == [0]
+    assert _item(server, "one").value == b"holdfast:mark:what"
+
+
+def test_marks_of_several_servers_are_asked_for_together(
+    start_server: StartServer, opens: Callable[[str], Verbs]
+) -> None:
+    servers = [start_server() for _ in range(3)]
+    verbs = opens("memcached://" + ",".join(f"127.0.0.1:{server.port}" for server in servers))
+    names = [f"name-{number}" for number in range(250)]
+    for number, name in enumerate(names, start=1):
+        assert verbs.mark(name, number)
+
+    assert verbs.marks(*names, "none") == [*range(1, 251), 0]
+    assert all(int(server.stats()["curr_items"]) > 40 for server in servers)

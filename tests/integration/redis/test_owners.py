@@ -1,0 +1,180 @@
+"""Hazard: an owner's tickets, which are in together, let in who must stay out: programs that know of no owners, who
+came before, or who comes when one of them has left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+import redis_lock  # type: ignore[import-untyped]
+
+import holdfast
+from holdfast.core.tickets import Gone, Granted, Live, Waiting
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
+from tests.support.processes import PATIENCE, eventually
+from tests.support.redis.proxy import Proxy
+from tests.support.redis.servers import Server
+from tests.support.verbs import Verbs
+
+PROMPT = 2.0  # seconds: who is told comes sooner than who looks again by itself, 2.5 s later
+
+
+@pytest.fixture
+def theirs(server: Server) -> Any:
+    with redis.Redis(port=server.port) as client:
+        yield client
+
+
+def test_to_programs_that_know_of_no_owners_there_is_one_holder_and_waiters_like_others(
+    server: Server, open_client: OpenClient
+) -> None:
+    one, two, other = (open_client(server.url) for _ in range(3))
+    with one.lock("a", owner="job"), two.lock("a", owner="job"):
+        coming = acquiring(other.lock("a", owner="another"))
+        await_waiters(one, "a", 1)
+
+        value = server.call("GET", "holdfast:a")
+        holder = server.call("HGET", "holdfast:{holdfast:a}:record:", "holder")
+        (waiting,) = server.call("ZRANGE", "holdfast:{holdfast:a}:queue:", 0, -1)
+        leases = server.call("ZRANGE", "holdfast:{holdfast:a}:leases:", 0, -1)
+
+    assert value == f"holdfast:queue:{holder.partition(chr(10))[0]}"
+    assert waiting.startswith("x:")
+    assert waiting in leases
+    coming.result(PATIENCE).release()
+    assert_free_and_clean(server, "a")
+
+
+def test_another_program_stays_out_until_the_last_of_an_owner_s_has_left(
+    server: Server, theirs: Any, open_client: OpenClient
+) -> None:
+    one, two = open_client(server.url), open_client(server.url)
+    first, second = take(one.lock("a", owner="job")), take(two.lock("a", owner="job"))
+    lock = redis.lock.Lock(theirs, "holdfast:a", timeout=30)
+
+    assert not lock.acquire(blocking=False)
+    first.release()
+    assert not lock.acquire(blocking=False)
+    second.release()
+    assert lock.acquire(blocking=False)
+
+    assert one.lock("a", owner="job").acquire(timeout=0) is None
+    lock.release()
+    take(one.lock("a", owner="job"), timeout=0).release()
+
+
+def test_the_last_of_an_owner_s_wakes_python_redis_lock(server: Server, theirs: Any, open_client: OpenClient) -> None:
+    one, two = (open_client(f"{server.url}?compat=python-redis-lock") for _ in range(2))
+    first, second = take(one.lock("a", owner="job")), take(two.lock("a", owner="job"))
+    lock = redis_lock.Lock(theirs, "a", expire=30)
+
+    coming = in_background(lambda: lock.acquire(timeout=20))
+    eventually(lambda: any(client["cmd"] == "blpop" for client in server.clients()))
+    first.release()
+    with pytest.raises(TimeoutError):
+        coming.result(timeout=0.3)
+    second.release()
+
+    assert coming.result(timeout=5)  # told, not by the end of its patience
+    lock.release()
+
+
+@pytest.mark.parametrize("topology", ["server", "shared_cluster"])
+def test_when_an_owner_is_let_in_those_of_it_that_wait_are_told(
+    topology: str, open_client: OpenClient, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(topology).url
+    holder, one, other, two = (open_client(url) for _ in range(4))
+    held = take(holder.lock("a"))
+    coming = []
+    kin = [client.lock("a", owner="job") for client in (one, two, one)]
+    for place, lock in enumerate([kin[0], other.lock("a"), *kin[1:]], start=1):
+        coming.append(acquiring(lock))
+        await_waiters(holder, "a", place)
+
+    held.release()
+
+    leases = [coming[place].result(timeout=PROMPT) for place in (0, 2, 3)]
+    assert len({lease.fence for lease in leases}) == 1
+    for lease in leases:
+        assert not coming[1].done()
+        lease.release()
+    coming[1].result(timeout=PATIENCE).release()
+
+
+def test_an_enter_whose_answer_was_lost_is_in_with_its_kin_under_the_same_fence(server: Server, proxy: Proxy) -> None:
+    backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
+    first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
+    faulty.enter(backend.ticket("warm-up", owner="job"), queue=False)
+    granted = backend.enter(first, queue=False)
+
+    proxy.lose_next_reply("holdfast:a")
+    with pytest.raises(holdfast.OutcomeUnknown):
+        faulty.enter(second, queue=False)
+    proxy.await_loss()
+    again = faulty.enter(second, queue=False)
+
+    assert isinstance(granted, Granted)
+    assert isinstance(again, Granted)
+    assert again.fence == granted.fence
+    assert faulty.leave(second, second) == [True, False]
+    late = backend.inspect("a").holders
+    assert [one.fence for one in late] == [granted.fence]
+    for one in (backend, faulty):
+        one.close()
+
+
+def test_who_has_left_unheard_is_not_let_in_by_its_kin(server: Server, proxy: Proxy) -> None:
+    backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
+    first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
+    backend.enter(first, queue=False)
+    faulty.enter(backend.ticket("warm-up", owner="job"), queue=False)
+
+    proxy.lose_next_request("holdfast:a")
+    with pytest.raises(holdfast.OutcomeUnknown):
+        faulty.enter(second, queue=False)
+    proxy.await_loss()
+    assert faulty.leave(second) == [False]
+
+    with pytest.raises(holdfast.OutcomeUnknown, match="withdrawn before"):  # as if that request came only now
+        backend.enter(second, queue=False)
+    for one in (backend, faulty):
+        one.close()
+
+
+def test_of_an_owner_s_leases_each_ends_by_itself_and_the_lock_with_the_last(server: Server) -> None:
+    backend = Verbs(server.url)
+    short, long = backend.ticket("a", ttl=0.4, owner="job"), backend.ticket("a", ttl=1.6, owner="job")
+    other = backend.ticket("a")
+    for ticket in (long, short):
+        assert isinstance(backend.enter(ticket, queue=False), Granted)
+
+    def holders() -> int:
+        return len(backend.inspect("a").holders)
+
+    eventually(lambda: holders() == 1)
+    renewed = backend.renew(short, long)
+    assert [type(one) for one in renewed] == [Gone, Live]
+    assert isinstance(backend.enter(other, queue=False), Waiting)
+    assert backend.leave(short) == [False]
+    eventually(lambda: holders() == 0)
+    assert isinstance(backend.enter(other, queue=False), Granted)
+    backend.close()
+
+
+@pytest.mark.parametrize("owner", ["job", "größe 🔒", "a:b\nc", "x" * 2000, "@"])
+def test_an_owner_may_be_called_anything(owner: str, server: Server) -> None:
+    backend = Verbs(server.url)
+    kin, other = [backend.ticket("a", owner=owner) for _ in range(2)], backend.ticket("a", owner=owner + "!")
+
+    for ticket in kin:
+        assert isinstance(backend.enter(ticket, queue=True), Granted)
+    assert isinstance(backend.enter(other, queue=True), Waiting)
+    assert backend.leave(*kin) == [True, True]
+    assert isinstance(backend.enter(other, queue=True), Granted)
+    assert backend.leave(other) == [True]
+    assert_free_and_clean(server, "a")
+    backend.close()

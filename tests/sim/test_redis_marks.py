@@ -1,0 +1,107 @@
+"""Two are told that a period is theirs, or a mark goes down, when requests and answers are lost, late or sent again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from holdfast.core.ports import Backend
+from holdfast.errors import BackendError
+from holdfast.sim import faults as faults_
+from holdfast.sim.choices import Choices
+from holdfast.sim.mutants import MUTANTS
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.run import Plan, quiet
+from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+from holdfast.sim.small import Party, SmallWorld
+
+CLIENTS = "abcd"
+PERIOD, PERIODS = 1.0, 20
+# Those that no seed of the usual worlds brings out; test_redis_owners.py has the others.
+LEFT = [
+    name
+    for name, mutant in MUTANTS.items()
+    if not mutant.by_seeds and mutant.backend.startswith("redis") and not name.startswith("owner-")
+]
+KINDS = frozenset({"slow", "lose_request", "lose_reply", "refuse", "restart"})
+
+
+class MarksWorld(SmallWorld):
+    """Four clients, each of which wants to be the one in every period."""
+
+    def __init__(self, server: type[RedisServer], seed: int) -> None:
+        choices = Choices(seed)
+        self._faults = faults_.draw(faults_.only(faults_.ALL, KINDS), choices, enable=0.6)
+        super().__init__(Plan(backend="redis", server=server), choices)
+        self.winners: Counter[int] = Counter()  # of each period
+        self._highest = 0
+
+    def link(self, process: Process) -> Link:
+        return Link(process, self.server, self._faults)
+
+    def live(self) -> None:
+        for name in CLIENTS:
+            party = self.add(name)
+            party.start(self._work(party))
+        for _ in range(PERIODS + 20):
+            self.world.run(self.world.now + PERIOD)
+            if self.choices.chance(self._faults.restart):
+                assert isinstance(self.server, RedisServer)
+                self.server.restart()
+
+    async def _work(self, party: Party) -> None:
+        backend, runtime = party.client.engine.backend, party.client.runtime
+        for number in range(1, PERIODS + 1):
+            begins = max(0.0, number * PERIOD - self.world.now)
+            await runtime.sleep(begins + self.choices.between(0.0, 0.02))  # all of them at about the same time
+            nonce = f"{party.process.name}-{number}"
+            for _ in range(3):
+                try:
+                    deadline = party.process.now() + 1.0
+                    is_mine = await backend.mark("daily", number, nonce=nonce, keep=1e6, deadline=deadline)
+                except BackendError:
+                    continue  # the same question once more
+                self.winners[number] += is_mine
+                break
+            await self._look(backend, party)
+
+    async def _look(self, backend: Backend, party: Party) -> None:
+        before = self._highest
+        try:
+            (mark,) = await backend.marks(["daily"], deadline=party.process.now() + 1.0)
+        except BackendError:
+            return
+        assert mark >= before, "a mark has gone down"
+        self._highest = max(self._highest, mark)
+
+
+def lived(server: type[RedisServer], seed: int) -> MarksWorld:
+    with quiet():
+        world = MarksWorld(server, seed)
+        try:
+            world.live()
+        finally:
+            world.end()
+    assert world.winners, "nobody was ever told"
+    assert max(world.winners.values()) == 1, "two were told"
+    return world
+
+
+@pytest.mark.parametrize("server", [RedisServer, SetnxServer, GetsetServer])
+def test_one_at_most_is_told_that_it_has_raised_a_mark(server: type[RedisServer]) -> None:
+    worlds = [lived(server, seed) for seed in range(60)]
+
+    assert sum(sum(world.winners.values()) for world in worlds) > 60 * PERIODS / 4, "mostly somebody is"
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_mistake_is_seen(name: str) -> None:
+    wrong = MUTANTS[name].server
+    assert wrong is not None
+    assert issubclass(wrong, RedisServer)
+
+    with pytest.raises(AssertionError, match=r"two were told|gone down"):
+        for seed in range(300):
+            lived(wrong, seed)

@@ -1,0 +1,149 @@
+"""Two owners in at once, or an owner beside somebody without a name, when requests are lost and processes die.
+
+Random worlds with the real engine and the real scripts. At every moment those who believe that they hold the lock have
+to be of one owner, or one alone; who comes later has a greater fence, unless it is in with its kin; in the end the lock
+is free. Mutants show that it would be seen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.errors import HoldfastError
+from holdfast.sim import faults as faults_
+from holdfast.sim.choices import Choices
+from holdfast.sim.client import SimLease
+from holdfast.sim.faults import CALM, Faults
+from holdfast.sim.mutants import MUTANTS
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.run import Plan, quiet
+from holdfast.sim.servers.redis.server import RedisServer
+from holdfast.sim.small import Party, SmallWorld
+
+CLIENTS, ROUNDS = "abcde", 6
+OWNERS = ("one", "one", "two", "")
+TTL = 3.0
+TROUBLED_FOR, HEALED_FOR, REST = 30.0, 60.0, 25.0
+KINDS = frozenset({"slow", "lose_request", "lose_reply", "refuse", "lose_ring", "pause", "crash", "restart"})
+
+
+class Believed(NamedTuple):
+    party: Party
+    owner: str
+    lease: SimLease
+
+
+class OwnersWorld(SmallWorld):
+    """Five clients, one lock, and what they believe of it."""
+
+    def __init__(self, server: type[RedisServer], seed: int) -> None:
+        choices = Choices(seed)
+        self._faults = faults_.draw(faults_.only(faults_.ALL, KINDS), choices)
+        super().__init__(Plan(backend="redis", server=server), choices)
+        self._believed: list[Believed] = []
+        self._owners: dict[int, str] = {}  # by fence
+        self._done: set[str] = set()
+        self.shared = 0  # times that kin were in together
+
+    def link(self, process: Process) -> Link:
+        return Link(process, self.server, self._faults)
+
+    def live(self) -> None:
+        for name in CLIENTS:
+            self._begin(name, ROUNDS)
+        while self.world.now < TROUBLED_FOR:
+            self.world.run(self.world.now + 1.0)
+            self._trouble(self._faults)
+        for party in self.parties.values():
+            party.link.faults = CALM
+            party.process.go_on()
+        self.world.run(self.world.now + HEALED_FOR)
+        assert self._done == set(CLIENTS), "somebody still waits"
+        self.world.run(self.world.now + REST)
+        assert not self.server.live(), "somebody is still in"
+
+    def _begin(self, name: str, rounds: int) -> None:
+        party = self.add(name)
+        party.start(self._work(party, rounds))
+
+    def _trouble(self, faults: Faults) -> None:
+        for name, party in list(self.parties.items()):
+            if self.choices.chance(faults.pause):
+                party.process.pause()
+                self.world.at(self.world.now + self.choices.between(0.0, 2 * TTL), party.process.go_on)
+            if self.choices.chance(faults.crash):
+                party.process.crash()
+                party.client.engine.abandon("its process has crashed")
+                self._begin(name, 2)
+        if self.choices.chance(faults.restart):
+            assert isinstance(self.server, RedisServer)
+            self.server.restart()
+
+    async def _work(self, party: Party, rounds: int) -> None:
+        pause = party.client.runtime.sleep
+        for _ in range(rounds):
+            owner = self.choices.pick(OWNERS)
+            lock = party.client.lock("lock", options={"ttl": TTL, "owner": owner} if owner else {"ttl": TTL})
+            await pause(self.choices.between(0.0, 1.0))
+            try:
+                lease = await party.client.acquire(lock, self.choices.pick((None, 0.0, 5.0)))
+                if lease is None:
+                    continue
+                mine = Believed(party, owner, lease)
+                self._came(mine)
+                for _ in range(1 + self.choices.below(3)):
+                    await pause(self.choices.between(0.0, 1.5))
+                    self._look()
+                self._believed.remove(mine)
+                await party.client.release(lease)
+            except HoldfastError:
+                continue
+        self._done.add(party.process.name)
+
+    def _came(self, mine: Believed) -> None:
+        newest = max(self._owners, default=0)
+        fence = mine.lease.fence
+        assert fence >= newest, "a fence has gone back"
+        assert fence > newest or mine.owner == self._owners[fence] != "", "two leases have one fence"
+        self._owners[fence] = mine.owner
+        self._believed.append(mine)
+        self._look()
+
+    def _look(self) -> None:
+        holders = [one for one in self._believed if not one.party.process.is_dead and one.lease.held]
+        if len(holders) > 1:
+            self.shared += 1
+            assert len({one.owner for one in holders}) == 1, "two owners are in"
+            assert holders[0].owner, "two without a name are in"
+            assert len({one.lease.fence for one in holders}) == 1, "kin have two fences"
+
+
+def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
+    with quiet():
+        world = OwnersWorld(server, seed)
+        try:
+            world.live()
+        finally:
+            world.end()
+    return world
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_whatever_happens_those_who_are_in_are_kin_or_alone(part: int) -> None:
+    worlds = [lived(RedisServer, seed) for seed in range(part * 25, part * 25 + 25)]
+
+    assert sum(world.shared > 0 for world in worlds) > 20, "kin are in together in nearly every world"
+
+
+@pytest.mark.parametrize("name", [mutant for mutant in MUTANTS if mutant.startswith("owner-")])
+def test_a_mistake_is_seen(name: str) -> None:
+    wrong = MUTANTS[name].server
+    assert wrong is not None
+    assert issubclass(wrong, RedisServer)
+
+    with pytest.raises(AssertionError, match=r"two owners are in|without a name|two fences|gone back|one fence"):
+        for seed in range(200):
+            lived(wrong, seed)

@@ -1,0 +1,318 @@
+"""Scripts that decide otherwise than the one rule says: owners, several locks at once, and marks among them.
+
+The memory protocol says in Python what the scripts say in Lua. The same random steps are done to both, in two worlds
+whose clocks go together, and have to come out the same: who is in, who waits in which order, who shares a fence. That
+the steps would tell is shown by scripts with a mistake, which they have to find.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from holdfast.backends.redis import marking, protocol
+from holdfast.core.ports import Backend
+from holdfast.core.tickets import Gone, Granted, LockInfo, Ticket
+from holdfast.errors import LimitConflict
+from holdfast.sim.choices import Choices
+from holdfast.sim.mutants.redis import edited
+from holdfast.sim.run import Plan
+from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+from holdfast.sim.small import SmallWorld
+
+T = TypeVar("T")
+
+NAMES = ("a{tag}", "b{tag}", "c")  # two in one slot of a Cluster
+OWNERS = ("", "", "one", "one", "other")
+LOOK = 0.5  # seconds between the looks of who waits: less than a waiter that was woken keeps its place for
+
+
+class Side:
+    """A world with one client, which does what the steps say."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._small = SmallWorld(plan, Choices(tape=()))
+        self._party = self._small.add("client")
+        self.backend: Backend = self._party.client.engine.backend
+        self.new_nonce = self._small.recorder.new_nonce
+        self.fences: dict[str, int] = {}  # by nonce
+        self.steps = 0  # that it took to enter several
+
+    def do(self, step: Callable[[Backend, float], Coroutine[Any, Any, T]]) -> T:
+        """One step, which takes no more than a few milliseconds."""
+        outcome: list[T | Exception] = []
+
+        async def run() -> None:
+            try:
+                outcome.append(await step(self.backend, self._party.process.now() + 5.0))
+            except Exception as error:  # an answer too
+                outcome.append(error)
+
+        self._party.process.start(run(), "step")
+        self.let_pass(0.01)
+        (answer,) = outcome
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def now(self) -> float:
+        return self._small.world.now
+
+    def let_pass(self, seconds: float) -> None:
+        self._small.world.run(self.now + seconds)
+
+    def end(self) -> None:
+        self._small.end()
+
+    # ── the verbs, and what of their answers has to be the same ──────────────────────────────────────────────────
+
+    def enter(self, ticket: Ticket, *, queue: bool) -> str:
+        try:
+            answer = self.do(lambda backend, deadline: backend.enter(ticket, queue=queue, deadline=deadline))
+        except LimitConflict as conflict:
+            return f"limit {conflict.theirs}"
+        return self._noted(ticket, answer)
+
+    def enter_all(self, tickets: list[Ticket]) -> list[str]:
+        """In as many steps as it takes, up to the first that has to wait."""
+        answers: list[str] = []
+        while len(answers) < len(tickets) and "wait" not in answers:
+            rest = tickets[len(answers) :]
+            answers += self._enter_some(rest)
+        return answers
+
+    def _enter_some(self, tickets: list[Ticket]) -> list[str]:
+        self.steps += 1
+        answers = self.do(lambda backend, deadline: backend.enter_all(tickets, deadline=deadline))
+        return [self._noted(ticket, answer) for ticket, answer in zip(tickets, answers, strict=False)]
+
+    def _noted(self, ticket: Ticket, answer: object) -> str:
+        if isinstance(answer, Granted):
+            self.fences[ticket.nonce] = answer.fence
+            return "in"
+        return "wait"
+
+    def leave(self, tickets: list[Ticket]) -> list[object]:
+        return list(self.do(lambda backend, deadline: backend.leave(tickets, deadline=deadline)))
+
+    def renew(self, ticket: Ticket) -> bool:
+        (answer,) = self.do(lambda backend, deadline: backend.renew([ticket], deadline=deadline))
+        return not isinstance(answer, Gone)
+
+    def break_lock(self, ticket: Ticket) -> bool:
+        fence = self.fences[ticket.nonce]
+        return self.do(lambda backend, deadline: backend.break_lock(ticket.name, fence, deadline=deadline))
+
+    def mark(self, name: str, number: int, nonce: str) -> bool:
+        return self.do(lambda backend, deadline: backend.mark(name, number, nonce=nonce, keep=1e6, deadline=deadline))
+
+    def marks(self) -> list[int]:
+        return list(self.do(lambda backend, deadline: backend.marks(NAMES, deadline=deadline)))
+
+    def seen(self, *, by_name: bool) -> list[object]:
+        """Who is in, those with one fence together, and who waits, in order."""
+
+        def shown(info: LockInfo) -> object:
+            together: dict[int | None, set[str]] = {}
+            for one in info.holders:
+                together.setdefault(one.fence, set()).add(one.agent if by_name else "?")
+            return info.name, sorted(map(sorted, together.values())), [one.agent for one in info.waiters]
+
+        return [shown(info) for info in self.do(lambda backend, deadline: backend.locks("", deadline=deadline))]
+
+
+class Known(NamedTuple):
+    """What the steps know of a ticket that is in or waits."""
+
+    ticket: Ticket
+    ends: float | None  # of its lease; None while it waits
+
+
+class Steps:
+    """Random steps, done to both sides."""
+
+    def __init__(self, sides: list[Side], seed: int, *, shares: bool, lapses: bool) -> None:
+        self._sides = sides
+        self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+        self._shares = shares
+        self._lapses = lapses
+        self._known: dict[str, Known] = {}
+        self.history: list[str] = []
+
+    def step(self) -> None:
+        often = {"enter": 6, "all": 2, "leave": 4, "renew": 2, "pass": 3, "break": 1, "drop": 1, "mark": 2}
+        (verb,) = self._draw.choices([*often], weights=[*often.values()])
+        getattr(self, f"_{verb}")()
+        self._both("who is there", lambda side: side.seen(by_name=self._shares))
+
+    @property
+    def _now(self) -> float:
+        return self._sides[0].now
+
+    def _both(self, what: str, step: Callable[[Side], T]) -> T:
+        self.history.append(what)
+        first, second = (step(side) for side in self._sides)
+        latest = max(side.now for side in self._sides)
+        for side in self._sides:
+            side.let_pass(latest - side.now)
+        assert first == second, "\n".join(self.history)
+        return first
+
+    def _new(self, name: str, *, exclusive: bool) -> Ticket:
+        limit, is_alone = (
+            (1, True) if exclusive else self._draw.choice([(1, True), (1, True), (None, False), (2, False)])
+        )
+        nonces = {side.new_nonce("client", len(self.history)) for side in self._sides}
+        (nonce,) = nonces
+        owner = self._draw.choice(OWNERS) if self._shares and is_alone else ""
+        # Steps begin at whole hundredths of a second and are over soon: no lease ends just then.
+        ttl = self._draw.choice([2.205, 5.205, 1000.205]) if self._lapses else 1000.205
+        return Ticket(name, nonce, ttl, limit, is_alone, f"{owner}#{int(nonce, 16)}", "{}", owner=owner)
+
+    def _enter(self) -> None:
+        ticket = self._new(self._draw.choice(NAMES), exclusive=not self._shares)
+        self._ask(ticket, queue=self._shares and self._draw.random() < 0.8)
+
+    def _ask(self, ticket: Ticket, *, queue: bool) -> None:
+        answer = self._both(f"enter {ticket} {queue=}", lambda side: side.enter(ticket, queue=queue))
+        self._entered(ticket, answer, queue=queue)
+
+    def _all(self) -> None:
+        # On a Cluster it may take two steps, the second a moment later: so these leases do not end.
+        names = sorted(self._draw.sample(NAMES, 2))
+        tickets = [self._new(name, exclusive=True)._replace(ttl=1000.205) for name in names]
+        answers = self._both(f"enter_all {tickets}", lambda side: side.enter_all(tickets))
+        for ticket, answer in zip(tickets, answers, strict=False):
+            self._entered(ticket, answer, queue=False)
+
+    def _entered(self, ticket: Ticket, answer: str, *, queue: bool) -> None:
+        if answer == "in":
+            self._known[ticket.nonce] = Known(ticket, self._now + ticket.ttl)
+        elif answer == "wait" and queue:
+            self._known[ticket.nonce] = Known(ticket, None)
+
+    def _pick(self, *, is_in: bool | None = None) -> Ticket | None:
+        found = [known.ticket for known in self._known.values() if is_in is None or (known.ends is not None) == is_in]
+        return self._draw.choice(found) if found else None
+
+    def _leave(self) -> None:
+        tickets = [ticket for ticket in {self._pick(), self._pick()} if ticket is not None]
+        for ticket in tickets:
+            del self._known[ticket.nonce]
+        self._both(f"leave {tickets}", lambda side: side.leave(tickets))
+
+    def _renew(self) -> None:
+        ticket = self._pick(is_in=True)
+        if ticket is not None:
+            assert self._both(f"renew {ticket}", lambda side: side.renew(ticket))
+            self._known[ticket.nonce] = Known(ticket, self._now + ticket.ttl)
+
+    def _drop(self) -> None:
+        """Its holder has died, so it ends by itself."""
+        ticket = self._pick(is_in=True)
+        if ticket is not None:
+            del self._known[ticket.nonce]
+
+    def _break(self) -> None:
+        ticket = self._pick(is_in=True)
+        if ticket is None:
+            return
+        assert self._both(f"break {ticket}", lambda side: side.break_lock(ticket))
+        fence = self._sides[0].fences[ticket.nonce]
+        for other in [nonce for nonce in self._known if self._sides[0].fences.get(nonce) == fence]:
+            del self._known[other]
+
+    def _pass(self) -> None:
+        """Who waits looks again and again meanwhile."""
+        for _ in range(self._draw.choice([1, 3, 9])):
+            self.history.append("time")
+            for side in self._sides:
+                side.let_pass(LOOK)
+            for nonce in [nonce for nonce, known in self._known.items() if known.ends and known.ends < self._now + 1]:
+                del self._known[nonce]  # it may be over at any moment now
+            for ticket in [known.ticket for known in self._known.values() if known.ends is None]:
+                self._ask(ticket, queue=True)
+
+    def _mark(self) -> None:
+        name, number, nonce = self._draw.choice(NAMES), 10**17 + self._draw.randrange(9), self._draw.choice("ab")
+        self._both(f"mark {name} {number} {nonce}", lambda side: side.mark(name, number, nonce))
+        self._both("marks", lambda side: side.marks())
+
+
+class Single(RedisServer):
+    clusters = 0.0
+
+
+class Cluster(RedisServer):
+    clusters = 1.0
+
+
+@contextmanager
+def both(server: type[RedisServer]) -> Iterator[list[Side]]:
+    sides = [Side(Plan(backend="memory")), Side(Plan(backend="redis", server=server))]
+    try:
+        yield sides
+    finally:
+        for side in sides:
+            side.end()
+
+
+def steps_on(server: type[RedisServer], seed: int) -> list[Side]:
+    with both(server) as sides:
+        is_getset = issubclass(server, GetsetServer)  # which goes by other clocks, and waits longer
+        steps = Steps(sides, seed, shares=not issubclass(server, SetnxServer), lapses=not is_getset)
+        for _ in range(80):
+            steps.step()
+    return sides
+
+
+@pytest.mark.parametrize("server", [Single, Cluster, SetnxServer, GetsetServer])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_steps_come_out_the_same(server: type[RedisServer], seed: int) -> None:
+    memory, redis = steps_on(server, seed)
+
+    assert redis.steps == memory.steps or server is not Single, "several locks on one server are one step"
+
+
+# ── scripts with a mistake ───────────────────────────────────────────────────────────────────────────────────────────
+
+_SCRIPTS = (protocol._ENTER, protocol._ENTER_ALL, protocol._LEAVE, protocol._RENEW, protocol._BREAK, marking.MARK)
+MISTAKES = {
+    "an owner goes in past another's lease": (
+        "if owner and value == OURS .. owner then",
+        "if owner and is_for_several(value) then",
+    ),
+    "an owner waits for itself": ("if owner and value == OURS .. owner then", "if false then"),
+    "each of an owner's tickets has a fence of its own": ("local is_first = not fence", "local is_first = true"),
+    "the first of an owner's tickets frees the lock": (
+        "redis.call('SET', lock, says, 'PXAT', last[2])",
+        "if says == SHARED then redis.call('SET', lock, says, 'PXAT', last[2]) else redis.call('DEL', lock) end",
+    ),
+    "who looks throws an owner out": ("local over = several and now", "local over = value == SHARED and now"),
+    "readers go in with an owner": (
+        "elseif value and value ~= SHARED then\n",
+        "elseif value and not is_for_several(value) then\n",
+    ),
+    "a break ends one of an owner's tickets": (
+        "      broken = 1\n    end\n",
+        "      broken = 1\n      break\n    end\n",
+    ),
+    "several are taken although one of them has to wait": ("replies[number][1] ~= 'in' then", "false then"),
+    "a mark goes down": ("if not is_less(last[1] or '0', number) then", "if last[1] == number then"),
+    "a mark is anybody's": ("last[1] == number and last[2] == nonce and 1", "last[1] == number and 1"),
+    "a mark is a number of Lua's": ("  return some < other\n", "  return tonumber(some) < tonumber(other)\n"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_script_is_found(mistake: str) -> None:
+    wrong = type("Wrong", (Single,), {"texts": edited(_SCRIPTS, MISTAKES[mistake])})
+
+    with pytest.raises(AssertionError):
+        for seed in range(30):
+            steps_on(wrong, seed)

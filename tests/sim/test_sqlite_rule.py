@@ -1,0 +1,147 @@
+"""SQL that decides otherwise than the one rule says: owners, several locks at once, delays, and marks among them.
+
+The memory protocol says in Python what this one says in SQL: the same random steps have to come out the same, in two
+worlds whose clocks go together. That they would tell is shown by SQL with a mistake, which they have to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.backends.sqlite import protocol
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.sim.choices import Choices
+from holdfast.sim.run import Plan
+from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
+from holdfast.sim.small import Party, SmallWorld
+from tests.sim.test_redis_rule import Side, Steps
+
+TTL, DELAY = 5.0, 3.0
+BUDGET = 150  # sequences within which a mistake has to be found
+
+
+def steps_on(server: type[SqliteServer], seed: int) -> None:
+    sides = [Side(Plan(backend="memory")), Side(Plan(backend="sqlite", server=server))]
+    try:
+        steps = Steps(sides, seed, shares=True, lapses=True)
+        for _ in range(80):
+            steps.step()
+        assert sides[0].steps == sides[1].steps, "several locks are one step"
+    finally:
+        for side in sides:
+            side.end()
+
+
+def with_mistake(sql: str, wrong: str) -> type[SqliteServer]:
+    """Its SQL with this statement instead of that one."""
+
+    class Transaction(SimTransaction):
+        def row(self, sql_: str, *values: Any) -> tuple[Any, ...] | None:
+            return super().row(wrong if sql_ == sql else sql_, *values)
+
+        def rows(self, sql_: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+            return super().rows(wrong if sql_ == sql else sql_, *values)
+
+        def change(self, sql_: str, *values: Any) -> int:
+            return super().change(wrong if sql_ == sql else sql_, *values)
+
+    return type("Wrong", (SqliteServer,), {"transaction": Transaction})
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_same_steps_come_out_the_same(seed: int) -> None:
+    steps_on(SqliteServer, seed)
+
+
+MISTAKES = {
+    "who joins stands behind those it has passed": (
+        protocol._FIRST,
+        "SELECT max(number) + 2 FROM tickets WHERE name = ?",
+    ),
+    "an owner waits for itself": (protocol._KIN, protocol._KIN.replace("owner = ?", "owner = ? || '?'")),
+    "an owner goes in past another's lease": (protocol._KIN, protocol._KIN.replace("owner = ?", "owner <> ? || '?'")),
+    "a break ends one of an owner's tickets": (
+        protocol._BREAK,
+        "DELETE FROM tickets WHERE number = (SELECT max(number) FROM tickets WHERE name = ? AND fence = ?)",
+    ),
+    "a mark goes down": (protocol._MARK, protocol._MARK.replace("number < excluded.number OR", "TRUE OR")),
+    "a mark is anybody's": (protocol._MARK, protocol._MARK.replace("AND nonce = excluded.nonce", "")),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_sql_is_found(mistake: str) -> None:
+    right, wrong = MISTAKES[mistake]
+    assert right != wrong
+
+    with pytest.raises(AssertionError):
+        for seed in range(BUDGET):
+            steps_on(with_mistake(right, wrong), seed)
+
+
+# ── what memory:// has nothing to say to: deaths ─────────────────────────────────────────────────────────────────────
+
+
+class Deaths:
+    """One that holds a lock with a delay dies at some moment; two more want it."""
+
+    def __init__(self, seed: int, server: type[SqliteServer] = SqliteServer) -> None:
+        self._small = SmallWorld(Plan(backend="sqlite", server=server), Choices(seed=seed))
+        holder, *others = (self._small.add(name) for name in ("holder", "first", "second"))
+        self.over = 0.0  # when the holder's ttl was
+        self.entered: list[float] = []
+        world = self._small.world
+        holder.start(self._hold(holder))
+        for other in others:
+            other.start(self._want(other))
+        world.run(2.0 + self._small.choices.between(0.0, TTL))
+        holder.process.crash()
+        self._small.server.process_died(holder.process)
+        # Who opens the file later sweeps it first.
+        late = self._small.add("late")
+        late.start(self._want(late))
+        world.run(world.now + 60.0)
+        self._small.end()
+
+    def _ticket(self, party: Party, **more: Any) -> Ticket:
+        nonce = self._small.recorder.new_nonce(party.process.name, 0)
+        return Ticket("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", **more)
+
+    async def _hold(self, party: Party) -> None:
+        backend, process = party.client.engine.backend, party.process
+        ticket = self._ticket(party, delay=DELAY)
+        await backend.enter(ticket, queue=True, deadline=process.now() + 1.0)
+        while True:
+            self.over = self._small.world.now + TTL
+            await backend.renew([ticket], deadline=process.now() + 1.0)
+            await party.client.engine.runtime.sleep(1.0)
+
+    async def _want(self, party: Party) -> None:
+        backend, runtime = party.client.engine.backend, party.client.engine.runtime
+        ticket = self._ticket(party)
+        await runtime.sleep(1.0)
+        while isinstance(outcome := await backend.enter(ticket, queue=True, deadline=runtime.now() + 1.0), Waiting):
+            await backend.wait(ticket, runtime.now() + outcome.look_again_in)
+        assert isinstance(outcome, Granted)
+        self.entered.append(self._small.world.now)
+        await backend.leave([ticket], deadline=runtime.now() + 1.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_is_let_in_before_a_dead_holders_delay_is_over_and_all_are_soon_after(seed: int) -> None:
+    deaths = Deaths(seed)
+
+    assert len(deaths.entered) == 3
+    assert deaths.over <= min(deaths.entered)
+    assert max(deaths.entered) < deaths.over + 1.0
+
+
+def test_a_sweep_that_knows_no_delay_is_found() -> None:
+    wrong = with_mistake(protocol._AHEAD, protocol._AHEAD.replace("owner, delay", "owner, 0.0"))
+
+    deaths = [Deaths(seed, wrong) for seed in range(20)]
+
+    assert any(min(one.entered) < one.over for one in deaths)

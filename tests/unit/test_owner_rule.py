@@ -1,0 +1,41 @@
+"""An owner's ticket that goes in past the queue is not seen by those it has passed, and they go in beside it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from holdfast.core.ports import Backend
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import opener, parse
+
+
+def enter(backend: Backend, ticket: Ticket) -> Granted | Waiting:
+    return run_sync(backend.enter(ticket, queue=True, deadline=system.now() + 5))
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_who_waits_stays_out_until_the_last_of_the_owner_s_tickets_has_left(*, waited: bool) -> None:
+    address = parse(f"memory://{uuid.uuid4().hex}")
+    backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
+    first, last = (
+        Ticket("a", nonce, 30.0, 1, exclusive=True, agent="", info="{}", owner="me") for nonce in ("first", "last")
+    )
+    reader = Ticket("a", "reader", 30.0, None, exclusive=False, agent="", info="{}")
+    before = Ticket("a", "before", 30.0, 1, exclusive=True, agent="", info="{}")
+
+    if waited:  # the last one had a place in line, behind the reader
+        assert isinstance(enter(backend, before), Granted)
+        assert [isinstance(enter(backend, one), Waiting) for one in (first, reader, last)] == [True] * 3
+        run_sync(backend.leave([before], deadline=system.now() + 5))
+    assert isinstance(enter(backend, first), Granted)
+    assert isinstance(enter(backend, reader), Waiting)
+    assert isinstance(enter(backend, last), Granted)
+    run_sync(backend.leave([first], deadline=system.now() + 5))
+
+    assert isinstance(enter(backend, reader), Waiting)
+    run_sync(backend.leave([last], deadline=system.now() + 5))
+    assert isinstance(enter(backend, reader), Granted)
