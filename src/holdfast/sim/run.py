@@ -232,7 +232,7 @@ class Simulation:
         """Whatever was before, a period that begins now gets its run."""
         self.world.run(max(self.world.now, healed + self.promises().settle_max) + 2 * self.workload.wrong_max)
         for member in self.members.values():
-            member.process.start(member.worker.claim(2), "scheduler")
+            member.process.start(member.worker.claim_again(2), "scheduler")
 
     def _drawn(self, workload: Workload) -> Workload:
         """This run's own. With a very long ttl, what is left to lapse instead of being given back is noticed."""

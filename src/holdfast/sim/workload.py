@@ -132,6 +132,14 @@ class Worker:
             case _:
                 await self._take_one()
 
+    async def claim_again(self, times: int) -> None:
+        """The same when the world is healed: a connection may still have to be found out to be dead."""
+        for _ in range(times):
+            try:
+                await self.claim(1)
+            except HoldfastError:
+                continue  # it is in the history
+
     async def claim(self, times: int) -> None:
         """A scheduler, which fires whenever it likes, on a machine with a clock that somebody may set."""
         choices = self._choices
