@@ -155,7 +155,7 @@ def lived(plan: Plan, seed: int) -> list[str]:
     return [*rough.broken, *(f"{name} did not get what is free" for name in missing)]
 
 
-@pytest.mark.parametrize("backend", ["memory", "etcd", "etcd-key", "zookeeper"])
+@pytest.mark.parametrize("backend", ["memory", "redis", "redis-setnx", "etcd", "etcd-key", "zookeeper"])
 def test_several_locks_delays_and_marks_keep_their_promises(backend: str) -> None:
     broken = {seed: found for seed in SEEDS if (found := lived(Plan(backend=backend), seed))}
 
