@@ -92,13 +92,13 @@ class Plan:
 
 @functools.cache
 def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
-    """What cannot be done with such a store, as its protocol says, by the primitives' names; and why."""
+    """What cannot be done with such a store, as its protocol says, or not for sure, by the primitives' names; and why."""
     world = World(Choices(tape=()))
     recorder, process = Recorder(world), Process(world, "nobody")
     server = server_type(world, recorder)
     backend = server.open(Link(process, server, faults_.CALM), SimRuntime(process, recorder))
     server.end()
-    return {primitive.value: why for primitive, why in backend.lacks.items()}
+    return {**server_type.weak, **{primitive.value: why for primitive, why in backend.lacks.items()}}
 
 
 class Run(NamedTuple):
