@@ -92,7 +92,7 @@ class Plan:
 
 @functools.cache
 def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
-    """What cannot be done with such a store, as its protocol says, or not for sure, by the primitives' names; and why."""
+    """What cannot be done with such a store, or not for sure, by the primitives' names; and why."""
     world = World(Choices(tape=()))
     recorder, process = Recorder(world), Process(world, "nobody")
     server = server_type(world, recorder)
