@@ -108,7 +108,7 @@ class SimClient:
             raise
         finally:
             self._add(h.ReleaseEnded(self._world.now, *here, how))
-            self._leases.pop(lease.call, None)
+            self._forget(lease)
 
     # ── runs of a period, and requests to let go ─────────────────────────────────────────────────────────────────
 
@@ -176,7 +176,7 @@ class SimClient:
         finally:
             for one, lease in zip(here, bundle.leases, strict=True):
                 self._add(h.ReleaseEnded(self._world.now, *one, _HOW_RELEASED.get(lease._phase, "owed")))
-                self._leases.pop(lease.call, None)
+                self._forget(lease)
 
     async def renew_all(self, bundle: SimBundle) -> None:
         await renew_all(bundle)
@@ -254,6 +254,12 @@ class SimClient:
         shape = (terms.limit, terms.exclusive, renews, bundle, terms.lock_delay, terms.owner, terms.revocable)
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
 
+    def _forget(self, lease: SimLease) -> None:
+        """What is told of this fence from now on is of another lease, of the same owner."""
+        self._leases.pop(lease.call, None)
+        if self._calls.get((lease.name, lease.fence)) == lease.call:
+            del self._calls[lease.name, lease.fence]
+
     def _name_owner(self, ticket: int, lock: SimLock) -> None:
         if lock.terms.owner:
             self._recorder.in_the_name_of[ticket] = lock.terms.owner
@@ -270,6 +276,7 @@ class SimClient:
         if event.kind == "renewed":
             self._add(h.Renewed(self._world.now, *here, self._process.true_time(self._leases[call]._stop_at)))
         elif event.kind == "lost":
+            del self._calls[event.lock, event.fence]  # the same owner may have that fence once more, by another call
             self._add(h.Lost(self._world.now, *here, event.reason or ""))
         else:
             self._add(h.Heard(self._world.now, *here))
