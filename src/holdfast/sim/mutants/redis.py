@@ -326,7 +326,7 @@ REDIS = [
                 "redis.call('ZADD', leases, now + WAITER_LEASE * (before + 1), member)",
             ),
             ("  redis.call('PEXPIRE', queue, WAITER_LEASE)\n  redis.call('PEXPIRE', leases, WAITER_LEASE)\n", ""),
-            ("  redis.call('ZADD', leases, woken, member)\n", ""),  # which would hide it
+            ("redis.call('ZADD', leases, 'LT', 'CH', now + WOKEN_LEASE, member) == 0", "false"),  # which would hide it
         ),
         kinds=frozenset({"crash"}),
         budget=1000,

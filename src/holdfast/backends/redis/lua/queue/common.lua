@@ -10,9 +10,13 @@ end
 
 -- The next number, greater than all before: of a place in line, and then of a fence. The clock is its floor, so that
 -- fences go on growing where the record was lost, or an old one came back.
-local function draw()
+local function next_number()
   local last = tonumber(redis.call('HGET', record, 'fence') or 0)
-  local number = exact(math.max(last + 1, now_us))
+  return exact(math.max(last + 1, now_us))
+end
+
+local function draw()
+  local number = next_number()
   redis.call('HSET', record, 'fence', number)
   return number
 end
@@ -55,14 +59,19 @@ local function is_for_several(value)
   return value == SHARED or (value and string.sub(value, 1, #OURS + 1) == OURS .. '@')
 end
 
--- Take out what has run out, whoever's it is: all dead waiters lapse at once. Returns what the lock's key says then.
-local function purge(value)
+-- All dead waiters lapse at once.
+local function purge_waiters()
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
     redis.call('ZREM', leases, member)
     if redis.call('ZREM', queue, member) == 1 then
       redis.call('HDEL', record, nonce_of(member))
     end
   end
+end
+
+-- Take out what has run out, whoever's it is. Returns what the lock's key says then.
+local function purge(value)
+  purge_waiters()
   local several = is_for_several(value)
   if value and not several and string.sub(value, 1, #OURS) == OURS then
     return value  -- when this one went in, nobody was in with others
@@ -93,12 +102,9 @@ end
 
 -- A hint, once: whether it comes, and in time, decides nothing. So it may fail too.
 local function wake(member)
-  local woken = now + WOKEN_LEASE
-  local lapses = redis.call('ZSCORE', leases, member)
-  if lapses and tonumber(lapses) <= woken then
+  if redis.call('ZADD', leases, 'LT', 'CH', now + WOKEN_LEASE, member) == 0 then
     return  -- woken already
   end
-  redis.call('ZADD', leases, woken, member)
   local ticket = redis.call('HGET', record, nonce_of(member))
   if ticket then
     local command, channel = string.match(ticket, '^[^\n]*\n[^\n]*\n[^\n]*\n([^\n]*)\n([^\n]*)')
@@ -106,15 +112,11 @@ local function wake(member)
   end
 end
 
--- Wake those that the rule lets in now, in order, up to the first that it does not.
-local function wake_next(value)
-  if value and value ~= SHARED then
-    return
-  end
-  local ahead = redis.call('ZCARD', shared)
-  local from = 0
+-- Wake those that the rule lets in now, in order, up to the first that it does not; that many are in with others.
+local function wake_behind(ahead)
+  local from, count = 0, 1  -- mostly there is one to wake
   while true do
-    local members = redis.call('ZRANGE', queue, from, from + 31)
+    local members = redis.call('ZRANGE', queue, from, from + count - 1)
     for _, member in ipairs(members) do
       local kind = kind_of(member)
       if kind == 'x' then
@@ -128,10 +130,16 @@ local function wake_next(value)
       wake(member)
       ahead = ahead + 1
     end
-    if #members < 32 then
+    if #members < count then
       return
     end
-    from = from + 32
+    from, count = from + count, 32
+  end
+end
+
+local function wake_next(value)
+  if not value or value == SHARED then
+    wake_behind(redis.call('ZCARD', shared))
   end
 end
 

@@ -14,8 +14,8 @@ end
 
 -- Fence and holder first, the key last: should the server refuse one of these, nobody is in.
 local function go_in_alone()
-  local fence = draw()
-  redis.call('HSET', record, 'holder', line(nonce, fence, exact(now_us)))
+  local fence = next_number()
+  redis.call('HSET', record, 'fence', fence, 'holder', line(nonce, fence, exact(now_us)))
   redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
   redis.call('SET', lock, OURS .. nonce, 'PX', ttl)
   return tonumber(fence)
@@ -58,6 +58,15 @@ end
 
 -- In already, by a request whose answer was lost: nobody has heard of that fence, and it may be from before a failover.
 if value == OURS .. nonce then
+  return go_in_alone()
+end
+
+-- The next in line, and it is free: what comes of most who have waited. Where there are leases of those who wait and
+-- nothing else, nobody is in with others.
+if others == 1 and redis.call('ZRANGE', queue, 0, 0)[1] == member then
+  redis.call('ZREM', queue, member)
+  redis.call('ZREM', leases, member)
+  redis.call('HDEL', record, nonce)
   return go_in_alone()
 end
 

@@ -1,7 +1,8 @@
 -- The lock is free, and nobody waits: by far the most frequent case, so it comes before all else.
 local nonce, kind, ttl, may_queue, about = unpack(ARGV)
 local value = redis.call('GET', lock)
-if kind == 'x' and not value and redis.call('EXISTS', leases, shared) == 0 then
+local others = kind == 'x' and not value and redis.call('EXISTS', leases, shared)
+if others == 0 then
   local time = redis.call('TIME')
   local since = string.format('%s%06d', time[1], time[2])
   local fence, number = since, tonumber(since)

@@ -14,6 +14,11 @@ end
 if unheard == '1' then
   redis.call('ZADD', leases, now + WAITER_LEASE, 'gone:' .. nonce)
   redis.call('PEXPIRE', leases, WAITER_LEASE)
+elseif was_in == 1 then
+  -- It was in alone: nobody is in with others, and nothing else is left of it.
+  purge_waiters()
+  wake_behind(0)
+  return 1
 end
 if redis.call('EXISTS', queue, shared) == 0 then
   return was_in
