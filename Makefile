@@ -92,6 +92,10 @@ sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each
 	@for backend in redis-setnx redis-getset postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper; do \
 		$(BIN)/holdfast simulate --backend $$backend --seeds 10000 $(ARGS) || exit; \
 	done
+	@for backend in memory sqlite redis redlock postgresql mysql memcached etcd zookeeper; do \
+		$(BIN)/holdfast simulate --backend $$backend --workload everything --seeds 2000 $(ARGS) || exit; \
+	done
+	$(BIN)/holdfast simulate --backend memory --workload lock_all --exhaustive
 	@for backend in postgresql-advisory mysql mysql-version; do \
 		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
 	done

@@ -10,7 +10,9 @@ from holdfast.sim.cancels import cancellations
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan
 
-CALLS = {"acquire, free", "acquire, busy", "acquire, time up", "release", "renew", "keeper"}
+ONE = {"acquire, free", "acquire, busy", "acquire, time up", "release", "renew", "keeper"}
+SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, time up", "release all", "renew all"}
+CALLS = ONE | SEVERAL
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,7 @@ def test_no_call_leaves_anything_behind_wherever_it_is_cancelled(backend: str) -
     assert set(tried) == CALLS
     assert tried["acquire, busy"] >= 40, "it suspends when it asks, waits, asks again; with and without losses"
     assert tried["keeper"] >= 15
+    assert tried["acquire all, busy"] > tried["acquire, busy"], "it has what is free before it waits"
 
 
 def test_a_cancelled_call_that_leaves_its_ticket_behind_is_found() -> None:
@@ -39,6 +42,16 @@ def test_a_cancelled_call_that_leaves_its_ticket_behind_is_found() -> None:
     assert "acquire, free" in wrong
     assert "acquire, busy" in wrong
     assert "renew" not in wrong
+
+
+def test_a_cancelled_call_for_several_locks_that_leaves_some_behind_is_found() -> None:
+    plan = MUTANTS["lock-all-cancelled-leaves-some"].apply(Plan())
+
+    wrong = {one.case.call for one in cancellations(plan) if one.problem is not None}
+
+    assert "acquire all, free" in wrong
+    assert "acquire all, busy" in wrong
+    assert not wrong & ONE
 
 
 def test_a_cancelled_call_whose_debt_nobody_pays_is_found() -> None:

@@ -15,8 +15,9 @@ The life of one attempt to take a lock, known by its `ticket`, a number that is 
     what its server does            Queued? ──> Admitted ──> Left       (optional: a real server does not tell us)
 
 A belief is from `Granted` to the first of: Released, Lost, the deadline (which Renewed moves), a crash of its client.
-`client` is what can be paused or can crash: a process. A call that takes several locks is several tickets. If the
-server's ticket has to be replaced during one call (its answer came too late), the ticket in the history stays the same.
+`client` is what can be paused or can crash: a process. A call that takes several locks is several tickets with one
+`bundle`, each Gathered when it is got and all Granted at one moment, or none. If the server's ticket has to be replaced
+during one call (its answer came too late), the ticket in the history stays the same.
 
 Events are tuples, so Paused(1.0, "a") == Resumed(1.0, "a"): compare histories by their lines, which name the types.
 
@@ -33,6 +34,7 @@ Plain: TypeAlias = int | str | None
 WhyGaveUp = Literal["timed out", "unavailable", "unknown", "cancelled", "error"]
 HowReleased = Literal["released", "lost", "owed"]
 WhatForgot = Literal["data", "lease", "clock"]
+HowClaimed = Literal["ours", "not ours", "unavailable", "unknown", "cancelled", "error"]
 
 
 # ── what clients see ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -48,6 +50,8 @@ class Asked(NamedTuple):
     timeout: float | None = None
     limit: int | None = 1
     exclusive: bool = True
+    bundle: int | None = None  # the same for all locks that one call takes at once, in the order in which it does
+    owner: str = ""  # those that name the same one are in together, with one fence
 
 
 class Granted(NamedTuple):
@@ -65,6 +69,20 @@ class Granted(NamedTuple):
     limit: int | None = 1
     exclusive: bool = True
     renews: bool = False  # it is renewed by itself, for as long as it is held
+    bundle: int | None = None
+    delay: float = 0.0  # after a loss nobody may be let in for so long
+    owner: str = ""
+    listens: bool = False  # to requests to let go
+
+
+class Gathered(NamedTuple):
+    """The call got one of the locks that it takes at once. No belief yet: that begins when it has all of them."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    fence: int
 
 
 class Reentered(NamedTuple):
@@ -146,6 +164,66 @@ class Told(NamedTuple):
     lock: str
 
 
+class Elected(NamedTuple):
+    """The lease makes its client the leader, for this term, for as long as it is held."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    term: int
+
+
+class Claiming(NamedTuple):
+    """A call began to claim the run of a job (`lock`) in the period with this number, by the client's own clock."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    number: int
+
+
+class Claimed(NamedTuple):
+    """The call came to its end. `ours`: this client runs the job, now."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    number: int
+    how: HowClaimed
+
+
+class Requested(NamedTuple):
+    """A call began to ask the lease with this fence to let go: from now on it may hear of it."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    fence: int
+
+
+class RequestMade(NamedTuple):
+    """The call came back: the server has the request."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    fence: int
+
+
+class Heard(NamedTuple):
+    """The lease was told that somebody asks for it."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+
+
 # ── what servers do; only a simulator knows ──────────────────────────────────────────────────────────────────────
 
 
@@ -162,6 +240,7 @@ class Queued(NamedTuple):
     place: int | None = None
     limit: int | None = 1
     exclusive: bool = True
+    owner: str = ""
 
 
 class Admitted(NamedTuple):
@@ -175,6 +254,7 @@ class Admitted(NamedTuple):
     place: int | None = None
     limit: int | None = 1
     exclusive: bool = True
+    owner: str = ""
 
 
 class Left(NamedTuple):
@@ -323,6 +403,7 @@ class End(NamedTuple):
 Event: TypeAlias = (
     Asked
     | Granted
+    | Gathered
     | Reentered
     | GaveUp
     | Renewed
@@ -331,6 +412,12 @@ Event: TypeAlias = (
     | ReleaseEnded
     | Lost
     | Told
+    | Elected
+    | Claiming
+    | Claimed
+    | Requested
+    | RequestMade
+    | Heard
     | Queued
     | Admitted
     | Left
@@ -383,7 +470,7 @@ def from_lines(lines: Iterable[str]) -> History:
     return [_event(number, line) for number, line in enumerate(lines, start=1) if not line.isspace() and line]
 
 
-_SECONDS = {"at", "timeout", "deadline"}  # 1 and 1.0 are equal, so they must look alike
+_SECONDS = {"at", "timeout", "deadline", "delay"}  # 1 and 1.0 are equal, so they must look alike
 _NAMED: dict[str, Callable[..., Event]] = {kind.__name__: kind for kind in EVENT_TYPES}
 
 

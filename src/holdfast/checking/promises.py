@@ -33,6 +33,7 @@ class Promises:
     late_max: float = 3.0  # from the end of a timeout to the return of the call: the last request and the withdrawal
     answer_max: float = 2.0  # a client that waits hears from its server at least this often, or knows that it does not
     renew_max: float = 3.0  # from the end of all faults until every lease that can be renewed has been
+    hear_max: float = 15.0  # from a request to let go until a lease that listens has heard of it: its next renewal
     settle_max: float = 2.0  # from the end of all faults until every client has found its server again
     wait_max: float = 60.0  # in a healed world, from Asked to the outcome; depends on how long the workload holds
     idle_max: float = 40.0  # in a healed world, how long somebody may wait for a lock that nobody holds

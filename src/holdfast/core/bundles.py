@@ -245,6 +245,8 @@ async def _take_in_turn(
     """
     runtime = parts[0].engine.runtime
     started = runtime.now()
+    holder: str | None = None
+    asked = False
     while True:
         if any(part.engine._closed for part in parts):
             raise UsageError("a client was closed while its locks were waited for")
@@ -254,11 +256,17 @@ async def _take_in_turn(
             holds.clear()
         if len(holds) == len(parts):
             return Attempt(make(holds))
-        obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
-        if obstacle is None:
-            continue
-        holder = obstacle.holder
-        if timeout != 0:
+        # Each request has a second at least, so the requests alone do not end when the time is up. Without any time,
+        # what is free is taken to the end.
+        is_over = asked and bool(timeout) and runtime.now() >= give_up
+        if not is_over:
+            obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
+            asked = True
+            if obstacle is None:
+                continue
+            holder = obstacle.holder
+            is_over = timeout == 0 or (obstacle is not _UNKNOWN and runtime.now() >= give_up)
+        if not is_over:
             left = None if timeout is None else max(0.0, give_up - runtime.now())
             engine, lock = parts[len(holds)]
             attempt = await engine._take(lock, owner, left)
@@ -296,7 +304,7 @@ async def _take_free(
     except BaseException as error:
         for ticket in tickets.values():
             engine._keeper.owe(ticket)
-        if isinstance(error, OutcomeUnknown) and timeout != 0:
+        if isinstance(error, OutcomeUnknown) and timeout != 0 and engine.runtime.now() < give_up:
             return _UNKNOWN  # the next is asked for by itself, behind what may have been taken and is owed
         raise
     finally:

@@ -1,5 +1,7 @@
 """Cancel a call at its k-th suspension, for every k there is: whatever was under way, nothing is left behind.
 
+Calls for one lock, and for two at once, of which the first is free and the second the one that the others want.
+
 Client `a` makes a call and is cancelled, at the moment it suspends or when the server has just done what it was asked;
 in a calm world, or in one where the reply to a request of `a` gets lost. Then `c`, who waits, has to get the lock soon,
 `a` has to get it again, and every promise has to be kept. The ttl is far too long to be of help.
@@ -18,7 +20,7 @@ from holdfast.checking import Promises, Verdict, judge
 from holdfast.checking import history as h
 from holdfast.errors import BackendUnavailable, HoldfastError
 from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimLease
+from holdfast.sim.client import SimBundle, SimLease, SimLock
 from holdfast.sim.faults import CALM
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TTL = 300.0
+BEFORE_IT = "a lock"  # in the order in which several are taken it comes before the one that all want
 BEGINS, FREE_AGAIN = 1.0, 2.0  # when `a` makes its call; when `b` gives the lock back, if it had it
 HOLDS = 0.05
 SOON = 2.0  # seconds: with a look-again at the latest
@@ -86,7 +89,7 @@ class _World(SmallWorld):
         super().__init__(plan, Choices(tape=()))
         self._case = case
         self._got: dict[str, float] = {}
-        self._lost = _LostReply()
+        self._lost = LostReply()
         self._target: Task | None = None  # who is cancelled
         self._error: Exception | None = None
         self._promises = Promises.of(
@@ -96,7 +99,7 @@ class _World(SmallWorld):
         )
 
     def link(self, process: Process) -> Link:
-        return _LossyLink(process, self.server, self._lost) if process.name == "a" else super().link(process)
+        return LossyLink(process, self.server, self._lost) if process.name == "a" else super().link(process)
 
     def live(self) -> None:
         a, b, c = (self.add(name) for name in "abc")
@@ -104,7 +107,7 @@ class _World(SmallWorld):
         if self._case.call in _BUSY:
             b.start(self._take("b", b, begins=0.0, holds=FREE_AGAIN))
         a.start(self._make_the_call(a))
-        c.start(self._take("c", c, begins=BEGINS + 0.01, holds=HOLDS))
+        c.start(self._take_what_a_took("c", c, begins=BEGINS + 0.01))
         try:
             self.world.run(LASTS)
         except Exception as raised:  # nothing is expected to raise here
@@ -148,12 +151,22 @@ class _World(SmallWorld):
         with contextlib.suppress(HoldfastError):  # its reply may be the one that gets lost
             await party.client.release(lease)
 
+    async def _take_what_a_took(self, name: str, party: Party, *, begins: float) -> None:
+        if self._case.call not in _SEVERAL:
+            await self._take(name, party, begins=begins, holds=HOLDS)
+            return
+        await party.client.runtime.sleep(max(0.0, begins - self.world.now))
+        bundle = await self._all_held(party, HOLDS)
+        self._got[name] = self.world.now - HOLDS
+        with contextlib.suppress(HoldfastError):
+            await party.client.release_all(bundle)
+
     async def _make_the_call(self, a: Party) -> None:
         """And after it, or after its cancellation, take the lock once more."""
         await a.client.runtime.sleep(BEGINS)
         with contextlib.suppress(Cancelled, HoldfastError):  # whatever came of it, it is in the history
             await _CALLS[self._case.call](self, a)
-        a.start(self._take("a again", a, begins=self.world.now, holds=HOLDS), "again")
+        a.start(self._take_what_a_took("a again", a, begins=self.world.now), "again")
 
     async def _acquire(self, a: Party, timeout: float | None = None) -> None:
         lease = await self._cancelled(a, a.client.acquire(a.lock(TTL), timeout))
@@ -182,6 +195,34 @@ class _World(SmallWorld):
         mine = a.client.runtime.task
         mine.cancel_at = mine.suspensions + 1
         await a.client.release(lease)
+
+    async def _acquire_all(self, a: Party, timeout: float | None = None) -> None:
+        bundle = await self._cancelled(a, a.client.acquire_all(self._both(a), timeout))
+        if bundle is not None:
+            await a.client.release_all(bundle)
+
+    async def _acquire_all_for_a_while(self, a: Party) -> None:
+        await self._acquire_all(a, timeout=(FREE_AGAIN - BEGINS) / 2)
+
+    async def _release_all(self, a: Party) -> None:
+        await self._cancelled(a, a.client.release_all(await self._all_held(a, HOLDS)))
+
+    async def _renew_all(self, a: Party) -> None:
+        bundle = await self._all_held(a, HOLDS)
+        try:
+            await self._cancelled(a, a.client.renew_all(bundle))
+        finally:
+            await a.client.release_all(bundle)
+
+    def _both(self, party: Party) -> list[SimLock]:
+        return [party.lock(TTL), party.client.lock(BEFORE_IT, options={"ttl": TTL})]
+
+    async def _all_held(self, party: Party, seconds: float) -> SimBundle:
+        bundle = await party.client.acquire_all(self._both(party), None)
+        if bundle is None:
+            raise AssertionError("an acquire without a timeout ends with a lease")
+        await party.client.runtime.sleep(seconds)
+        return bundle
 
     async def _held(self, party: Party, seconds: float) -> SimLease:
         try:
@@ -214,7 +255,7 @@ class _World(SmallWorld):
             task.cancel(case.after)
 
 
-_BUSY = ("acquire, busy", "acquire, time up")
+_BUSY = ("acquire, busy", "acquire, time up", "acquire all, busy", "acquire all, time up")
 _CALLS: dict[str, Callable[[_World, Party], Awaitable[None]]] = {
     "acquire, free": _World._acquire,
     "acquire, busy": _World._acquire,
@@ -222,10 +263,16 @@ _CALLS: dict[str, Callable[[_World, Party], Awaitable[None]]] = {
     "release": _World._release,
     "renew": _World._renew,
     "keeper": _World._owe,
+    "acquire all, free": _World._acquire_all,
+    "acquire all, busy": _World._acquire_all,
+    "acquire all, time up": _World._acquire_all_for_a_while,
+    "release all": _World._release_all,
+    "renew all": _World._renew_all,
 }
+_SEVERAL = [call for call in _CALLS if call.partition(",")[0].endswith("all")]
 
 
-class _LostReply:
+class LostReply:
     """Which one it is; counted from when the call begins."""
 
     def __init__(self) -> None:
@@ -241,10 +288,10 @@ class _LostReply:
         return self._left == 0
 
 
-class _LossyLink(Link):
+class LossyLink(Link):
     """Loses one reply, and nothing else."""
 
-    def __init__(self, process: Process, server: Server, lost: _LostReply) -> None:
+    def __init__(self, process: Process, server: Server, lost: LostReply) -> None:
         super().__init__(process, server, CALM)
         self._lost = lost
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.checking import history as h
-from holdfast.core.engine import Engine
+from holdfast.core.bundles import Bundle, Part, Whereabouts, in_order, release_all, renew_all, take_all
+from holdfast.core.engine import Attempt, Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.handles import Handle, LockOptions, make_terms
-from holdfast.core.holds import Hold
+from holdfast.core.holds import Hold, Phase
+from holdfast.core.periods import Period, claim
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost
 from holdfast.sim.runtime import SimRuntime
 from holdfast.sim.world import Cancelled
@@ -29,12 +32,24 @@ class SimLease(Hold):
     call: int
 
 
+class SimBundle(Bundle):
+    """One successful acquisition of several locks at once."""
+
+    __slots__ = ()
+
+    @property
+    def leases(self) -> tuple[SimLease, ...]:
+        return tuple(hold for hold in self._holds if isinstance(hold, SimLease))
+
+
 class SimLock(Handle[SimLease]):
     """A named lock of one client."""
 
 
 class SimClient:
     """What a process uses of holdfast. Its words are those of the two real shells."""
+
+    bundle_type: type[SimBundle] = SimBundle
 
     def __init__(
         self,
@@ -61,7 +76,9 @@ class SimClient:
     async def acquire(self, lock: SimLock, timeout: float | None) -> SimLease | None:
         terms, client = lock.terms, self._process.name
         call = self.runtime.task.call = self._recorder.new_call()
-        self._add(h.Asked(self._world.now, client, call, lock.name, timeout, terms.limit, terms.exclusive))
+        self._name_owner(call, lock)
+        shape = (terms.limit, terms.exclusive)
+        self._add(h.Asked(self._world.now, client, call, lock.name, timeout, *shape, owner=terms.owner))
         try:
             lease = (await self.engine.acquire(lock, timeout)).lease
         except BaseException as error:
@@ -73,13 +90,7 @@ class SimClient:
         elif lease._depth > 1:
             self._add(h.Reentered(now, client, call, lock.name, lease.fence))
         else:
-            lease.call = call
-            self._calls[lock.name, lease.fence] = call
-            self._leases[call] = lease
-            until = self._process.true_time(lease._stop_at)
-            renews = terms.renew and terms.max_hold is None
-            shape = (terms.limit, terms.exclusive, renews)
-            self._add(h.Granted(now, client, call, lock.name, lease.fence, until, *shape))
+            self._was_granted(call, lease)
         return lease
 
     async def release(self, lease: SimLease) -> None:
@@ -97,10 +108,130 @@ class SimClient:
             raise
         finally:
             self._add(h.ReleaseEnded(self._world.now, *here, how))
-            self._leases.pop(lease.call, None)
+            self._forget(lease)
+
+    # ── runs of a period, and requests to let go ─────────────────────────────────────────────────────────────────
+
+    async def claim(self, job: str, period: Period) -> bool:
+        """Whether the run of this job is ours, in the period that it is by this process's clock."""
+        call = self.runtime.task.call = self._recorder.new_call()
+        here = (self._process.name, call, job, period.number(self.runtime.wall()))
+        self._add(h.Claiming(self._world.now, *here))
+        try:
+            ours = await self._claim(job, period)
+        except BaseException as error:
+            self._add(h.Claimed(self._world.now, *here, _why_not_claimed(error)))
+            raise
+        self._add(h.Claimed(self._world.now, *here, "ours" if ours else "not ours"))
+        return ours
+
+    async def _claim(self, job: str, period: Period) -> bool:
+        return await claim(self.engine, job, period)
+
+    async def request_revoke(self, name: str) -> None:
+        """Ask whoever holds it now."""
+        call = self.runtime.task.call = self._recorder.new_call()
+        holders = (await self.engine.inspect(name)).holders
+        fence = max((holder.fence or 0 for holder in holders), default=0)
+        if fence:
+            here = (self._process.name, call, name, fence)
+            self._add(h.Requested(self._world.now, *here))
+            await self.engine.request_revoke(name, fence)
+            self._add(h.RequestMade(self._world.now, *here))
+
+    # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire_all(self, locks: Sequence[SimLock], timeout: float | None) -> SimBundle | None:
+        ordered = self._in_order(locks)
+        tickets = self._recorder.new_bundle([lock.name for lock in ordered])
+        call = self.runtime.task.call = tickets[0]
+        asked, client = self._world.now, self._process.name
+        for ticket, lock in zip(tickets, ordered, strict=True):
+            terms = lock.terms
+            self._name_owner(ticket, lock)
+            shape = (terms.limit, terms.exclusive)
+            self._add(h.Asked(asked, client, ticket, lock.name, timeout, *shape, call, terms.owner))
+        parts = [Part(self.engine, SimLock(lock.terms._replace(on_lost=None), None)) for lock in ordered]
+        try:
+            bundle = (await self._take_all(parts, timeout, self._together)).lease
+        except BaseException as error:
+            self._gave_up_all(call, ordered, _why(error))
+            raise
+        if bundle is None:
+            self._gave_up_all(call, ordered, "timed out")
+            return None
+        for ticket, lease in zip(tickets, bundle.leases, strict=True):
+            self._was_granted(ticket, lease, call)
+        return bundle
+
+    async def release_all(self, bundle: SimBundle) -> None:
+        if not bundle.held:
+            await release_all(bundle)
+            return
+        here = [(self._process.name, lease.call, lease.name) for lease in bundle.leases]
+        for one in here:
+            self._add(h.Released(self._world.now, *one))
+        try:
+            await release_all(bundle)
+        finally:
+            for one, lease in zip(here, bundle.leases, strict=True):
+                self._add(h.ReleaseEnded(self._world.now, *one, _HOW_RELEASED.get(lease._phase, "owed")))
+                self._forget(lease)
+
+    async def renew_all(self, bundle: SimBundle) -> None:
+        await renew_all(bundle)
+
+    def check_all(self, bundle: SimBundle) -> bool:
+        """What the bundle says of itself, and so of each of its leases."""
+        try:
+            bundle.check()
+        except HoldfastError:
+            held = False
+        else:
+            held = True
+        for lease in bundle.leases:
+            self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
+        return held
+
+    def _in_order(self, locks: Sequence[SimLock]) -> list[SimLock]:
+        return in_order(locks, lambda lock: Whereabouts(lock.name, "sim", self))
+
+    async def _take_all(
+        self,
+        parts: Sequence[Part[SimLease]],
+        timeout: float | None,
+        make: Callable[[Sequence[SimLease]], SimBundle],
+    ) -> Attempt[SimBundle]:
+        return await take_all(parts, timeout, make)
+
+    def _together(self, leases: Sequence[SimLease]) -> SimBundle:
+        return self.bundle_type(leases, self._told_all, self.runtime)
+
+    def _gave_up_all(self, call: int, locks: Sequence[SimLock], why: WhyGaveUp) -> None:
+        now, client = self._world.now, self._process.name
+        for lock in locks:
+            ticket = self._recorder.member(call, lock.name) or call
+            self._add(h.GaveUp(now, client, ticket, lock.name, why))
+        # A lease of it that is left would be held by nobody, and renewed for ever.
+        for ref in list(self.engine._holds.values()):
+            left = ref()
+            if left is not None and self._recorder.call_of(left._ticket.nonce) == call and left.held:
+                ticket = self._recorder.member(call, left.name) or call
+                self._add(h.Checked(now, client, ticket, left.name, held=True))
+
+    def _told_all(self, bundle: SimBundle) -> None:
+        for lease in bundle.leases:
+            if lease._phase is Phase.LOST:
+                self._told(lease)
+
+    # ── what all of them share ───────────────────────────────────────────────────────────────────────────────────
 
     async def renew(self, lease: SimLease) -> None:
         await self.engine.renew(lease)
+
+    def lead(self, lease: SimLease) -> None:
+        """The lease is that of an election: its holder leads from now on."""
+        self._add(h.Elected(self._world.now, self._process.name, lease.call, lease.name, lease.fence))
 
     def check(self, lease: SimLease) -> bool:
         """What the lease itself says."""
@@ -113,8 +244,30 @@ class SimClient:
         self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
         return held
 
+    def _was_granted(self, call: int, lease: SimLease, bundle: int | None = None) -> None:
+        terms, name = lease._terms, lease.name
+        lease.call = call
+        self._calls[name, lease.fence] = call
+        self._leases[call] = lease
+        until = self._process.true_time(lease._stop_at)
+        renews = terms.renew and terms.max_hold is None
+        shape = (terms.limit, terms.exclusive, renews, bundle, terms.lock_delay, terms.owner, terms.revocable)
+        self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
+
+    def _forget(self, lease: SimLease) -> None:
+        """What is told of this fence from now on is of another lease, of the same owner."""
+        self._leases.pop(lease.call, None)
+        if self._calls.get((lease.name, lease.fence)) == lease.call:
+            del self._calls[lease.name, lease.fence]
+
+    def _name_owner(self, ticket: int, lock: SimLock) -> None:
+        if lock.terms.owner:
+            self._recorder.in_the_name_of[ticket] = lock.terms.owner
+
     def _tell(self, event: Event) -> None:
-        if event.fence is None or event.kind not in ("renewed", "lost"):
+        if event.kind == "acquired":
+            self._gathered(event)
+        if event.fence is None or event.kind not in ("renewed", "lost", "revoke requested"):
             return
         call = self._calls.get((event.lock, event.fence))
         if call is None:
@@ -122,8 +275,16 @@ class SimClient:
         here = (self._process.name, call, event.lock)
         if event.kind == "renewed":
             self._add(h.Renewed(self._world.now, *here, self._process.true_time(self._leases[call]._stop_at)))
-        else:
+        elif event.kind == "lost":
+            del self._calls[event.lock, event.fence]  # the same owner may have that fence once more, by another call
             self._add(h.Lost(self._world.now, *here, event.reason or ""))
+        else:
+            self._add(h.Heard(self._world.now, *here))
+
+    def _gathered(self, event: Event) -> None:
+        ticket = self._recorder.member(self.runtime.task.call, event.lock)
+        if ticket is not None and event.fence is not None:
+            self._add(h.Gathered(self._world.now, self._process.name, ticket, event.lock, event.fence))
 
     def _told(self, lease: SimLease) -> None:
         self._add(h.Told(self._world.now, self._process.name, lease.call, lease.name))
@@ -133,9 +294,17 @@ class SimClient:
             self._recorder.add(event)
 
 
+_HOW_RELEASED: dict[Phase, h.HowReleased] = {Phase.RELEASED: "released", Phase.LOST: "lost"}
+
+
 def _why(error: BaseException) -> WhyGaveUp:
     if isinstance(error, Cancelled):
         return "cancelled"
     if isinstance(error, BackendUnavailable):
         return "unavailable"
     return "unknown" if isinstance(error, BackendError) else "error"
+
+
+def _why_not_claimed(error: BaseException) -> h.HowClaimed:
+    why = _why(error)
+    return "error" if why == "timed out" else why

@@ -40,6 +40,7 @@ DELAY = 1 / 1024  # of every message; a power of two, so that equal times are eq
 LATE = 1.5 * TTL  # after the lease's deadline, but before the request's
 TOO_LATE = 6.0  # after both
 ENDS, REST = 60.0, 16.0
+TWO = ("lock", "other lock")  # that a workload with lock_all takes at once
 
 
 class Fate(Enum):
@@ -390,6 +391,9 @@ class _World(SmallWorld):
         self._working.discard(party.process.name)
 
     async def _round(self, party: Party) -> None:
+        if "lock_all" in self.plan.workload.uses:
+            await self._round_with_two(party)
+            return
         client, process = party.client, party.process
         lease = await client.acquire(party.lock(TTL), None)
         if lease is None:
@@ -402,6 +406,24 @@ class _World(SmallWorld):
                 self._resource.write(process, lease, value + 1, value)
         finally:
             await client.release(lease)
+
+    async def _round_with_two(self, party: Party) -> None:
+        client, process = party.client, party.process
+        names = TWO if process.name == "a" else TWO[::-1]  # in whichever order they are asked for
+        locks = [client.lock(name, options={"ttl": TTL}) for name in names]
+        bundle = await client.acquire_all(locks, None)
+        if bundle is None:
+            return
+        try:
+            values = [(lease, self._resource.read(process, lease)) for lease in bundle.leases]
+            self.world.receive(process, f"read {[value for _, value in values]}")
+            await client.runtime.sleep(HOLDS)
+            if client.check_all(bundle):
+                for lease, value in values:
+                    if value is not None:
+                        self._resource.write(process, lease, value + 1, value)
+        finally:
+            await client.release_all(bundle)
 
 
 class _FatefulLink(Link):

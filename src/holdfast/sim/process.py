@@ -20,16 +20,16 @@ class Process:
         self.is_dead = False
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.tasks: list[Task] = []
-        self._offset = offset
+        self.offset = offset
         self._rate = rate
 
     def now(self) -> float:
         """Its clock: never goes back, goes on while it is paused, and may be fast or slow."""
-        return self.world.now * self._rate + self._offset
+        return self.world.now * self._rate + self.offset
 
     def true_time(self, moment: float) -> float:
         """When its clock shows this."""
-        return (moment - self._offset) / self._rate
+        return (moment - self.offset) / self._rate
 
     def wakes_at(self, moment: float) -> float:
         """The true time of an alarm that it sets for this moment: then its clock does show it, and not just nearly."""

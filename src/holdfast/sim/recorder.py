@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.checking import history as h
@@ -31,12 +32,33 @@ class Recorder:
         self._calls = 0
         self._nonces = 0
         self._owner: dict[str, tuple[str, int]] = {}  # nonce -> client, call
+        self._members: dict[int, dict[str, int]] = {}  # of a call that takes several locks: lock -> ticket
+        self.in_the_name_of: dict[int, str] = {}  # ticket -> named owner, of those that have one
         self._seen: dict[str, Entry] = {}
 
     def new_call(self) -> int:
         """The number by which the history knows this attempt."""
         self._calls += 1
         return self._calls
+
+    def new_bundle(self, locks: Sequence[str]) -> list[int]:
+        """The same for an attempt to take several at once: a ticket for each. The first is the number of the call."""
+        tickets = [self.new_call() for _ in locks]
+        self._members[tickets[0]] = dict(zip(locks, tickets, strict=True))
+        return tickets
+
+    def member(self, call: int, lock: str) -> int | None:
+        """The ticket of this lock, if the call is one for several."""
+        members = self._members.get(call)
+        return None if members is None else members[lock]
+
+    def call_of(self, nonce: str) -> int:
+        return self._owner[nonce[:NONCE]][1]
+
+    def whose(self, nonce: str, lock: str) -> tuple[str, int]:
+        """Client and ticket."""
+        client, call = self._owner[nonce[:NONCE]]
+        return client, self.member(call, lock) or call
 
     def new_nonce(self, client: str, call: int) -> str:
         self._nonces += 1
@@ -55,16 +77,16 @@ class Recorder:
         now = self._world.now
         for nonce, entry in seen.items():
             if nonce not in tickets:
-                client, call = owner = self._owner[nonce[:NONCE]]
+                client, call = owner = self.whose(nonce, entry.lock)
                 # A call whose first ticket was answered too late has two for a while, until that one is given back.
-                if not any(self._owner[other[:NONCE]] == owner for other in tickets):
+                if not any(self.whose(other, there.lock) == owner for other, there in tickets.items()):
                     self.add(h.Left(now, client, call, entry.lock))
         for nonce, entry in tickets.items():
             before = seen.get(nonce)
             if before == entry:
                 continue
-            client, call = self._owner[nonce[:NONCE]]
-            shape = (entry.place, entry.limit, entry.exclusive)
+            client, call = self.whose(nonce, entry.lock)
+            shape = (entry.place, entry.limit, entry.exclusive, self.in_the_name_of.get(call, ""))
             if entry.fence is not None:
                 self.add(h.Admitted(now, client, call, entry.lock, entry.fence, *shape))
             elif before is None or before.place != entry.place:  # lapsed and back at once has another place
@@ -74,5 +96,5 @@ class Recorder:
     def remained(self, tickets: dict[str, Entry]) -> None:
         """At the end: what is still there."""
         for nonce, entry in tickets.items():
-            client, call = self._owner[nonce[:NONCE]]
+            client, call = self.whose(nonce, entry.lock)
             self.add(h.Remained(self._world.now, entry.lock, client, entry.fence is not None, call or None))

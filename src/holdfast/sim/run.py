@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.resource import Resource
+from holdfast.sim.runtime import SimRuntime
 from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.memory import MemoryServer
@@ -30,7 +32,7 @@ from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxSe
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.sqlite import SqliteServer
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
-from holdfast.sim.workload import USUAL, Worker, Workload, draw_names
+from holdfast.sim.workload import DELAYS, USUAL, Worker, Workload, draw_names
 from holdfast.sim.world import Task, World
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Plan:
     workload: Workload = USUAL
     engine: type[Engine[SimLease]] | None = None  # None: the real one
     server: type[Server] | None = None  # None: the one of `backend`, with the real protocol
+    client: type[SimClient] = SimClient
 
     def __post_init__(self) -> None:
         self.server_type.require()
@@ -85,6 +88,17 @@ class Plan:
     def possible_faults(self) -> Faults:
         """Those that this server can have."""
         return faults_.only(self.faults, frozenset(faults_.KINDS) - self.server_type.cannot)
+
+
+@functools.cache
+def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
+    """What cannot be done with such a store, or not for sure, by the primitives' names; and why."""
+    world = World(Choices(tape=()))
+    recorder, process = Recorder(world), Process(world, "nobody")
+    server = server_type(world, recorder)
+    backend = server.open(Link(process, server, faults_.CALM), SimRuntime(process, recorder))
+    server.end()
+    return {**server_type.weak, **{primitive.value: why for primitive, why in backend.lacks.items()}}
 
 
 class Run(NamedTuple):
@@ -144,7 +158,8 @@ class Member:
         self.link = Link(self.process, simulation.server, simulation.faults)
         engine = simulation.plan.engine
         more = {} if engine is None else {"engine_type": engine}
-        self.client = SimClient(self.process, simulation.server, self.link, simulation.recorder, **more)
+        client_type = simulation.plan.client
+        self.client = client_type(self.process, simulation.server, self.link, simulation.recorder, **more)
         self.worker = Worker(
             simulation.workload,
             simulation.names,
@@ -177,6 +192,7 @@ class Simulation:
         self.recorder = Recorder(self.world)
         self.server = plan.server_type(self.world, self.recorder)
         self.faults = faults_.draw(plan.possible_faults, choices, plan.enable)
+        self.uses = self._uses(plan.workload)
         self.workload = self._drawn(plan.workload)
         self.server.prepare(self.faults, self.workload.ttl)
         self.resource = Resource(self.world, self.recorder)
@@ -204,33 +220,52 @@ class Simulation:
             healed = world.now
             while world.now < healed + HEALED_FOR and not self._all_done():
                 world.run(world.now + 1.0)
+            if "once_per" in workload.uses:
+                self._claim_again(healed)
             world.run(world.now + REST)
             self.recorder.remained(self.server.live())
             self.recorder.add(h.End(world.now))
         finally:
             self._bury()
 
+    def _claim_again(self, healed: float) -> None:
+        """Whatever was before, a period that begins now gets its run."""
+        self.world.run(max(self.world.now, healed + self.promises().settle_max) + 2 * self.workload.wrong_max)
+        for member in self.members.values():
+            member.process.start(member.worker.claim_again(2), "scheduler")
+
     def _drawn(self, workload: Workload) -> Workload:
         """This run's own. With a very long ttl, what is left to lapse instead of being given back is noticed."""
         ttl = workload.ttl
-        choices = (ttl, ttl / 2, ttl / 6) if self._has_to_lapse() else (ttl, ttl / 2, ttl / 6, LONG * ttl)
+        uses = self.uses
+        # Requests are heard at the next renewal; who has lost one of several keeps the others for their ttl and delay.
+        is_short = self._has_to_lapse() or "revoke" in uses or {"lock_all", "lock_delay"} <= {*uses}
+        choices = (ttl, ttl / 2, ttl / 6) if is_short else (ttl, ttl / 2, ttl / 6, LONG * ttl)
         ttl = self.choices.pick(choices)
         kinds = tuple(kind for kind in workload.kinds if kind in self.server.kinds) or self.server.kinds
-        return replace(
-            workload, kinds=kinds, ttl=ttl, hold_max=self.choices.pick((workload.hold_max / 4, workload.hold_max))
-        )
+        hold_max = self.choices.pick((workload.hold_max / 4, workload.hold_max))
+        # One machine has one wall clock, too; and where clients keep the time of leases, none may be wrong.
+        wrong_max = 0.0 if "drift" in self.server.cannot else workload.wrong_max
+        return replace(workload, kinds=kinds, uses=uses, ttl=ttl, hold_max=hold_max, wrong_max=wrong_max)
+
+    def _uses(self, workload: Workload) -> tuple[str, ...]:
+        """What the store can do of what there is beside locks; of several, a part in each run."""
+        there = [name for name in workload.uses if name not in lacks_of(self.plan.server_type)]
+        return tuple(name for name in there if len(there) == 1 or self.choices.chance(0.5))
 
     def _has_to_lapse(self) -> bool:
         """There may be leases that nobody can give back: their holders died unseen, or do not know of them."""
-        return any(getattr(self.faults, kind) for kind in self.server.lapses_after)
+        is_delayed = "lock_delay" in self.uses and self.faults.crash > 0.0  # kept for a holder that is known to be dead
+        return is_delayed or any(getattr(self.faults, kind) for kind in self.server.lapses_after)
 
     def promises(self) -> Promises:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
         prolonged, settles = self.server.prolonged, self.server.settles
         lapses = self._has_to_lapse()
-        bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles
-        idle = (ttl + self.server.idle_max if lapses else 8.0) + prolonged + settles
+        delay = max(DELAYS) * 1.02 if "lock_delay" in self.uses else 0.0
+        bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles + delay
+        idle = (ttl + self.server.idle_max if lapses else 8.0) + prolonged + settles + delay
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
@@ -245,6 +280,7 @@ class Simulation:
             late_max=3.0,
             answer_max=12.0,
             clock_error=1e-6,
+            hear_max=ttl / 3 + 3.0 + settles + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),
         )
 
     def break_something(self) -> bool:

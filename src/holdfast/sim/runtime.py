@@ -100,12 +100,13 @@ class SimRuntime:
         self._world = process.world
         self._recorder = recorder
         self.clock = process.now  # a server model that runs a protocol's step puts its own here meanwhile
+        self.wall_step = 0.0  # by which somebody has set the wall clock
 
     def now(self) -> float:
         return self.clock()
 
     def wall(self) -> float:
-        return 1_700_000_000.0 + self.clock()
+        return 1_700_000_000.0 + self.clock() + self.wall_step
 
     def nonce(self) -> str:
         task = self._world.current

@@ -185,6 +185,9 @@ def _steps(plan: Plan, failing: Run) -> Iterator[Plan]:
     if len(workload.kinds) > 1:
         for name in workload.kinds:
             yield replace(plan, workload=replace(workload, kinds=(name,)))
+    if len(workload.uses) > 1:
+        for name in workload.uses:
+            yield replace(plan, workload=replace(workload, uses=(name,)))
     for clients in range(1, workload.clients):
         yield replace(plan, workload=replace(workload, clients=clients))
     for rounds in range(1, workload.rounds):

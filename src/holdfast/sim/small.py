@@ -59,7 +59,7 @@ class SmallWorld:
         process = self.process_type(self.world, name)
         link = self.link(process)
         more = {} if self.plan.engine is None else {"engine_type": self.plan.engine}
-        party = Party(process, link, SimClient(process, self.server, link, self.recorder, **more))
+        party = Party(process, link, self.plan.client(process, self.server, link, self.recorder, **more))
         self.parties[name] = party
         return party
 

@@ -47,7 +47,9 @@ def from_text(text: str) -> Tape:
             backend=content["backend"],
             faults=Faults(**content["faults"]),
             enable=float(content["enable"]),
-            workload=Workload(**{**workload, "kinds": tuple(workload["kinds"])}),
+            workload=Workload(
+                **{**workload, "kinds": tuple(workload["kinds"]), "uses": tuple(workload.get("uses", ()))}
+            ),
         )
         numbers, mutant = [int(number) for number in content["tape"]], content["mutant"]
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from holdfast.core.periods import Period
 from holdfast.errors import HoldfastError
+from holdfast.primitives import Primitive
 from holdfast.sim.world import Cancelled
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.sim.client import SimClient, SimLease
     from holdfast.sim.process import Process
     from holdfast.sim.resource import Resource
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +33,23 @@ class Workload:
     timeout_max: float = 8.0
     kinds: Sequence[str] = ("lock", "rwlock", "semaphore")  # of which every run has one or two
     variety: bool = True  # re-entry, renew=False, max_hold, stop_margin, explicit renewal
+    uses: Sequence[str] = ()  # what else there is, by the names of primitives.py: each run has what its store can do
+    wrong_max: float = 3.0  # by which the wall clock of a process is wrong that claims periods
     runs_for: float = 30.0  # and then the world heals
 
 
 USUAL = Workload()
+
+_MORE = tuple(
+    primitive.value
+    for primitive in Primitive
+    if primitive not in {Primitive.LOCK, Primitive.RWLOCK, Primitive.SEMAPHORE}
+)
+WORKLOADS: Mapping[str, Workload] = {
+    "locks": USUAL,
+    **{primitive: Workload(kinds=("lock",), uses=(primitive,)) for primitive in _MORE},
+    "everything": Workload(uses=_MORE),
+}
 
 
 class Name(NamedTuple):
@@ -51,8 +68,15 @@ class Name(NamedTuple):
         return 1, True
 
 
+_TOGETHER_MAX = 4  # locks in one call
+JOB, PERIOD = "job", Period(2)
+DELAYS = (1.0, 3.0)
+OWNERS = ("x", "y")
+SEAT = Name("seat", "lock", 1)  # that candidates run for
+
+
 def draw_names(workload: Workload, choices: Choices) -> list[Name]:
-    count = 1 + choices.below(2)
+    count = 3 + choices.below(2) if "lock_all" in workload.uses else 1 + choices.below(2)
     return [Name(f"lock-{number}", choices.pick(workload.kinds), 2 + choices.below(2)) for number in range(count)]
 
 
@@ -75,6 +99,8 @@ class Worker:
         self._choices = process.world.choices
         self._client = client
         self._resource = resource
+        if "once_per" in workload.uses:
+            client.runtime.wall_step = -process.offset
         self.rounds_left = rounds
         self.is_busy = False  # inside a call that can be cancelled
         self.stays = False  # it has ended its rounds, or was told to
@@ -90,12 +116,85 @@ class Worker:
         self.stays = True
 
     async def _round(self) -> None:
-        choices, workload = self._choices, self._workload
+        """One thing of those that this run has."""
+        if not self._workload.uses:
+            await self._take_one()
+            return
+        match self._choices.pick(["lock", *self._workload.uses]):
+            case "lock_all":
+                await self._take_several()
+            case "once_per":
+                await self.claim(1 + self._choices.below(3))
+            case "revoke":
+                await self._busy(self._client.request_revoke(self._choices.pick(self._names).name))
+            case "election":
+                await self._campaign()
+            case _:
+                await self._take_one()
+
+    async def claim_again(self, times: int) -> None:
+        """The same when the world is healed: a connection may still have to be found out to be dead."""
+        for _ in range(times):
+            try:
+                await self.claim(1)
+            except HoldfastError:
+                continue  # it is in the history
+
+    async def claim(self, times: int) -> None:
+        """A scheduler, which fires whenever it likes, on a machine with a clock that somebody may set."""
+        choices = self._choices
+        for _ in range(times):
+            if choices.chance(0.2):
+                wrong_max = self._workload.wrong_max
+                wrong = choices.between(0.0, 2 * wrong_max) - wrong_max
+                self._client.runtime.wall_step = wrong - self._process.offset
+            await self._busy(self._client.claim(JOB, PERIOD))
+            await self._pause(self._workload.hold_max)
+
+    async def _campaign(self) -> None:
+        lock = self._client.lock(SEAT.name, options={"ttl": self._workload.ttl})
+        lease = await self._busy(self._client.acquire(lock, self._timeout()))
+        if lease is None:
+            return
+        try:
+            self._client.lead(lease)
+            await self._work(lease, exclusive=True)
+        finally:
+            await self._busy(self._client.release(lease))
+
+    async def _take_several(self) -> None:
+        choices, client = self._choices, self._client
+        names, wanted = list(self._names), 2 + choices.below(min(_TOGETHER_MAX, len(self._names)) - 1)
+        options = self._options(exclusive=True)
+        options.pop("reentrant", None)
+        locks = []
+        for _ in range(wanted):  # in an order of our own: everybody else has another one
+            name = names.pop(choices.below(len(names)))
+            locks.append(client.lock(name.name, options=options))
+        bundle = await self._busy(client.acquire_all(locks, self._timeout()))
+        if bundle is None:
+            return
+        try:
+            for _ in range(1 + choices.below(3)):
+                values = [(lease, self._resource.read(self._process, lease)) for lease in bundle.leases]
+                await self._pause(self._workload.hold_max)
+                if not client.check_all(bundle) or bundle.revoke_requested:
+                    break
+                for lease, value in values:
+                    if value is not None:
+                        self._resource.write(self._process, lease, value + 1, value)
+                if not bundle.leases[0]._terms.renew and choices.chance(0.7):
+                    await self._busy(client.renew_all(bundle))
+        finally:
+            await self._busy(client.release_all(bundle))
+
+    async def _take_one(self) -> None:
+        choices = self._choices
         name = choices.pick(self._names)
         limit, exclusive = name.shape(choices)
-        lock = self._client.lock(name.name, limit=limit, exclusive=exclusive, options=self._options())
-        timeout = (None, 0.0, choices.between(0.001, workload.timeout_max))[choices.below(3)]
-        lease = await self._busy(self._client.acquire(lock, timeout))
+        options = self._options(exclusive=exclusive)
+        lock = self._client.lock(name.name, limit=limit, exclusive=exclusive, options=options)
+        lease = await self._busy(self._client.acquire(lock, self._timeout()))
         if lease is None:
             return
         inner: SimLease | None = None
@@ -113,14 +212,18 @@ class Worker:
         for _ in range(1 + choices.below(3)):
             value = self._resource.read(self._process, lease) if exclusive else None
             await self._pause(self._workload.hold_max)
-            if not self._client.check(lease):
+            if not self._client.check(lease) or lease.revoke_requested:
                 return
             if value is not None:
                 self._resource.write(self._process, lease, value + 1, value)
             if not lease._terms.renew and choices.chance(0.7):
                 await self._busy(self._client.renew(lease))
 
-    def _options(self) -> LockOptions:
+    def _timeout(self) -> float | None:
+        choices = self._choices
+        return (None, 0.0, choices.between(0.001, self._workload.timeout_max))[choices.below(3)]
+
+    def _options(self, *, exclusive: bool) -> LockOptions:
         choices, ttl = self._choices, self._workload.ttl
         options: LockOptions = {"ttl": ttl}
         if self._workload.variety:
@@ -134,15 +237,21 @@ class Worker:
                     options["max_hold"] = choices.between(ttl / 2, ttl * 2)
                 case _:
                     pass
+        uses = self._workload.uses
+        if "lock_delay" in uses and choices.chance(0.6):
+            options["lock_delay"] = choices.pick(DELAYS)
+        if "owner" in uses and exclusive and "reentrant" not in options and choices.chance(0.8):
+            options["owner"] = choices.pick(OWNERS)
+        if "revoke" in uses and options.get("renew", True) and choices.chance(0.8):
+            options["revocable"] = True
         return options
 
     async def _pause(self, at_most: float) -> None:
         await self._client.runtime.sleep(self._choices.between(0.0, at_most))
 
-    async def _busy(self, call: object) -> SimLease | None:
+    async def _busy(self, call: Awaitable[T]) -> T:
         self.is_busy = True
         try:
-            result: SimLease | None = await call  # type: ignore[misc]  # one of the client's coroutines
-            return result
+            return await call
         finally:
             self.is_busy = False

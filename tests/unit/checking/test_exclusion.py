@@ -251,3 +251,30 @@ def could_be_in_together(leases: list[h.Granted]) -> bool:
         all(first_obstacle(lease.limit, order[:place]) is None for place, lease in enumerate(order))
         for order in itertools.permutations(leases)
     )
+
+
+# ── named owners ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def owned(at: float, client: str, ticket: int, owner: str, fence: int) -> h.Granted:
+    return granted(at, client, ticket, fence)._replace(owner=owner)
+
+
+def test_leases_of_one_owner_overlap_under_one_fence() -> None:
+    first = owned(0, "a", 1, "x", 5)
+
+    assert not found(MutualExclusion, [first, owned(1, "b", 2, "x", 5), released(2, "a", 1), owned(3, "c", 3, "x", 5)])
+    assert "of the same owner, with fence 6 and not with 5" in what(MutualExclusion, [first, owned(1, "b", 2, "x", 6)])
+
+
+@pytest.mark.parametrize("owner", ["", "y"])
+def test_everybody_else_is_out_until_the_last_of_an_owner_has_left(owner: str) -> None:
+    both: h.History = [owned(0, "a", 1, "x", 5), owned(1, "b", 2, "x", 5), released(2, "a", 1)]
+    other = owned(3, "c", 3, owner, 6)
+
+    assert what(MutualExclusion, [*both, other]) == "c was granted 'report' while b believed to hold it"
+    assert not found(MutualExclusion, [*both, released(2.5, "b", 2), other])
+
+
+def test_two_without_an_owner_are_not_of_one() -> None:
+    assert found(MutualExclusion, [owned(0, "a", 1, "", 5), owned(1, "b", 2, "", 5)])

@@ -129,3 +129,28 @@ def test_reentry_has_the_fence_of_the_lease_that_it_counts_on() -> None:
     assert not found(SingleGrants, [lease, h.Reentered(1, "a", 2, LOCK, 7)])
     assert found(SingleGrants, [lease, h.Reentered(1, "a", 2, LOCK, 8)])
     assert found(SingleGrants, [lease, h.Reentered(1, "b", 2, LOCK, 7)])
+
+
+def test_leases_of_one_owner_have_one_fence() -> None:
+    first, kin = (
+        granted(at, client, ticket, fence=7)._replace(owner="x") for at, client, ticket in ((0, "a", 1), (1, "b", 2))
+    )
+
+    for checker in (GrowingFences, SingleGrants):
+        assert not found(checker, [first, kin])
+        assert found(checker, [first, kin._replace(owner="y")])
+        assert found(checker, [first, kin, granted(2, "c", 3, fence=7)])
+    assert found(GrowingFences, [first, kin, granted(2, "c", 3, fence=8), kin._replace(at=3.0, ticket=4)])
+
+
+def test_an_owner_may_come_back_to_its_old_fence_with_an_old_copy_of_the_data() -> None:
+    first = granted(0, "a", 1, fence=7)._replace(owner="x")
+    between, kin = granted(1, "b", 2, fence=8), granted(3, "c", 3, fence=7)._replace(owner="x")
+
+    assert found(GrowingFences, [first, between, kin])
+    assert not found(GrowingFences, [first, between, h.Forgot(2, "data"), kin])
+    assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(fence=6)])
+    seen: h.History = [admitted(0, "a", 7)._replace(owner="x"), between, h.Forgot(2, "data"), kin]
+    assert not found(GrowingFences, seen)
+    assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(owner="y")])
+    assert found(GrowingFences, [first, between, h.Forgot(2, "lease"), kin])

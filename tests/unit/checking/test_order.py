@@ -185,3 +185,12 @@ def test_the_dead_are_not_passed() -> None:
 
 def test_without_a_bound_nothing_is_judged() -> None:
     assert not found(BoundedWaiting, [*passes(50), granted(100, "a", 1)])
+
+
+def test_a_ticket_whose_owner_is_in_passes_those_who_wait() -> None:
+    first, kin = admitted(0, "a", 1, 1)._replace(owner="x"), admitted(2, "c", 3, 3)._replace(owner="x")
+    line: h.History = [first, queued(1, "b", 2, 2)]
+
+    assert not found(FairOrder, [*line, kin])
+    assert found(FairOrder, [*line, kin._replace(owner="y")])
+    assert found(FairOrder, [*line, left(1.5, "a", 1), kin])

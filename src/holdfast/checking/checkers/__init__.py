@@ -1,6 +1,9 @@
 """The checkers, one promise each. Their docstrings are the promises; `base.py` says what a checker is."""
 
 from .base import Checker, Violation
+from .bundles import AllOrNothing
+from .delays import NobodyInDelay
+from .elections import OneLeader
 from .exclusion import MutualExclusion
 from .fences import GrowingFences
 from .grants import SingleGrants
@@ -8,20 +11,27 @@ from .leftovers import NothingLeft
 from .losses import LossTold
 from .order import FairOrder
 from .outcomes import ExactOutcomes
+from .periods import OncePerPeriod
 from .progress import SteadyProgress
 from .register import FencedWrites
 from .renewals import TrueRenewals
+from .requests import RequestsHeard
 from .waiting import BoundedWaiting
 
 # The first is the one to look at first when several are broken.
 CHECKERS: tuple[type[Checker], ...] = (
     MutualExclusion,
+    OncePerPeriod,
+    NobodyInDelay,
+    OneLeader,
     GrowingFences,
     FencedWrites,
     SingleGrants,
+    AllOrNothing,
     LossTold,
     TrueRenewals,
     ExactOutcomes,
+    RequestsHeard,
     FairOrder,
     BoundedWaiting,
     SteadyProgress,
@@ -30,6 +40,7 @@ CHECKERS: tuple[type[Checker], ...] = (
 
 __all__ = [
     "CHECKERS",
+    "AllOrNothing",
     "BoundedWaiting",
     "Checker",
     "ExactOutcomes",
@@ -38,7 +49,11 @@ __all__ = [
     "GrowingFences",
     "LossTold",
     "MutualExclusion",
+    "NobodyInDelay",
     "NothingLeft",
+    "OncePerPeriod",
+    "OneLeader",
+    "RequestsHeard",
     "SingleGrants",
     "SteadyProgress",
     "TrueRenewals",

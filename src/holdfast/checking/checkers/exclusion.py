@@ -16,8 +16,9 @@ class MutualExclusion(Checker):
     """At no time do more clients believe that they hold a lock than its rule allows.
 
     A belief is [granted, ended): one that ends at the moment when another begins does not overlap it. It ends with
-    Released, Lost, the client's crash, or its deadline. Exclusive is alone; of leases with limits, taken in the best
-    order, none has as many others before it as its limit.
+    Released, Lost, the client's crash, or its deadline. Exclusive is alone, but for leases of the same named owner,
+    which all have one fence; of leases with limits, taken in the best order, none has as many others before it as its
+    limit.
     """
 
     name = "mutual exclusion"
@@ -106,17 +107,26 @@ class MutualExclusion(Checker):
                 deadline = self._moved.get(ticket, other.deadline)
                 if deadline is not None and deadline - self._slack <= now:
                     self._drop(ticket)  # so each is looked at once
-        in_the_way = next(iter(lock.alone.values()), None)
+        in_the_way = next((other for other in lock.alone.values() if not _is_kin(other, event)), None)
         if in_the_way is None and (event.exclusive or lock.too_many_with(event.limit)):
             in_the_way = next(iter(lock.shared.values()), None)
         if in_the_way is None:
             return
-        if event.exclusive or in_the_way.exclusive:
+        if event.owner and in_the_way.owner == event.owner:
+            what = (
+                f"{event.client} was granted {event.lock!r} beside {in_the_way.client} of the same owner, "
+                f"with fence {event.fence} and not with {in_the_way.fence}"
+            )
+        elif event.exclusive or in_the_way.exclusive:
             what = f"{event.client} was granted {event.lock!r} while {in_the_way.client} believed to hold it"
         else:
             there, limit = len(lock.shared) + 1, min(lock.limits | {event.limit: 1}, key=_finite)
             what = f"{event.client} was granted {event.lock!r} as number {there}, where the limit is {limit}"
         self.violated(now, event.lock, what, in_the_way, event)
+
+
+def _is_kin(one: Granted, other: Granted) -> bool:
+    return one.owner != "" and one.owner == other.owner and one.fence == other.fence
 
 
 class _Lock:

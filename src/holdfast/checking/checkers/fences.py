@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Forgot, Granted
+from holdfast.checking.history import Admitted, Forgot, Granted
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
@@ -15,6 +15,8 @@ from .forgetting import OnTheirWay
 class GrowingFences(Checker):
     """Every exclusive lease has a greater fence than all leases of its lock before it, and no two have the same.
 
+    But for those of one named owner, which is in with all of them at once: they have the fence of the first. If an old
+    copy of the data is back in which that one is in, so may those that come to it then, whoever came between.
     Shared leases may learn of their fences in any order, but theirs too are greater than that of any exclusive lease
     before them. What the server forgot starts anew where its guarantees say that fences depend on it.
     """
@@ -25,8 +27,17 @@ class GrowingFences(Checker):
         super().__init__(promises)
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._lost_data = self._clock_went_back = False
+        self._owners: dict[tuple[str, int], str] = {}  # of tickets that have one, by lock and fence
+        self._owners_before: dict[tuple[str, int], str] = {}  # of those before the server went back to an old copy
         self._on_their_way = OnTheirWay(promises)
         self.on = {**self._on_their_way.on, Granted: self._granted, Forgot: self._forgot}
+        if promises.server_seen:
+            self.on[Admitted] = self._admitted  # which passes on what it sees
+
+    def _admitted(self, event: Admitted) -> None:
+        self._on_their_way.on[Admitted](event)
+        if event.owner:
+            self._owners.setdefault((event.lock, event.fence), event.owner)
 
     def _granted(self, event: Granted) -> None:
         if self._on_their_way.arrived(event.ticket):
@@ -34,6 +45,12 @@ class GrowingFences(Checker):
         lock = self._locks[event.lock]
         fence = event.fence
         last = lock.greatest if event.exclusive else lock.exclusive
+        if event.owner:
+            if last is not None and event.owner == last.owner and fence == last.fence:
+                return
+            if self._owners_before.get((event.lock, fence)) == event.owner:
+                return
+            self._owners.setdefault((event.lock, fence), event.owner)
         if last is not None and fence <= last.fence:
             self._shrank(event, last)
         elif not event.exclusive and fence in lock.shared:
@@ -52,6 +69,9 @@ class GrowingFences(Checker):
         self.violated(event.at, event.lock, what, before, event)
 
     def _forgot(self, event: Forgot) -> None:
+        if event.what == "data":
+            self._owners_before |= self._owners
+            self._owners.clear()
         self._lost_data |= event.what == "data" and event.majority
         self._clock_went_back |= event.what == "clock"
         depends_on = {

@@ -13,7 +13,7 @@ from .forgetting import OnTheirWay
 
 
 class SingleGrants(Checker):
-    """A ticket yields one lease at most, however often it was sent, and a fence belongs to one lease only."""
+    """A ticket yields one lease at most, however often it was sent, and a fence belongs to one lease or owner only."""
 
     name = "single grants"
 
@@ -39,7 +39,8 @@ class SingleGrants(Checker):
         if self._on_their_way.arrived(event.ticket):
             return  # its fence is from before the server forgot
         other = self._by_fence[event.lock].setdefault(event.fence, event)
-        if other is not event and other.ticket != event.ticket:
+        is_kin = event.owner != "" and event.owner == other.owner
+        if other is not event and other.ticket != event.ticket and not is_kin:
             what = f"fence {event.fence} of {event.lock!r} was given to {other.client} and then to {event.client}"
             self.violated(event.at, event.lock, what, other, event)
 

@@ -195,6 +195,8 @@ class LossTold(Checker):
         """A conflicting grant: what is over must have been told by now. Each is asked for once, so closed here."""
         now, slack = grant.at, self._slack
         for ticket, lease in list(open_leases.items()):
+            if grant.owner and grant.owner == lease.granted.owner:
+                continue  # no conflict
             if lease.phase is HELD and not lease.is_past(now):
                 continue  # an overlap, if anything: that is for the exclusion checker
             del open_leases[ticket]

@@ -29,9 +29,9 @@ class FairOrder(Checker):
     """Nobody who stayed in line is passed by a ticket that came later.
 
     The rule of core/tickets.py: an exclusive ticket has nobody waiting before it; a shared one no exclusive waiter, nor
-    a waiter if as many are ahead as its limit. Whoever gave up, died or lost the place is out of the line. Without the
-    server's own events, places are compared as far as tickets have them, and whoever was in line during a fault or was
-    paused is exempt, because the server may have let go of its place.
+    a waiter if as many are ahead as its limit. A ticket whose owner is in may pass everybody. Whoever gave up, died or
+    lost the place is out of the line. Without the server's own events, places are compared as far as tickets have them,
+    and whoever was in line during a fault or was paused is exempt, because the server may have let go of its place.
     """
 
     name = "fair order"
@@ -43,10 +43,13 @@ class FairOrder(Checker):
         # Who got in line since the client last crashed or, without the server's events, was paused.
         self._of_client: defaultdict[str, list[int]] = defaultdict(list)
         self._faults = 0
+        # Who is in, of those with a named owner: a set of tickets for each. Only the server knows until when.
+        self._owners: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._owned: dict[int, tuple[str, str]] = {}
         if promises.order is Order.FIFO:
             self.on = {
                 Queued: self._queued,
-                Left: self._out,
+                Left: self._has_left,
                 GaveUp: self._out,
                 Released: self._out,
                 Lost: self._out,
@@ -86,11 +89,24 @@ class FairOrder(Checker):
 
     def _let_in(self, line: _Line, spot: _Spot, event: Admitted | Granted) -> None:
         passed = line.passed_by(spot)
-        if passed is not None:
+        if passed is not None and not (event.owner and self._is_owned(event)):
             queued = line.events[passed]
             what = f"{event.client} was let into {event.lock!r} before {queued.client}, which was ahead in the line"
             self.violated(event.at, event.lock, what, queued, event)
         line.stop_waiting(spot)
+        if event.owner:
+            self._owned[event.ticket] = (event.lock, event.owner)
+            self._owners[event.lock, event.owner].add(event.ticket)
+
+    def _is_owned(self, event: Admitted | Granted) -> bool:
+        """Its owner is in already, as far as can be seen."""
+        return not self.promises.server_seen or bool(self._owners[event.lock, event.owner])
+
+    def _has_left(self, event: Left) -> None:
+        owned = self._owned.pop(event.ticket, None)
+        if owned is not None:
+            self._owners[owned].discard(event.ticket)
+        self._out(event)
 
     def _stand(self, line: _Line, event: Queued | Admitted) -> _Spot:
         place = line.last + 1 if event.place is None else event.place

@@ -24,8 +24,9 @@ from .base import NEVER, Checker
 class ExactOutcomes(Checker):
     """Every call ends in one outcome, never too early or too late, and "busy" is never said of a silent server.
 
-    A timeout is not given before its time is up, nor more than `late_max` after it; a process that stood still has that
-    long from when it runs again. `timeout=0` never gets in line; `timeout=None` never times out.
+    A timeout is not given before its time is up, nor more than `late_max` after it, or half as long again if there are
+    several locks to give back; a process that stood still has that long from when it runs again. `timeout=0` never gets
+    in line; `timeout=None` never times out.
     """
 
     name = "exact outcomes"
@@ -74,7 +75,7 @@ class ExactOutcomes(Checker):
             self.violated(event.at, event.lock, what, before, event)
             return None
         self._done[ticket] = event
-        if asked.timeout is not None and event.at - asked.at > asked.timeout + self.promises.late_max:
+        if asked.timeout is not None and event.at - asked.at > asked.timeout + self._late_max(asked):
             self._judge_late(asked, event.at, event)
         return asked
 
@@ -120,16 +121,18 @@ class ExactOutcomes(Checker):
         self._cut_off.pop(event.client, None)
 
     def finish(self, at: float) -> None:
-        late_max = self.promises.late_max
         for asked in self._open.values():
-            is_due = asked.timeout is not None and at - asked.at > asked.timeout + late_max
+            is_due = asked.timeout is not None and at - asked.at > asked.timeout + self._late_max(asked)
             if is_due and asked.client not in self._paused:
                 self._judge_late(asked, at, None)
 
     # ── judging ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _late_max(self, asked: Asked) -> float:
+        return self.promises.late_max * (1.0 if asked.bundle is None else 1.5)
+
     def _judge_late(self, asked: Asked, at: float, event: Granted | Reentered | GaveUp | None) -> None:
-        if at - self._resumed.get(asked.client, NEVER) <= self.promises.late_max:
+        if at - self._resumed.get(asked.client, NEVER) <= self._late_max(asked):
             return
         waited = at - asked.at
         ended = "came to its end" if event is not None else "had not come to its end"

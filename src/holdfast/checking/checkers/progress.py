@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TypeAlias
 
 from holdfast.checking.history import (
     Asked,
     Crashed,
+    Gathered,
     GaveUp,
     Granted,
     HealedForGood,
+    Left,
     Lost,
     Paused,
     Reentered,
@@ -20,11 +23,14 @@ from holdfast.checking.promises import Promises
 
 from .base import Checker
 
+_Ends: TypeAlias = Released | Lost | Crashed | Gathered | GaveUp | Reentered | Left  # what may leave a lock idle
+
 
 class SteadyProgress(Checker):
     """In a healed world every call comes to its end in time, none finds the server gone, and no lock stands idle.
 
-    Idle is a lock that nobody believes to hold while somebody waits for it. Nothing is judged before HealedForGood.
+    Idle is a lock that nobody believes to hold while somebody waits for it. A call for several locks waits for one
+    after the other, and keeps what it has gathered. Nothing is judged before HealedForGood.
     """
 
     name = "steady progress"
@@ -37,8 +43,13 @@ class SteadyProgress(Checker):
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # who asked since the client last crashed
         self._paused: set[str] = set()
+        self._bundles: defaultdict[int, list[Asked]] = defaultdict(list)
+        self._not_yet: set[int] = set()  # tickets of a bundle that are not what it waits for now
+        self._gathered_by: dict[int, int] = {}  # ticket: bundle, of what is kept for a call that goes on
         self.on = {
             Asked: self._asked,
+            Gathered: self._gathered,
+            Left: self._left,
             Granted: self._granted,
             Reentered: self._ended,
             GaveUp: self._ended,
@@ -52,19 +63,73 @@ class SteadyProgress(Checker):
 
     def _asked(self, event: Asked) -> None:
         self._waiting[event.ticket] = event
-        lock = self._locks[event.lock]
+        self._of_client[event.client].append(event.ticket)
+        if event.bundle is not None:
+            self._bundles[event.bundle].append(event)
+            if len(self._bundles[event.bundle]) > 1:
+                self._not_yet.add(event.ticket)
+                return
+        self._begin_waiting(event.lock, event)
+
+    def _begin_waiting(self, name: str, event: Asked | Gathered) -> None:
+        lock = self._locks[name]
         lock.waiting += 1
         if lock.idle_since is None and not lock.believed:
             lock.idle_since = event
-        self._of_client[event.client].append(event.ticket)
+
+    def _stop_waiting(self, ticket: int, lock: _Lock) -> None:
+        if ticket in self._not_yet:
+            self._not_yet.discard(ticket)
+        else:
+            lock.waiting -= 1
+
+    def _gathered(self, event: Gathered) -> None:
+        """It is kept, and the next is waited for; whatever was kept beyond that, in an earlier attempt, is not."""
+        asked = self._waiting.get(event.ticket)
+        if asked is None or asked.bundle is None:
+            return
+        bundle = self._bundles[asked.bundle]
+        place = next(number for number, one in enumerate(bundle) if one.ticket == event.ticket)
+        lock = self._locks[event.lock]
+        if self._healed is not None and event.ticket not in self._not_yet:
+            self._judge_idle(lock, event.lock, event.at, event)
+        for one in bundle[place:]:
+            self._give_up_waiting(one, event)
+        lock.idle_since = None
+        lock.believed += 1
+        self._believed[event.ticket] = event.lock
+        self._gathered_by[event.ticket] = asked.bundle
+        if place + 1 < len(bundle):
+            self._not_yet.discard(bundle[place + 1].ticket)
+            self._begin_waiting(bundle[place + 1].lock, event)
+
+    def _give_up_waiting(self, one: Asked, event: Gathered | Left) -> None:
+        """This one of a bundle is neither kept nor waited for now."""
+        if self._gathered_by.pop(one.ticket, None) is not None:
+            self._end_belief(one.ticket, event)
+        elif one.ticket not in self._not_yet:
+            lock = self._locks[one.lock]
+            lock.waiting -= 1
+            if not lock.waiting:
+                lock.idle_since = None
+        self._not_yet.add(one.ticket)
+
+    def _left(self, event: Left) -> None:
+        """What was kept is gone: the call begins again as soon as it notices. What it waits for now, nobody knows."""
+        bundle = self._gathered_by.get(event.ticket)
+        if bundle is not None:
+            for one in self._bundles[bundle]:
+                if one.ticket in self._waiting:
+                    self._give_up_waiting(one, event)
 
     def _granted(self, event: Granted) -> None:
         asked = self._waiting.pop(event.ticket, None)
         lock = self._locks.get(event.lock)
         if asked is None or lock is None:
             return
-        lock.waiting -= 1
-        lock.believed += 1
+        self._stop_waiting(event.ticket, lock)
+        if self._gathered_by.pop(event.ticket, None) is None:
+            lock.believed += 1
         self._believed[event.ticket] = event.lock
         if self._healed is not None:
             self._judge_wait(asked, event.at, event)
@@ -76,12 +141,14 @@ class SteadyProgress(Checker):
         if asked is None:
             return
         lock = self._locks[event.lock]
-        lock.waiting -= 1
+        self._stop_waiting(event.ticket, lock)
         if self._healed is not None:
             self._judge_wait(asked, event.at, event)
             if isinstance(event, GaveUp):
                 self._judge_reach(asked, event)
-        if not lock.waiting:
+        if self._gathered_by.pop(event.ticket, None) is not None:
+            self._end_belief(event.ticket, event)
+        elif not lock.waiting:
             if self._healed is not None:
                 self._judge_idle(lock, event.lock, event.at, event)
             lock.idle_since = None
@@ -89,7 +156,7 @@ class SteadyProgress(Checker):
     def _let_go(self, event: Released | Lost) -> None:
         self._end_belief(event.ticket, event)
 
-    def _end_belief(self, ticket: int, event: Released | Lost | Crashed) -> None:
+    def _end_belief(self, ticket: int, event: _Ends) -> None:
         name = self._believed.pop(ticket, None)
         if name is None:
             return
@@ -104,10 +171,10 @@ class SteadyProgress(Checker):
             asked = self._waiting.pop(ticket, None)
             if asked is not None:
                 lock = self._locks[asked.lock]
-                lock.waiting -= 1
+                self._stop_waiting(ticket, lock)
                 if not lock.waiting:
                     lock.idle_since = None
-            else:
+            if asked is None or self._gathered_by.pop(ticket, None) is not None:
                 self._end_belief(ticket, event)
 
     def _was_paused(self, event: Paused) -> None:
@@ -142,7 +209,9 @@ class SteadyProgress(Checker):
             what = f"{asked.client} waited {at - since:.3g} s for {asked.lock!r}{still}{healed}"
             self.violated(at, asked.lock, what, asked, outcome)
 
-    def _judge_idle(self, lock: _Lock, name: str, at: float, event: Granted | GaveUp | Reentered | None) -> None:
+    def _judge_idle(
+        self, lock: _Lock, name: str, at: float, event: Granted | Gathered | GaveUp | Reentered | None
+    ) -> None:
         start = lock.idle_since
         if start is None:
             return
@@ -165,4 +234,4 @@ class _Lock:
     def __init__(self) -> None:
         self.waiting = 0
         self.believed = 0
-        self.idle_since: Asked | Released | Lost | Crashed | None = None
+        self.idle_since: Asked | _Ends | None = None

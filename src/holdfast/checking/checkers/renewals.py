@@ -25,6 +25,9 @@ class TrueRenewals(Checker):
         self._renewed_since: dict[int, Renewed] = {}
         self._forgot = False
         self._had_one = False
+        self._lost_bundles: set[int] = (
+            set()
+        )  # the others of a bundle are lost with the first, though the server has them
         self._on_their_way = OnTheirWay(promises)
         self.on = {
             **self._on_their_way.on,
@@ -66,7 +69,13 @@ class TrueRenewals(Checker):
 
     def _lost(self, event: Lost) -> None:
         lease = self._leases.pop(event.ticket, None)
-        if lease is None or self._healed is None or event.ticket in self._gone or self._forgot:
+        if lease is None:
+            return
+        if lease.bundle is not None:
+            if lease.bundle in self._lost_bundles:
+                return
+            self._lost_bundles.add(lease.bundle)
+        if self._healed is None or event.ticket in self._gone or self._forgot:
             return
         since = event.at - self._healed.at
         if since > self.promises.renew_max:

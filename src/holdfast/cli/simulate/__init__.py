@@ -36,6 +36,16 @@ BACKENDS = (
     "etcd-key",
     "zookeeper",
 )
+WORKLOADS = (
+    "locks",
+    "lock_all",
+    "election",
+    "once_per",
+    "lock_delay",
+    "revoke",
+    "owner",
+    "everything",
+)
 
 _DESCRIPTION = """\
 Run the engine and the protocol of a backend in simulated worlds, where
@@ -56,6 +66,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
             "holdfast simulate --seeds 10000": "ten thousand worlds on all cores",
             "holdfast simulate --seed 7": "the timeline of one of them",
             "holdfast simulate --faults pause,lose_reply": "only these faults, in every world",
+            "holdfast simulate --workload lock_all": "several locks at once, beside single ones",
             "holdfast simulate --mutant list": "broken variants that are there to be caught",
         },
         results={
@@ -83,6 +94,13 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         default="sqlite",
         metavar="B",
         help=f"{', '.join(BACKENDS)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workload",
+        choices=WORKLOADS,
+        default="locks",
+        metavar="W",
+        help=f"what clients do: {', '.join(WORKLOADS)} (default: %(default)s)",
     )
     parser.add_argument("--mutant", metavar="M", help="with this deliberate bug; `list` shows them")
     faults = parser.add_mutually_exclusive_group()

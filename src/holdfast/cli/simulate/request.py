@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
 from holdfast.sim import faults as faults_
-from holdfast.sim.run import Plan
+from holdfast.sim.run import SERVERS, Plan, lacks_of
 from holdfast.sim.tapes import Tape, from_text
+from holdfast.sim.workload import WORKLOADS, Workload
 
 if TYPE_CHECKING:
     from holdfast.sim.mutants.base import Mutant
@@ -21,9 +22,9 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     """The plan that the options describe.
 
     Raises:
-        ConfigurationError: there is no such fault or mutant.
+        ConfigurationError: there is no such fault or mutant, or the store cannot do what the workload is about.
     """
-    plan = Plan(backend=arguments.backend)
+    plan = Plan(backend=arguments.backend, workload=_workload_of(arguments))
     if arguments.no_faults:
         plan = replace(plan, faults=faults_.CALM)
     elif arguments.faults is not None:
@@ -38,6 +39,15 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         workload = replace(workload, rounds=arguments.rounds)
     plan = replace(plan, workload=workload)
     return plan if arguments.mutant is None else find_mutant(arguments.mutant).apply(plan)
+
+
+def _workload_of(arguments: argparse.Namespace) -> Workload:
+    workload = WORKLOADS[arguments.workload]
+    lacks = lacks_of(SERVERS[arguments.backend]) if arguments.mutant is None and workload.uses else {}
+    if workload.uses and all(name in lacks for name in workload.uses):
+        reason = lacks[workload.uses[0]]
+        raise ConfigurationError(f"--workload {arguments.workload}: {arguments.backend} has no such thing ({reason})")
+    return workload
 
 
 def tape_of(arguments: argparse.Namespace) -> Tape:
@@ -90,6 +100,8 @@ def command_for(arguments: argparse.Namespace, *more: str) -> str:
         words += ["--mutant", arguments.mutant]
     elif arguments.tape is None:
         words += ["--backend", arguments.backend]
+    if arguments.workload != "locks":
+        words += ["--workload", arguments.workload]
     if arguments.no_faults:
         words.append("--no-faults")
     elif arguments.faults is not None:

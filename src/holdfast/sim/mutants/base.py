@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from holdfast.sim.client import SimClient
 from holdfast.sim.faults import only
+from holdfast.sim.workload import WORKLOADS
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
@@ -25,13 +27,18 @@ class Mutant:
     backend: str = "memory"
     engine: type[Engine[SimLease]] | None = None
     server: type[Server] | None = None
+    client: type[SimClient] = SimClient
+    workload: str | None = None  # that brings it out, by its name; None: as the plan has it
     kinds: frozenset[str] | None = None  # of faults that bring it out, all in every run; None: as the plan has them
     budget: int = BUDGET
     by_seeds: bool = True  # chance brings it out; else only the exhaustive search does
 
     def apply(self, plan: Plan) -> Plan:
         """The same plan, with this bug."""
-        mutated = replace(plan, backend=self.backend, engine=self.engine, server=self.server)
+        mutated = replace(plan, backend=self.backend, engine=self.engine, server=self.server, client=self.client)
+        if self.workload is not None:
+            asked, usual = WORKLOADS[self.workload], plan.workload
+            mutated = replace(mutated, workload=replace(usual, kinds=asked.kinds, uses=asked.uses))
         if self.kinds is None:
             return mutated
         return replace(mutated, faults=only(plan.faults, self.kinds), enable=1.0)

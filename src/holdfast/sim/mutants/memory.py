@@ -171,7 +171,8 @@ class ExpiryForgotten(MemoryBackend):
         return outcome
 
 
-def _server(protocol: type[MemoryBackend]) -> type[MemoryServer]:
+def server_with(protocol: type[MemoryBackend]) -> type[MemoryServer]:
+    """The reference server, whose clients have this protocol."""
     return type(f"{protocol.__name__}Server", (MemoryServer,), {"backend": protocol})
 
 
@@ -179,59 +180,61 @@ PROTOCOLS = [
     Mutant(
         name="deadline-from-reply",
         mistake="the deadline counts from the reply, not from before the request",
-        server=_server(DeadlineFromReply),
+        server=server_with(DeadlineFromReply),
     ),
     Mutant(
         name="renewal-deadline-from-reply",
         mistake="a renewed deadline counts from the reply, not from before the request",
-        server=_server(RenewalDeadlineFromReply),
+        server=server_with(RenewalDeadlineFromReply),
         kinds=frozenset({"slow", "stall"}),
         budget=2000,
     ),
     Mutant(
         name="renewal-by-name",
         mistake="a renewal prolongs whatever lease the lock has, whoever holds it",
-        server=_server(RenewalByName),
+        server=server_with(RenewalByName),
     ),
     Mutant(
         name="renewal-recreates",
         mistake="a renewal that arrives after the release takes the lock again",
-        server=_server(RenewalRecreates),
+        server=server_with(RenewalRecreates),
     ),
     Mutant(
         name="release-without-owner-check",
         mistake="a release ends whatever lease the lock has, whoever holds it",
-        server=_server(ReleaseWithoutOwner),
+        server=server_with(ReleaseWithoutOwner),
     ),
     Mutant(
         name="resend-makes-second-lease",
         mistake="an enter that is sent again is a second ticket",
-        server=_server(ResendMakesSecondLease),
+        server=server_with(ResendMakesSecondLease),
     ),
     Mutant(
         name="grant-below-waiters",
         mistake="whoever comes when the lock is free gets it, before those who wait",
-        server=_server(GrantBelowWaiters),
+        server=server_with(GrantBelowWaiters),
     ),
     Mutant(
         name="writer-ignores-readers",
         mistake="a writer is let in while somebody reads",
-        server=_server(WriterIgnoresReaders),
+        server=server_with(WriterIgnoresReaders),
     ),
-    Mutant(name="semaphore-of-one-more", mistake="a semaphore of n lets n + 1 in", server=_server(SemaphoreOfOneMore)),
+    Mutant(
+        name="semaphore-of-one-more", mistake="a semaphore of n lets n + 1 in", server=server_with(SemaphoreOfOneMore)
+    ),
     Mutant(
         name="dead-waiter-blocks",
         mistake="a waiter that died keeps its place, and everybody behind it out",
-        server=_server(DeadWaiterBlocks),
+        server=server_with(DeadWaiterBlocks),
     ),
     Mutant(
         name="wake-up-missed",
         mistake="a wake-up between the look and the wait is missed, and nobody looks again",
-        server=_server(WakeupMissed),
+        server=server_with(WakeupMissed),
     ),
     Mutant(
         name="expiry-forgotten",
         mistake="the lease is stored without its ttl: a dead holder keeps the lock",
-        server=_server(ExpiryForgotten),
+        server=server_with(ExpiryForgotten),
     ),
 ]

@@ -58,11 +58,15 @@ class MemoryServer(Server):
         }
 
     def state(self) -> object:
-        return self.store.last_number, [
-            (name, nonce, place.number, place.fence, place.granted, place.since, place.expires)
-            for name, queue in self.store.queues.items()
-            for nonce, place in queue.items()
-        ]
+        return (
+            self.store.last_number,
+            self.store.marks,
+            [
+                (name, nonce, place.number, place.fence, place.granted, place.since, place.expires)
+                for name, queue in self.store.queues.items()
+                for nonce, place in queue.items()
+            ],
+        )
 
     def break_lock(self, name: str, fence: int) -> None:
         queue = self.store.queues.get(name, {})

@@ -146,7 +146,10 @@ class EtcdServer(Server):
         return sorted(self.store.keys.items()), sorted(self.store.leases.items()), self.starts, watches
 
     def break_lock(self, name: str, fence: int) -> None:
-        there = [key for key, value in self.store.keys.items() if value.created == fence]
+        # Several locks that were taken in one transaction have one revision.
+        broken = {nonce for nonce, entry in self.tickets().items() if entry.lock == name and entry.fence == fence}
+        of_that_revision = [(key, one.value) for key, one in self.store.keys.items() if one.created == fence]
+        there = [key for key, value in of_that_revision if record(value).nonce in broken]
         self.execute(lambda: self.store.call("kv/txn", txn([], [delete(key) for key in there]), self.world.now))
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────

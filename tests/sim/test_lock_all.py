@@ -1,0 +1,76 @@
+"""A call for several locks that does not end in its time: what it has to give back, or another request, holds it up."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from holdfast.checking import history as h
+from holdfast.errors import HoldfastError
+from holdfast.sim.cancels import LossyLink, LostReply
+from holdfast.sim.choices import Choices
+from holdfast.sim.client import SimLease
+from holdfast.sim.network import Link
+from holdfast.sim.process import Process
+from holdfast.sim.run import Plan
+from holdfast.sim.small import Party, SmallWorld
+
+NAMES = ("x", "y", "z")
+
+
+class Silence(LostReply):
+    """From then on, no reply comes."""
+
+    _is_silent = False
+
+    def begin(self, number: int | None) -> None:
+        self._is_silent = True
+
+    def is_next(self) -> bool:
+        return self._is_silent
+
+
+class TwoParties(SmallWorld):
+    """`b` has the last of the locks; of the replies to `a`, one gets lost, or all."""
+
+    def __init__(self, lost: int | None) -> None:
+        super().__init__(Plan(backend="memory"), Choices(tape=()))
+        self.lost = Silence() if lost is None else LostReply()
+        self.kept: SimLease | None = None
+        self._number = lost
+
+    def link(self, process: Process) -> Link:
+        return LossyLink(process, self.server, self.lost) if process.name == "a" else super().link(process)
+
+    async def hold(self, b: Party) -> None:
+        self.kept = await b.client.acquire(b.client.lock(NAMES[-1], options={"ttl": 300.0}), None)
+
+    async def ask(self, a: Party, timeout: float) -> None:
+        await a.client.runtime.sleep(1.0)
+        self.lost.begin(self._number)
+        with contextlib.suppress(HoldfastError):  # whatever came of it, it is in the history
+            await a.client.acquire_all([a.client.lock(name, options={"ttl": 300.0}) for name in NAMES], timeout)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.5])
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, None])
+def test_a_lost_reply_holds_up_a_call_whose_time_is_up_by_a_second_and_not_by_more(
+    lost: int | None, timeout: float
+) -> None:
+    world = TwoParties(lost)
+    a, b = world.add("a"), world.add("b")
+    b.start(world.hold(b))
+    a.start(world.ask(a, timeout))
+
+    try:
+        world.world.run(30.0)
+    finally:
+        world.end()
+
+    given_up = [event for event in world.recorder.history if isinstance(event, h.GaveUp)]
+    assert len(given_up) == len(NAMES)
+    assert given_up[0].at - 1.0 < (max(timeout, 1.0) + 0.1 if lost is None else timeout + 1.1)
+    if lost is None:
+        return  # nor does anybody know what came of it
+    assert [entry.lock for entry in world.server.live().values()] == [NAMES[-1]]

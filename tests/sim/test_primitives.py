@@ -1,0 +1,115 @@
+"""What is built on locks and beside them, in worlds where everything goes wrong: several at once, periods, owners."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from holdfast.checking import history as h
+from holdfast.checking import report
+from holdfast.cli.simulate import WORKLOADS as NAMED
+from holdfast.sim import tapes
+from holdfast.sim.exhaustive import Fate, Size, search_all
+from holdfast.sim.mutants import MUTANTS
+from holdfast.sim.run import SERVERS, Plan, lacks_of, run
+from holdfast.sim.workload import USUAL, WORKLOADS
+
+SLOW = ("redlock", "zookeeper")  # where one world takes as long as five others
+
+# What each workload is there to put to the test, and the event without which it does not.
+ABOUT: dict[str, tuple[str, type]] = {
+    "lock_all": ("all together", h.Gathered),
+    "election": ("growing terms", h.Elected),
+    "once_per": ("single runs", h.Claimed),
+    "lock_delay": ("empty delays", h.Lost),
+    "revoke": ("requests heard", h.Heard),
+    "owner": ("mutual exclusion", h.Granted),
+}
+
+
+def can(backend: str, workload: str) -> bool:
+    return any(name not in lacks_of(SERVERS[backend]) for name in WORKLOADS[workload].uses)
+
+
+CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and can(backend, name)]
+
+
+def test_there_is_a_workload_for_each_primitive_and_the_command_knows_them() -> None:
+    assert set(ABOUT) == set(WORKLOADS) - {"locks", "everything"}
+    assert tuple(WORKLOADS) == NAMED
+    assert WORKLOADS["everything"].uses == tuple(ABOUT)
+    assert not USUAL.uses
+
+
+@pytest.mark.parametrize(("backend", "name"), CASES)
+def test_worlds_keep_every_promise(backend: str, name: str) -> None:
+    plan = Plan(backend=backend, workload=WORKLOADS[name])
+    for seed in range(10 if backend in SLOW else 40):
+        ran = run(plan, seed)
+        assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_a_workload_puts_its_promise_to_the_test(name: str) -> None:
+    tested: Counter[str] = Counter()
+    happened: Counter[type] = Counter()
+    promise, event = ABOUT[name]
+    for seed in range(40):
+        ran = run(Plan(backend="memory", workload=WORKLOADS[name]), seed)
+        tested.update(ran.verdict.broken.keys())
+        happened.update(type(one) for one in ran.history)
+
+    assert tested[promise] >= 30
+    assert happened[event] >= 30
+
+
+def test_owners_are_in_together_and_delays_keep_others_out() -> None:
+    beside = delayed = 0
+    for seed in range(40):
+        in_now: dict[int, h.Granted] = {}
+        for event in run(Plan(backend="memory", workload=WORKLOADS["owner"]), seed).history:
+            if isinstance(event, h.Granted):
+                beside += any(other.lock == event.lock and event.owner == other.owner for other in in_now.values())
+                in_now[event.ticket] = event
+            elif isinstance(event, h.Released | h.Lost):
+                in_now.pop(event.ticket, None)
+        history = run(Plan(backend="memory", workload=WORKLOADS["lock_delay"]), seed).history
+        having = {event.ticket for event in history if isinstance(event, h.Granted) and event.delay}
+        delayed += sum(isinstance(event, h.Lost) and event.ticket in having for event in history)
+
+    assert beside >= 100
+    assert delayed >= 20
+
+
+def test_the_usual_worlds_have_none_of_it() -> None:
+    history = run(Plan(backend="memory"), 3).history
+
+    assert not any(isinstance(event, h.Gathered | h.Elected | h.Claiming | h.Requested | h.Heard) for event in history)
+
+
+def test_a_tape_keeps_what_its_workload_uses() -> None:
+    plan = Plan(backend="memory", workload=WORKLOADS["everything"])
+    ran = run(plan, 5)
+
+    again = tapes.from_text(tapes.to_text(tapes.Tape(plan, ran.tape)))
+
+    assert run(again.plan, tape=again.numbers).history == ran.history
+
+
+def test_all_that_can_happen_to_two_who_take_two_locks_with_one_fault() -> None:
+    fates = (Fate.DONE, Fate.UNANSWERED, Fate.LATE, Fate.CRASHED)
+
+    searched = search_all(Plan(backend="memory", workload=WORKLOADS["lock_all"]), Size(faults=1, fates=fates))
+
+    assert searched.is_complete
+    assert searched.states > 50
+    assert not searched.found
+
+
+def test_a_holder_of_two_locks_that_looks_at_no_clock_is_found_in_the_small_world() -> None:
+    plan = MUTANTS["believes-the-server-only"].apply(Plan(workload=WORKLOADS["lock_all"]))
+
+    searched = search_all(plan, Size(faults=1))
+
+    assert "mutual exclusion" in {found.failure for found in searched.found}
