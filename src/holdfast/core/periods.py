@@ -11,7 +11,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.errors import BackendError, ConfigurationError, OutcomeUnknown
+from holdfast.errors import BackendError, ConfigurationError, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
@@ -61,7 +61,7 @@ async def claim(engine: Engine[Any], name: str, period: Period) -> bool:
     keep = 2 * period.seconds + CLOCKS_DIFFER
     try:
         return await engine.backend.mark(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
-    except OutcomeUnknown as error:
+    except (OutcomeUnknown, QuorumError) as error:
         try:  # a lost reply: asked again, by the same nonce, it is the same question
             return await engine.backend.mark(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
         except BackendError as again:

@@ -98,7 +98,7 @@ def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
     server = server_type(world, recorder)
     backend = server.open(Link(process, server, faults_.CALM), SimRuntime(process, recorder))
     server.end()
-    return {**server_type.weak, **{primitive.value: why for primitive, why in backend.lacks.items()}}
+    return {primitive.value: why for primitive, why in backend.lacks.items()}
 
 
 class Run(NamedTuple):

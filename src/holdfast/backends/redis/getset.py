@@ -22,6 +22,7 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from holdfast.backends.redis import plain
 from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.plain import PlainBackend
 from holdfast.backends.redis.values import GETSET
@@ -30,6 +31,7 @@ from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Gone, Granted, Live, Ticket
 from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.keys import Keys, OtherKeys
@@ -72,11 +74,18 @@ class _Value(NamedTuple):
         return f"{GETSET}{self.nonce}:{math.floor(self.end * 1e6)}:{self.fence}"
 
 
+LACKS: Lacks = {
+    **plain.LACKS,
+    Primitive.LOCK_DELAY: "who comes too late for a lease that has run out may overwrite its successor's end",
+}
+
+
 class GetsetBackend(OneByOne, PlainBackend):
     """Plain commands only."""
 
     method = "getset"
     base = GUARANTEES
+    lacks = LACKS
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)

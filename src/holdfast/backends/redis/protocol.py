@@ -57,7 +57,7 @@ GUARANTEES = {
     "getset": getset.GUARANTEES,
 }
 
-LACKS: Mapping[str, Lacks] = {"queue": {}, "setnx": plain.LACKS, "getset": plain.LACKS}
+LACKS: Mapping[str, Lacks] = {"queue": {}, "setnx": plain.LACKS, "getset": getset.LACKS}
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
 FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does not notify us has the lock

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.backends.memory.port import Store
+from holdfast.backends.memory.port import Mark, Store
 from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.checking import history as h
 from holdfast.core.bundles import Part, take_all
@@ -87,7 +88,7 @@ class MarkReadThenWritten(MemoryBackend):
             return False
 
         def write(store: Store) -> None:
-            store.marks[name] = (number, nonce)
+            store.marks[name] = Mark(number, nonce, math.inf)
 
         await self._port.change(write, deadline=deadline)
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.checking import history as h
@@ -31,7 +31,6 @@ class Server(ABC):
     keeps_order: ClassVar[bool] = False  # what a process asks for is done in the order in which it asked
     cannot: ClassVar[frozenset[str]] = frozenset()  # the kinds of faults that the real one cannot have
     kinds: ClassVar[Sequence[str]] = ("lock", "rwlock", "semaphore")  # of locks that it can keep
-    weak: ClassVar[Mapping[str, str]] = {}  # primitives that it has, but not whatever gets lost; and why
     idle_max: ClassVar[float] = 12.0  # seconds from the end of a dead holder's lease until the next one is in
     back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back at once, at most
 

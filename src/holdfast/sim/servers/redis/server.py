@@ -184,8 +184,6 @@ class GetsetServer(SetnxServer):
     # up between two commands.
     cannot = SetnxServer.cannot | {"drift", "slow", "pause", "stall"}
     backend = getset.GetsetBackend
-    # So its delay may go with the lease, if what it puts back gets lost.
-    weak: ClassVar[Mapping[str, str]] = {"lock_delay": "who loses the race for a take-over overwrites the winner's end"}
 
     def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
         return in_getset(self.machine.space, name, keys)
