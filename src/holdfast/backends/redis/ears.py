@@ -27,13 +27,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis import replies
-from holdfast.backends.redis.resp import new_parser
+from holdfast.backends.redis.resp import new_parser, pack
 from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.address import Node, Place
-    from holdfast.backends.redis.port import Reply
+    from holdfast.backends.redis.port import Channel, Reply
     from holdfast.errors import OutcomeUnknown
     from holdfast.runtimes.threads import ThreadRuntime
 
@@ -94,8 +94,11 @@ class SocketEar:
             if said is not None:
                 return said
 
-    def event(self, hint: Callable[[str], None]) -> HeardEvent | None:
-        return HeardEvent(self, hint) if self._is_shared else None
+    def event(self, channel: Channel, nonce: str, hint: Callable[[str], None]) -> HeardEvent | None:
+        if not self._is_shared:
+            return None
+        verb = b"message" if channel.verb == "PUBLISH" else b"smessage"
+        return HeardEvent(self, pack(verb, channel.name, nonce), hint)
 
     def ring(self) -> None:
         _ring(self._bell, _RING)
@@ -133,7 +136,8 @@ class SocketEar:
     def _read_until(self, until: float) -> list[Reply] | None:
         """What came; nothing at `until` or at a ring; None if something has changed in who reads."""
         while True:
-            if self._read():
+            if data := self._received():
+                self._parser.feed(data)
                 said = self._parsed()
                 if said:
                     return said
@@ -174,15 +178,21 @@ class SocketEar:
         try:
             while not (event.is_set() or self.is_closed or self._trouble is not None):
                 is_my_turn = self._reader() is event
-                if is_my_turn and self._read():
+                if is_my_turn and (data := self._received()):
+                    if data == event.message and not self._parser.has_data():
+                        event.set()  # as nearly always; there is nobody else to tell
+                        return
+                    self._parser.feed(data)
                     for reply in self._parsed():
                         self._pass_on(reply, hint)
                     continue
                 left = until - self._now()
                 if left <= 0.0:
                     return
-                if (self._reader_poll if is_my_turn else self._reader_poll_bell).poll(left * 1000):
-                    _heard(self._reader_heard_bell)
+                bell = self._reader_heard_bell
+                for descriptor, _ in (self._reader_poll if is_my_turn else self._reader_poll_bell).poll(left * 1000):
+                    if descriptor == bell.fileno():
+                        _heard(bell)
         except HoldfastError as error:
             self._trouble = error
         except BaseException:
@@ -219,18 +229,17 @@ class SocketEar:
 
     # ── for both ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self) -> bool:
-        """Whether there was something. Read before waiting: TLS may have read ahead of what it hands out."""
+    def _received(self) -> bytes:
+        """What has come, if anything. Asked before waiting: TLS may have read ahead of what it hands out."""
         try:
             data = self._sock.recv(_READ_SIZE)
         except (BlockingIOError, ssl.SSLWantReadError):
-            return False
+            return b""
         except OSError as error:
             raise self._broken(error) from error
         if not data:
             raise replies.no_answer(self._place.url, self._node, "the server closed the connection while we listened")
-        self._parser.feed(data)
-        return True
+        return data
 
     def _parsed(self) -> list[Reply]:
         said = []
@@ -245,10 +254,12 @@ class SocketEar:
 class HeardEvent(ThreadEvent):
     """What a thread waits on for its hint: if nobody else waits, it reads the connection itself meanwhile."""
 
-    __slots__ = ("__weakref__", "_ear", "_hint", "_is_here")
+    __slots__ = ("__weakref__", "_ear", "_hint", "_is_here", "message")
 
-    def __init__(self, ear: SocketEar, hint: Callable[[str], None]) -> None:
+    def __init__(self, ear: SocketEar, message: bytes, hint: Callable[[str], None]) -> None:
+        """`message` is its hint, as it comes from the server."""
         super().__init__()
+        self.message = message
         self._ear = ear
         self._hint = hint
         self._is_here = 0  # the thread that waits

@@ -45,7 +45,7 @@ class Ear(Protocol):
     def ring(self) -> None:
         """Have `receive` return soon; from anywhere."""
 
-    def event(self, hint: Callable[[str], None]) -> Event | None:
+    def event(self, channel: Channel, nonce: str, hint: Callable[[str], None]) -> Event | None:
         """To wait on for a hint; better than any other because who waits reads, and nobody has to wake it.
 
         What is not a hint, and what is no longer read by who waits, `receive` returns as ever.
@@ -137,7 +137,7 @@ class Hints:
             subscription.nonces.add(nonce)
             self._attended[nonce] = channel
             if subscription.generation:
-                return self._event(subscription)
+                return self._event(subscription, nonce)
             event = self._runtime.event()
             subscription.events.append(event)
             if subscription.trouble is not None:  # of an earlier attempt: this is the next one
@@ -156,11 +156,11 @@ class Hints:
         if trouble is not None and not self.hearing(channel):
             problem = trouble.problem if isinstance(trouble, BackendError) else str(trouble)
             raise BackendUnavailable(backend=self._place.url, problem=problem) from trouble
-        return self._event(subscription)
+        return self._event(subscription, nonce)
 
-    def _event(self, subscription: _Subscription) -> Event | None:
+    def _event(self, subscription: _Subscription, nonce: str) -> Event | None:
         listener = None if subscription.node is None else self._listeners.get(subscription.node)
-        return None if listener is None else listener.event()
+        return None if listener is None else listener.event(subscription.channel, nonce)
 
     def dismiss(self, channel: Channel, nonce: str) -> None:
         with self._mutex:
@@ -320,10 +320,10 @@ class Listener:
         self._left = True
         self.ring()
 
-    def event(self) -> Event | None:
+    def event(self, channel: Channel, nonce: str) -> Event | None:
         """For one who waits for a hint, and may read what comes itself meanwhile."""
         ear = self._ear
-        return None if ear is None else ear.event(self._hints.hint)
+        return None if ear is None else ear.event(channel, nonce, self._hints.hint)
 
     async def run(self) -> None:
         """Until nobody needs it any more."""

@@ -23,6 +23,7 @@ class Parser(Protocol):
 
     def feed(self, data: bytes, /) -> object: ...
     def gets(self) -> Reply: ...
+    def has_data(self) -> bool: ...
 
 
 def pack(*words: Word) -> bytes:
@@ -56,7 +57,7 @@ def pack_text(call: Call) -> bytes:
 
 def new_parser() -> Parser:
     """That of hiredis if it is there, as with redis-py itself."""
-    if _hiredis is None:
+    if _hiredis is None or not hasattr(_hiredis.Reader, "has_data"):
         return PythonParser()
     parser: Parser = _hiredis.Reader(replyError=ErrorReply)
     return parser
@@ -70,11 +71,16 @@ class PythonParser:
         self._at = 0
 
     def feed(self, data: bytes, /) -> None:
-        self._data = self._data[self._at :] + data
+        self._data = data if self._at == len(self._data) else self._data[self._at :] + data
         self._at = 0
+
+    def has_data(self) -> bool:
+        return self._at < len(self._data)
 
     def gets(self) -> Reply:
         start = self._at
+        if start == len(self._data):
+            return False
         try:
             return self._read()
         except IndexError:  # not all of it is there
