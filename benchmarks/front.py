@@ -14,6 +14,7 @@ WORTH_IT = (
     ("A wanted lock on Redis", "contended-redis-8-hold-2ms.svg"),
     ("Commands for one hand-over on Redis", "waiters-redis-commands.svg"),
     ("A free lock by the majority of five nodes", "uncontended-redlock-pairs.svg"),
+    ("The same, with client and servers on cores of their own", "uncontended-redlock-apart.svg"),
     ("The same, with nodes that are 5 ms away", "uncontended-redlock-5ms-away.svg"),
 )
 BEGIN, END = "<!-- plots: written by --publish -->\n", "<!-- end of plots -->\n"

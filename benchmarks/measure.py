@@ -81,6 +81,11 @@ class Setting:
         """Seconds that whatever is sent to a server is under way."""
         return self.numbers.get("delay", 0.0)
 
+    @property
+    def is_apart(self) -> bool:
+        """The servers work on other cores than their client, as on other machines."""
+        return bool(self.numbers.get("apart"))
+
 
 @dataclass(frozen=True)
 class Column:

@@ -61,18 +61,22 @@ def run(
 
 def _cores_for(case: Case, cores: Sequence[int]) -> list[int]:
     """One core: the last, because the first has most of the interrupts."""
-    return list(cores) if case.measure.cores(case.contender) == "all" else [cores[-1]]
+    is_all = case.setting.is_apart or case.measure.cores(case.contender) == "all"
+    return list(cores) if is_all else [cores[-1]]
 
 
 def _run_case(record: Record, cores: list[int], place: str) -> None:
     """Add the figures of one more round to the record, or what went wrong."""
     folder, server = tempfile.mkdtemp(dir=place), record.case.contender.server
     delay = record.case.setting.delay
+    theirs = cores
+    if record.case.setting.is_apart and len(cores) > 1:
+        theirs, cores = cores[:-1], cores[-1:]
     try:
         if server is None:
             _run_at(record, cores, folder, folder)
         else:
-            with server.run(folder, cores) as near, delayed(near, delay, folder, cores) as url:
+            with server.run(folder, theirs) as near, delayed(near, delay, folder, cores) as url:
                 _run_at(record, cores, folder, url)
     except ServerFailed as failed:
         record.add_failure(str(failed))

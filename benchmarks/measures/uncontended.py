@@ -105,13 +105,16 @@ def _settings(effort: Effort) -> list[Setting]:
     away = {"seconds": AWAY_FACTOR * effort.pairs_seconds, "delay": DELAY}
     return [
         Setting("pairs", "nobody else wants it", {"seconds": effort.pairs_seconds}),
+        Setting("apart", "client and servers on cores of their own", {"seconds": effort.pairs_seconds, "apart": 1}),
         Setting("5ms-away", "every request takes 5 ms to arrive", away),
     ]
 
 
 def _cannot(contender: Contender, setting: Setting) -> str | None:
-    # Elsewhere a delay would only be added to all. How many delays one after the other a quorum takes is the question.
-    return "is not asked of it" if setting.delay and contender.arena is not Arena.REDLOCK else None
+    # Elsewhere a delay would only be added to all. How many delays one after the other a quorum takes is the question,
+    # and what it costs when its nodes do not work where the client does.
+    is_for_quorums = setting.delay or setting.is_apart
+    return "is not asked of it" if is_for_quorums and contender.arena is not Arena.REDLOCK else None
 
 
 MEASURE = Measure(

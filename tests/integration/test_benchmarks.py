@@ -266,15 +266,17 @@ def test_no_table_is_planned_that_nobody_can_be_in() -> None:
     assert {group.arena for group in plan} == {Arena.TASKS, Arena.MACHINE, Arena.REDIS, Arena.MEMCACHED}
 
 
-def test_only_a_quorum_is_asked_how_it_does_with_servers_far_away() -> None:
+def test_only_a_quorum_is_asked_how_it_does_with_servers_elsewhere() -> None:
     plan = make_plan(all_measures(), all_contenders(), QUICK, ["redlock", "uncontended/redis"])
 
     assert [group.slug for group in plan] == [
         "uncontended-redis-pairs",
         "uncontended-redlock-pairs",
+        "uncontended-redlock-apart",
         "uncontended-redlock-5ms-away",
     ]
-    assert [group.setting.delay for group in plan] == [0.0, 0.0, 0.005]
+    assert [group.setting.delay for group in plan] == [0.0, 0.0, 0.0, 0.005]
+    assert [group.setting.is_apart for group in plan] == [False, False, True, False]
 
 
 def test_only_where_it_is_claimed_are_four_asked_to_wait() -> None:
