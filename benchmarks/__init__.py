@@ -10,6 +10,7 @@
     crowd         the processes that a case contends with
     figures       medians, quantiles, Jain's index, overlaps
     results       what came out, round by round, and what that makes together
+    notify        by itself: what a hand-over on PostgreSQL costs, in round trips of NOTIFY
     claims        what we say of ourselves, and whether this run bears it out
     table, plots, svg, machine, report, front    how it is shown
 
