@@ -399,5 +399,5 @@ def _decorated(
             return skipped
 
     if signature is not None:
-        locked_function.__signature__ = signature  # type: ignore[attr-defined]
+        locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
     return locked_function

@@ -486,7 +486,7 @@ def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client
             raise
 
     if signature is not None:
-        locked_function.__signature__ = signature  # type: ignore[attr-defined]
+        locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
     return locked_function
 
 

@@ -147,14 +147,17 @@ def _all_of(observation: Any) -> Any:
 async def test_a_callback_is_told_of_changes_until_it_is_ended(lab: Lab) -> None:
     candidate, observer = lab.actor(), lab.actor()
     told: list[holdfast.Leader | None] = []
+    witnessed: list[holdfast.Leader | None] = []  # by one that is not ended
     end = await observer(lambda client: client.election("a").on_change(told.append, every=OFTEN))
+    await observer(lambda client: client.election("a").on_change(witnessed.append, every=OFTEN))
     await until(lambda: _is(lambda: told == [None]), "the first call")
 
     lease = await candidate(lambda client: client.election("a").campaign())
     await until(lambda: _is(lambda: len(told) == 2), "the second call")
     await observer(lambda _: end())
+    await until(lambda: _is(lambda: len(witnessed) == 2), "the witness's second call")
     await candidate(lambda _: lease.release())
-    await asyncio.sleep(5 * OFTEN)
+    await until(lambda: _is(lambda: len(witnessed) == 3), "the witness's third call")
 
     assert [leader and leader.term for leader in told] == [None, lease.fence]
 

@@ -157,14 +157,14 @@ class Observation:
         first, self._has_looked = not self._has_looked, True
         if seen is not None and 0 < seen.term < self._newest:
             return False  # by a server that is behind the others, or has lost its data
-        if not first and _mark(seen) == _mark(self.leader):
+        if not first and _identity(seen) == _identity(self.leader):
             return False
         self.leader = seen
         self._newest = max(self._newest, 0 if seen is None else seen.term)
         return True
 
 
-def _mark(leader: Leader | None) -> object:
+def _identity(leader: Leader | None) -> object:
     """What tells one leader from the next: the term. Of those that have none, what little is known of them."""
     if leader is None or leader.term:
         return leader and leader.term

@@ -1,11 +1,9 @@
-"""What a store offers that has no better way: several locks one after the other, and no marks."""
+"""What a store offers that has no better way: several locks one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
-
-from holdfast.errors import Unsupported
 
 if TYPE_CHECKING:
     from holdfast.core.tickets import Granted, Ticket, Waiting
@@ -20,15 +18,3 @@ class OneByOne:
 
     async def enter_all(self: _Enters, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         return [await self.enter(tickets[0], queue=False, deadline=deadline)]
-
-
-class NoMarks:
-    """Mixed into a backend whose store keeps nothing but leases: its `lacks` says that, so nobody gets here."""
-
-    url: str
-
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        raise Unsupported(backend=self.url, what="marks")
-
-    async def marks(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
-        raise Unsupported(backend=self.url, what="marks")

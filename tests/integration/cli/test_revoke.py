@@ -75,7 +75,7 @@ def test_of_several_holders_those_up_to_the_fence_are_asked(place: Place, crew: 
 
     assert [asked["fence"] for asked in result.json["asked"]] == fences[:2]
     for one, fence in zip(holders[:2], fences, strict=False):
-        eventually(lambda one=one, fence=fence: one.ask("asked", lock="pool")["asked"] == [fence])  # type: ignore[misc]
+        eventually(lambda one=one, fence=fence: one.ask("asked", lock="pool")["asked"] == [fence])  # type: ignore[misc]  # defaults
     assert holders[2].ask("asked", lock="pool") == {"asked": []}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-import redis_lock  # type: ignore[import-untyped]
+import redis_lock  # type: ignore[import-untyped]  # it has none
 
 import holdfast
 from holdfast.core.tickets import Gone, Granted, Live, Waiting

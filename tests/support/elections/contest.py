@@ -117,7 +117,7 @@ def hold(url: str, crew: Crew, folder: Path, seconds: float) -> Outcome:
                 candidates[fresh.pid] = fresh
             else:
                 worker.stop()
-                eventually(lambda term=leader.term: _term(election) > term)  # type: ignore[misc]
+                eventually(lambda term=leader.term: _term(election) > term)  # type: ignore[misc]  # a default
                 worker.resume()
         _settled(election, [logs[pid] for pid in candidates])
         for worker in (*candidates.values(), *observers):
