@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.agenda import Agenda
 from holdfast.core.events import logger
-from holdfast.core.holds import Hold, Phase
+from holdfast.core.holds import HELD, Hold
 from holdfast.core.tickets import Gone
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError
 
@@ -297,8 +297,8 @@ class Keeper:
 
 
 def _renew_at(hold: Hold) -> float | None:
-    return hold._renew_at if hold._phase is Phase.HELD and hold._terms.renew else None
+    return hold._renew_at if hold._phase is HELD and hold._terms.renew else None
 
 
 def _alarm_at(hold: Hold) -> float | None:
-    return hold._stop_at if hold._phase is Phase.HELD else None
+    return hold._stop_at if hold._phase is HELD else None
