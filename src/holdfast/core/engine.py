@@ -256,8 +256,7 @@ class Engine(Generic[L]):
         if terms.exclusive or terms.limit is None:  # not one of several permits that an owner may take at once
             owner.holds[self._serial, terms.name] = ref
         lock.keep(owner, hold)
-        with self.mutex:
-            self._holds[hold._ticket.nonce] = ref
+        self._holds[hold._ticket.nonce] = ref  # one step, whatever other threads do
         self._keeper.add(hold, ref)
 
     def _unpublish(self, hold: L, phase: Phase) -> None:
@@ -293,8 +292,17 @@ class Engine(Generic[L]):
         if about is not terms.about:
             info = f'{{"who": {self._who}, {terms.about}}}'
             self._last_info = (terms.about, info)
-        shape = (terms.limit, terms.exclusive)
-        return Ticket(terms.name, runtime.nonce(), terms.ttl + delay, *shape, runtime.agent(), info, delay, terms.owner)
+        return Ticket(
+            terms.name,
+            runtime.nonce(),
+            terms.ttl + delay,
+            terms.limit,
+            terms.exclusive,
+            runtime.agent(),
+            info,
+            delay,
+            terms.owner,
+        )
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
