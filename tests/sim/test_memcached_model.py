@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -60,7 +61,7 @@ class Sides:
         answer = _parsed(model.respond(request))
         if request.startswith(b"ms") and real.code == answer.code == "HD":
             self._real_version[answer.version] = real.version
-        return model, answer._replace(version=self._real_version.get(answer.version, -1))
+        return model, replace(answer, version=self._real_version.get(answer.version, -1))
 
     def _time(self) -> int:
         return int(self.real.call(meta.STATS).facts()["uptime"]) + _STARTS_AT

@@ -220,7 +220,7 @@ class PipelinePort:
         self._all: set[Pipeline] = set()
         self._closed = False
 
-    def at_once(self, errand: Errand, deadline: float) -> Answer | None:
+    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
         return None
 
     async def ask(self, errand: Errand, *, deadline: float) -> Answer:
