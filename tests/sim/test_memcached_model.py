@@ -53,6 +53,11 @@ class Sides:
         if shown != real and after != before:  # it has ticked before the step, not after it
             model, shown = self._at(after, request, real)
         self.model = model
+        if after != before and request.startswith(b"ms") and real.code == "HD":
+            # Stored before the tick or after it: nobody can tell when it will expire, so it must not stay.
+            gone = b"md %b\r\n" % request.split()[1]
+            self.real.call(gone)
+            self.model.respond(gone)
         return real, shown
 
     def _at(self, now: int, request: bytes, real: Reply) -> tuple[Machine, Reply]:
