@@ -150,10 +150,10 @@ class _Late(Hearing["Channel"]):
         self._wakeups.expect(nonce)
         self._heard[nonce] = 1
 
-    async def wait(self, nonce: str, channel: Channel, until: float) -> None:
+    async def wait(self, nonce: str, channel: Channel, until: float) -> str:
         self._attended[nonce] = channel
         await self._ear.attend(channel, nonce, deadline=until)
-        await self._wakeups.wait(nonce, until)
+        return await self._wakeups.wait(nonce, until)
 
 
 class SubscribesTooLate(HintsOnly):
