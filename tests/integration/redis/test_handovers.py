@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from statistics import median
 
 import holdfast
@@ -14,7 +15,8 @@ from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import Crew, eventually, now
-from tests.support.redis.servers import Server
+from tests.support.redis.binaries import Binary
+from tests.support.redis.servers import Server, running
 from tests.support.redis.topologies import Cluster, Pair
 
 ROUNDS = 5
@@ -42,10 +44,13 @@ def scripts_for_a_hand_over(server: Server, holder: holdfast.Client, waiter: hol
     return median(counts)
 
 
-def test_who_is_handed_the_lock_does_not_have_to_ask(server: Server, open_client: OpenClient) -> None:
-    assert scripts_for_a_hand_over(server, open_client(server.url), open_client(server.url)) == 1
+def test_who_is_handed_the_lock_does_not_have_to_ask(
+    every_binary: Binary, tmp_path: Path, open_client: OpenClient
+) -> None:
+    with running(Server(every_binary, tmp_path)) as server:
+        assert scripts_for_a_hand_over(server, open_client(server.url), open_client(server.url)) == 1
 
-    assert_free_and_clean(server, "one")
+        assert_free_and_clean(server, "one")
 
 
 async def test_tasks_do_not_have_to_ask_either(server: Server) -> None:
