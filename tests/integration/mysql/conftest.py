@@ -74,3 +74,12 @@ def driver_of() -> Iterator[Drive]:
     yield make
     for driver in drivers:
         driver.close()
+
+
+def is_busy(lock: holdfast.Lock) -> bool:
+    """Somebody has it, is what one hears who does not wait. First the connection is opened, which may take its time.
+
+    On a busy machine that is more than the second in which one who does not wait gives up.
+    """
+    lock.locked()
+    return lock.acquire(timeout=0) is None
