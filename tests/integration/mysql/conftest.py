@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.support.etcd.shared import in_memory
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server, running
@@ -33,7 +34,7 @@ def own_server(folder_for_all: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def folder_for_all() -> Iterator[Path]:
     """Not one of pytest's: every new test run shuts other users out of those, and the server is another user."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-") as folder:
+    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-", dir=in_memory()) as folder:
         yield Path(folder)
 
 
