@@ -28,7 +28,7 @@ venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 run: $(VENV)/.package ## set up .venv and show locks at work, on the embedded default
 	@$(BIN)/holdfast demo $(ARGS)
 
-servers: $(VENV)/.dev ## install the servers that the tests start: with apt-get if root, and into .venv/servers
+servers: $(VENV)/.dev ## install the servers and shells that the tests start: with apt-get if root, and into .venv/servers
 	@tools/install-servers $(VENV)
 
 # Most tests wait for a server or a clock, so there are more workers than cores. Each gets neighbours, which share
