@@ -82,6 +82,7 @@ def test_a_primary_that_stands_still_and_comes_back_makes_a_split_brain_in_which
     new.release()
 
 
+@pytest.mark.slow
 def test_failover_to_a_replica_that_missed_the_last_writes_lets_fences_grow_20_times_of_20(
     binary: Binary, tmp_path: Path, open_client: OpenClient
 ) -> None:
