@@ -28,15 +28,19 @@ venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 run: $(VENV)/.package ## set up .venv and show locks at work, on the embedded default
 	@$(BIN)/holdfast demo $(ARGS)
 
-servers: $(VENV)/.dev ## install the servers that the tests start: with apt-get if root, and into .venv/servers
+servers: $(VENV)/.dev ## install the servers and shells that the tests start: with apt-get if root, and into .venv/servers
 	@tools/install-servers $(VENV)
 
 # Most tests wait for a server or a clock, so there are more workers than cores. Each gets neighbours, which share
 # servers, and takes from the others when it has run out.
 PYTEST = pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist worksteal) $(ARGS)
 
+# Hundreds of tests start a Python of their own, and each worker reads all test files: what is compiled is kept, wherever
+# the environment forbids that too, but out of the way.
+KEEP := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(abspath $(VENV))/pycache"
+
 test: servers ## run the tests, in WORKERS processes
-	@$(BIN)/python -m $(PYTEST)
+	@$(KEEP) $(BIN)/python -m $(PYTEST)
 
 # Any one patch release stands for its minor version.
 PROBE := import sys, venv, ensurepip; v = sys.version_info; print("%d.%d.%d" % v[:3]); sys.exit(v < (3, 11))
