@@ -111,7 +111,7 @@ class _Cast:
         """Who takes turns has another, and who keeps a lock can."""
         for one in self._elsewhere:
             one.ask("await_turn", after=after)
-        self._keeps.ask("renew", lock=KEPT)
+        self._keeps.ask("keep", lock=KEPT)
 
     def begin_again(self) -> tuple[_Turns, _Turns]:
         """Those who had lost the locks get them back from the others: what these had, and what they have now."""

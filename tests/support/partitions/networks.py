@@ -51,7 +51,7 @@ class Cut(Enum):
     HEARS_NOTHING = ("", "drop")  # of a client: replies are lost
 
 
-BETWEEN_SERVERS = [how for how in Cut if how is not Cut.UNREACHABLE]  # which to them is the same as DROP, for so long
+BETWEEN_SERVERS = [how for how in Cut if how is not Cut.UNREACHABLE]  # which servers take as they take DROP
 
 
 class Network:

@@ -96,6 +96,17 @@ class Party(Worker):
         self._taking.join(PATIENCE)
         return {"turns": self._turns}
 
+    def keep(self, lock: str) -> None:
+        """Renew what it holds. It may have to ask several servers, and be told that the first gave no answer."""
+        end = now() + PATIENCE
+        while True:
+            try:
+                return self._leases[lock].renew()
+            except holdfast.BackendError:
+                if now() > end:
+                    raise
+                time.sleep(0.05)
+
     def _turn(self, lock: str, end: float) -> Turn:
         begun, lease = self._begun[lock]
         return begun, begun, end, lease.fence
