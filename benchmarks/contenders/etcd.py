@@ -12,8 +12,8 @@ from benchmarks.contender import Arena, Contender, peer
 from benchmarks.contenders.redis.ours import HoldfastRedis as Holdfast
 from benchmarks.contenders.redis.ours import HoldfastRedisAsync as HoldfastAsync
 from benchmarks.servers import Etcd
+from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.etcd.address import Node
-from holdfast.backends.etcd.blocking import BlockingEyes
 from holdfast.backends.etcd.keys import after
 from holdfast.backends.etcd.messages import absent, b64, encoded, first, get, put, txn
 from holdfast.backends.etcd.wires import Wire

@@ -16,19 +16,20 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.etcd.http import NotHttp, Response
 from holdfast.backends.etcd.messages import b64, encoded, watch_request
-from holdfast.backends.etcd.wires import READ
+from holdfast.backends.eyes import READ
 from holdfast.core.events import logger
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node
     from holdfast.backends.etcd.port import Message, Watch
-    from holdfast.backends.etcd.wires import Eyes, Wire
+    from holdfast.backends.etcd.wires import Wire
+    from holdfast.backends.eyes import Background, Eyes
     from holdfast.core.ports import Runtime
 
 WATCHES_MAX = 40  # on one stream, or two more: those of one ticket stay together
@@ -41,15 +42,6 @@ PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
 _Bell = tuple[socket.socket, socket.socket]
 _OK = 200
 _ENDED = (OSError, NotHttp, ValueError)
-
-
-class Background(Protocol):
-    """Where the listener runs: a thread, or a task."""
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
-
-    async def join(self) -> None:
-        """Wait a moment for what was started and has been told to end."""
 
 
 class Streams(Protocol):
@@ -147,7 +139,7 @@ class Listener:
             for end in bell:
                 end.setblocking(False)  # noqa: FBT003 (its name says it)
             try:
-                self._background.start(lambda: self._run(bell))
+                self._background.start(lambda: self._run(bell), "listener")
             except BaseException:
                 self._close_bell(bell)
                 raise

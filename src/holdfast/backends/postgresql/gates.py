@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from holdfast.backends.pool import pop
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.lines import Lines, Wire
@@ -26,11 +27,9 @@ class Gates:
         self._closed = False
 
     async def open(self, deadline: float) -> Gate:
-        while self._idle:
-            with contextlib.suppress(IndexError):  # another thread was faster
-                gate = self._idle.pop()
-                if gate.is_open:
-                    return gate
+        while (gate := pop(self._idle)) is not None:
+            if gate.is_open:
+                return gate
         wire = await self._lines.open(deadline)
         try:
             await wire.say(_SETTINGS, deadline)
@@ -47,9 +46,8 @@ class Gates:
 
     def close(self) -> None:
         self._closed = True
-        while self._idle:
-            with contextlib.suppress(IndexError):
-                self._idle.pop().close()
+        while (gate := pop(self._idle)) is not None:
+            gate.close()
 
 
 class GateWire:

@@ -15,12 +15,14 @@ import os
 import select
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from psycopg import Error, pq
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
+from holdfast.backends.eyes import READ, WRITE
+from holdfast.backends.pool import Pool
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, attempts
 from holdfast.backends.postgresql.answers import NoTables, OnceMore
@@ -30,13 +32,12 @@ from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
+    from holdfast.backends.eyes import Eyes
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
-CONNECTIONS_MAX = 16  # in use at the same time
 STATEMENT_MAX = 4.5  # seconds: a bit less than we wait, so that the server says itself that it has given up
 ONCE_MORE_PAUSE = 0.02  # seconds, at most, before a statement that met another one is given again
-_ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 # Our own session, so nobody minds. READ COMMITTED, since the functions look again after they have locked a row. Plain
 # index scans only: they step over the rows of earlier tickets, whereas what the planner prefers for tables as small as
@@ -50,18 +51,6 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 
 _POOLER_LOOKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of those who create our tables
-
-READ, WRITE = 1, 2
-
-
-class Eyes(Protocol):
-    """How to wait, on threads or on asyncio."""
-
-    async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
-        """The descriptors that are ready, of these with READ or WRITE or both; none at `until`."""
-
-    async def addresses(self, server: Server, deadline: float) -> list[str]:
-        """A host's addresses. Raises OSError."""
 
 
 class Wire:
@@ -161,6 +150,10 @@ class Wire:
             raise answers.no_answer(self._url, f"the connection broke while we listened: {_words(error)}") from error
         return said
 
+    @property
+    def is_open(self) -> bool:
+        return self.pgconn is not None
+
     def is_dead(self) -> bool:
         """The server has closed it, or said something that nobody asked for."""
         if self.pgconn is None or self.pgconn.status != ConnStatus.OK:
@@ -232,30 +225,25 @@ class Wire:
 
 
 class Lines:
-    """The connections of one client. The one used last is used next."""
+    """The connections of one client, and the tables they lead to."""
 
     def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
-        self._idle: list[Wire] = []
-        # All of them, weakly: one that an interrupt has dropped does not count any more.
-        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
-        self._shared: weakref.WeakSet[Wire] = weakref.WeakSet()  # those that `ask` uses: the others belong to somebody
-        self._waiting = 0
-        self._freed = runtime.event()
+        self._pool = Pool(place.url, self.open, runtime)
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._has_tables = False
-        self._closed = False
 
     async def ask(self, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
-        wire = self._take() or await self._wait_or_open(deadline)
+        wire = self._pool.take() or await self._pool.wait(deadline)
         try:
             rows = await self.ask_on(wire, statement, values, deadline)
         except HoldfastError:
-            self._give(wire)
+            self._pool.give(wire)
             raise
         except BaseException:
             wire.close()
             raise
-        self._give(wire)
+        self._pool.give(wire)
         return rows
 
     async def ask_on(self, wire: Wire, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
@@ -276,8 +264,8 @@ class Lines:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
                 self._has_tables, some = False, missing
 
-    async def open(self, deadline: float, *, shared: bool = False) -> Wire:
-        """A connection, for the caller alone unless it is given to be `shared`.
+    async def open(self, deadline: float) -> Wire:
+        """A connection, for the caller alone.
 
         Raises:
             BackendUnavailable: no server could be reached, or none let us in.
@@ -289,7 +277,7 @@ class Lines:
         for server in place.servers:
             if server.needs_lookup:
                 try:
-                    found[server] = await self._eyes.addresses(server, deadline)
+                    found[server] = await self._eyes.addresses(server.host, server.port, deadline)
                 except OSError as error:
                     problem = f"{server.host}: {error}"
         tries = attempts(place, found)
@@ -299,8 +287,6 @@ class Lines:
             until = now + (deadline - now) / (len(tries) - number)
             wire = Wire(url, self._eyes, self._runtime)
             self._wires.add(wire)
-            if shared:  # counted from here on: others may open theirs meanwhile
-                self._shared.add(wire)
             try:
                 await wire.connect(make_conninfo(**told), until)
                 is_pooled = await self._is_pooled(wire, told, until)
@@ -353,54 +339,13 @@ class Lines:
         finally:
             wire.close()
 
-    async def close(self) -> None:
-        """Keep no connection. Who was just waiting can still withdraw, on one that is closed when that is done."""
-        self._closed = True
-        while self._idle:
-            with contextlib.suppress(IndexError):
-                self._idle.pop().close()
+    def close(self) -> None:
+        self._pool.close()
 
     def abandon(self) -> None:
-        self._closed = True
-        self._idle.clear()
+        self._pool.abandon()
         for wire in list(self._wires):
             wire.abandon()
-
-    def _take(self) -> Wire | None:
-        while True:
-            try:
-                wire = self._idle.pop()  # one step, whatever other threads do
-            except IndexError:
-                return None
-            if not wire.is_dead():
-                return wire
-            wire.close()
-
-    def _give(self, wire: Wire) -> None:
-        if self._closed or wire.pgconn is None:
-            wire.close()
-        else:
-            self._idle.append(wire)
-        if self._waiting:
-            self._freed.set()
-
-    async def _wait_or_open(self, deadline: float) -> Wire:
-        while len(self._shared) >= CONNECTIONS_MAX:
-            now = self._now()
-            if now >= deadline:
-                problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
-                raise answers.not_connected(self._place.url, problem)
-            self._waiting += 1
-            try:
-                self._freed.clear()
-                if (wire := self._take()) is not None:
-                    return wire
-                await self._freed.wait(min(deadline, now + _ROOM_LOOK))
-            finally:
-                self._waiting -= 1
-            if (wire := self._take()) is not None:
-                return wire
-        return await self.open(deadline, shared=True)
 
     async def _meet_tables(self, wire: Wire, deadline: float, missing: NoTables | None = None) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet.

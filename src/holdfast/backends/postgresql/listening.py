@@ -14,15 +14,17 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
+from holdfast.backends.eyes import READ
 from holdfast.backends.postgresql import answers
-from holdfast.backends.postgresql.lines import READ
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.lines import Eyes, Lines, Wire
+    from collections.abc import Callable
+
+    from holdfast.backends.eyes import Background, Eyes
+    from holdfast.backends.postgresql.lines import Lines, Wire
     from holdfast.core.ports import Event, Runtime
 
 IDLE_MAX = 2.0  # seconds without anybody who waits, after which the connection, a process of the server, is let go
@@ -30,15 +32,6 @@ SILENCE_MAX = 5.0  # seconds without a word before the server is asked for one, 
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
 
 _Bell = tuple[socket.socket, socket.socket]
-
-
-class Background(Protocol):
-    """Where the listener runs: a thread, or a task."""
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
-
-    async def join(self) -> None:
-        """Wait a moment for what was started and has been told to end."""
 
 
 class Listener:
@@ -86,7 +79,7 @@ class Listener:
                     end.setblocking(False)  # noqa: FBT003 (its name says it)
                 try:
                     bell = self._bell
-                    self._background.start(lambda: self._run(bell))
+                    self._background.start(lambda: self._run(bell), "listener")
                 except BaseException:
                     self._close_bell(self._bell)
                     raise
