@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from holdfast.backends.pool import pop
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.lines import Lines, Wire
+    from holdfast.backends.postgresql.lines import Lines
     from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
+    from holdfast.backends.postgresql.wire import Wire
     from holdfast.core.ports import Runtime
 
 IDLE_MAX = 4  # connections that are kept for the next who comes

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.backends.eyes import Background, Eyes
-    from holdfast.backends.postgresql.lines import Lines, Wire
+    from holdfast.backends.postgresql.lines import Lines
+    from holdfast.backends.postgresql.wire import Wire
     from holdfast.core.ports import Event, Runtime
 
 IDLE_MAX = 2.0  # seconds without anybody who waits, after which the connection, a process of the server, is let go
