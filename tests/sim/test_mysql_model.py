@@ -19,8 +19,8 @@ from holdfast.backends.mysql.address import place_of
 from holdfast.backends.mysql.blocking import BlockingLogin
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.port import Answer, Row, Statement, Value
-from holdfast.backends.mysql.protocol import lock_id, us
 from holdfast.backends.mysql.schema import FENCE_IDLE, WOKEN
+from holdfast.backends.mysql.values import lock_id, us
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.sim.mutants import mysql as mutants

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import socket
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.eyes import READ, WRITE
@@ -84,18 +84,28 @@ class Turns:
         self._runtime, self._refusal = runtime, refusal
         self._turns: weakref.WeakValueDictionary[Hashable, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    @contextlib.asynccontextmanager
-    async def of(self, lock: Hashable, deadline: float) -> AsyncIterator[None]:
+    def of(self, lock: Hashable, deadline: float) -> AbstractAsyncContextManager[None]:
         """One's turn to enter this lock."""
         turn = self._turns.get(lock)
         if turn is None:
             turn = self._turns[lock] = asyncio.Lock()
+        return _Turn(turn, deadline - self._runtime.now(), self._refusal)
+
+
+class _Turn(AbstractAsyncContextManager[None]):
+    """Not a generator: that would be felt, for it is on the way of every lock that is taken."""
+
+    __slots__ = ("_refusal", "_seconds", "_turn")
+
+    def __init__(self, turn: asyncio.Lock, seconds: float, refusal: Callable[[], BackendError]) -> None:
+        self._turn, self._seconds, self._refusal = turn, seconds, refusal
+
+    async def __aenter__(self) -> None:
         try:
-            async with asyncio.timeout(max(0.0, deadline - self._runtime.now())):
-                await turn.acquire()
+            async with asyncio.timeout(max(0.0, self._seconds)):
+                await self._turn.acquire()
         except TimeoutError as error:
             raise self._refusal() from error
-        try:
-            yield
-        finally:
-            turn.release()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._turn.release()

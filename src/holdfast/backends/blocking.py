@@ -6,7 +6,6 @@ import select
 import socket
 from collections.abc import Sequence
 
-from holdfast.backends.eyes import READ, WRITE
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Threads
 
@@ -17,11 +16,8 @@ class BlockingEyes:
     async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
         poll = select.poll()
         for descriptor, events in wanted:
-            poll.register(
-                descriptor, (select.POLLIN if events & READ else 0) | (select.POLLOUT if events & WRITE else 0)
-            )
-        left = until - system.now()
-        return [descriptor for descriptor, _ in poll.poll(max(0.0, left) * 1000)]
+            poll.register(descriptor, events)
+        return [descriptor for descriptor, _ in poll.poll(max(0.0, until - system.now()) * 1000)]
 
     async def addresses(self, host: str, port: int, deadline: float) -> list[str]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -5,10 +5,11 @@ blocking.py and aio.py beside this have both.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-READ, WRITE = 1, 2
+READ, WRITE = select.POLLIN, select.POLLOUT  # as poll() has them
 
 
 class Eyes(Protocol):

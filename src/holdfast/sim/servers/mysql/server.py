@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.backends.mysql.protocol import GUARANTEES, UniqueBackend, lock_id
+from holdfast.backends.mysql.protocol import GUARANTEES, UniqueBackend
+from holdfast.backends.mysql.values import lock_id
 from holdfast.backends.mysql.version import VersionBackend
 from holdfast.sim.servers.database import Database
 from holdfast.sim.servers.mysql.port import SimPort
