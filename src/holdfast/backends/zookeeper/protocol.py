@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.zookeeper import nodes
 from holdfast.backends.zookeeper.marks import Marks
-from holdfast.backends.zookeeper.nodes import MARKS, SESSIONS, Contender, behind, in_order
+from holdfast.backends.zookeeper.nodes import SESSIONS, Contender, behind, in_order
 from holdfast.backends.zookeeper.parents import ATTEMPTS_MAX, Parents
 from holdfast.backends.zookeeper.port import (
     Children,
@@ -30,7 +30,9 @@ from holdfast.backends.zookeeper.port import (
     Refusal,
     Set,
 )
+from holdfast.backends.zookeeper.records import name_of, written
 from holdfast.backends.zookeeper.standing import Standing
+from holdfast.backends.zookeeper.tree import Tree
 from holdfast.core.clock import before_delay, lease_deadline
 from holdfast.core.events import logger
 from holdfast.core.tickets import (
@@ -40,10 +42,8 @@ from holdfast.core.tickets import (
     Live,
     LockInfo,
     Ticket,
-    TicketInfo,
     Waiting,
     first_obstacle,
-    who,
 )
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import (
@@ -75,7 +75,6 @@ LACKS: Lacks = {
 
 IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
 DELAY_SHARE = 0.25  # of the session's timeout: half of it is proven at any time, and half of that is for the holder
-DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
@@ -120,7 +119,6 @@ class ZookeeperBackend:
         self.url = place.url
         self._layout = place.layout
         self._root = place.root
-        self._raw_names = place.raw_names
         self._port = port
         self._runtime = runtime
         self._wakeups = Wakeups(runtime)
@@ -132,6 +130,7 @@ class ZookeeperBackend:
         self._used = 0.0
         self._bell = runtime.event()  # for the pulse
         self._parents = Parents(place.url)
+        self._tree = Tree(place, port, self._parents)
         self._marks = Marks(place.url, place.root, port, runtime, self._parents)
         self._closed = False
         port.listen(self._fired, self._changed)
@@ -156,7 +155,7 @@ class ZookeeperBackend:
     async def _enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         session = await self._open(deadline)
         self._check_delay(ticket, session)
-        lock = self._path(ticket.name)
+        lock = self._tree.path(ticket.name)
         nonce = ticket.nonce
         while True:
             sent = self._runtime.now()
@@ -165,9 +164,9 @@ class ZookeeperBackend:
                 self._forget(nonce)  # it went with its session, and so did the place
                 holding = None
             if holding is not None:
-                children = await self._children(session, lock, deadline)
+                children = await self._tree.children(session, lock, deadline)
             elif nonce in self._unheard or not queue:
-                look = self._children_now if nonce in self._unheard else self._children
+                look = self._children_now if nonce in self._unheard else self._tree.children
                 found = in_order(await look(session, lock, deadline))
                 holding = await self._find(ticket, session, lock, found, deadline)
                 if holding is None:
@@ -202,7 +201,7 @@ class ZookeeperBackend:
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
                 self._unheard.discard(ticket.nonce)
                 self._parents.note(lock)
-                return holding, self._listed(children)
+                return holding, self._tree.listed(children)
             if created is not Refusal.NO_NODE:
                 raise self._parents.refused(created, lock)
             self._parents.missed(lock, answers[:-2])
@@ -212,7 +211,7 @@ class ZookeeperBackend:
         beginning = nodes.beginning(
             self._layout, session.number, ticket.nonce, ticket.limit, exclusive=ticket.exclusive, waits=waits
         )
-        return Create(f"{lock}/{beginning}", self._data(ticket, session))
+        return Create(f"{lock}/{beginning}", written(ticket, session))
 
     def _check_delay(self, ticket: Ticket, session: Session) -> None:
         """What keeps others out after the holder's end is the session, which ends by a timer of its own."""
@@ -290,7 +289,7 @@ class ZookeeperBackend:
                 self._wake(kind)
                 return None
         before = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
-        return Waiting(LOOK_AGAIN if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, _name_of(shown))
+        return Waiting(LOOK_AGAIN if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, name_of(shown))
 
     def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
         return [one for one in ordered if behind(one.number, holding.number) < 0]
@@ -324,7 +323,7 @@ class ZookeeperBackend:
             holding.granted = True  # after `believed`: the sweep looks at both
             if holding.waited or (is_followed and not ticket.exclusive):
                 # Tells since when it has the lock, and the next in line for a permit that it is the next.
-                self._port.tell(session, Set(holding.path, self._data(ticket, session)))
+                self._port.tell(session, Set(holding.path, written(ticket, session)))
             if holding.waited:
                 self._wakeups.forget(ticket.nonce)
         return Granted(holding.czxid, deadline, store=session)
@@ -356,7 +355,7 @@ class ZookeeperBackend:
         made = await self._create_free(tickets, session, deadline)
         outcomes: list[Granted | Waiting] = []
         for holding, children in made:
-            lock = self._path(holding.ticket.name)
+            lock = self._tree.path(holding.ticket.name)
             outcome = await self._decide(holding, lock, children, sent, queue=False, deadline=deadline)
             outcomes.append(outcome or await self.enter(holding.ticket, queue=False, deadline=deadline))
             if isinstance(outcomes[-1], Waiting):
@@ -371,13 +370,13 @@ class ZookeeperBackend:
         Raises:
             OutcomeUnknown: no answer; there may be nodes.
         """
-        locks = [self._path(ticket.name) for ticket in tickets]
+        locks = [self._tree.path(ticket.name) for ticket in tickets]
         listed = await self._port.ask(session, [Children(lock) for lock in locks], deadline=deadline)
         free: list[tuple[Ticket, str]] = []
         for ticket, lock, children in zip(tickets, locks, listed, strict=True):
             self._check_delay(ticket, session)
             is_known = ticket.nonce in self._holdings or ticket.nonce in self._unheard  # `enter` looks for its node
-            if is_known or in_order(self._listed(children)):
+            if is_known or in_order(self._tree.listed(children)):
                 break
             free.append((ticket, lock))
         if not free:
@@ -400,7 +399,7 @@ class ZookeeperBackend:
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
                 self._parents.note(lock)
                 if len(made) == number:
-                    made.append((holding, self._listed(children)))
+                    made.append((holding, self._tree.listed(children)))
             elif created is not Refusal.NO_NODE:
                 refused = self._parents.refused(created, lock)
             # Else the lock's node was taken away meanwhile: it and those behind it are not in.
@@ -444,7 +443,7 @@ class ZookeeperBackend:
     async def _settle(self, ticket: Ticket, deadline: float) -> None:
         """Take away what a create without an answer may have left."""
         session = await self._open(deadline)
-        lock = self._path(ticket.name)
+        lock = self._tree.path(ticket.name)
         found = in_order(await self._children_now(session, lock, deadline))
         paths = [f"{lock}/{one.node}" for one in found if one.nonce == ticket.nonce]
         if paths:
@@ -489,68 +488,13 @@ class ZookeeperBackend:
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        session = await self._open(deadline)
-        return (await self._describe(session, name, self._path(name), deadline))[0]
+        return await self._tree.inspect(await self._open(deadline), name, deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        session = await self._open(deadline)
-        found = []
-        for name, path in await self._names(session, deadline):
-            if name.startswith(prefix):
-                info, _ = await self._describe(session, name, path, deadline)
-                if info.holders or info.waiters:
-                    found.append(info)
-        return sorted(found, key=lambda info: info.name)
+        return await self._tree.locks(await self._open(deadline), prefix, deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        session = await self._open(deadline)
-        info, paths = await self._describe(session, name, self._path(name), deadline)
-        broken = [path for path, holder in zip(paths, info.holders, strict=False) if holder.fence == fence > 0]
-        if not broken:
-            return False
-        (answer,) = await self._port.ask(session, (Delete(broken[0]),), deadline=deadline)
-        if answer is not None and answer is not Refusal.NO_NODE:
-            raise self._parents.refused(answer, broken[0])
-        return answer is None
-
-    async def _describe(self, session: Session, name: str, lock: str, deadline: float) -> tuple[LockInfo, list[str]]:
-        """Who is there, and the paths of the nodes, in order."""
-        ordered = in_order(await self._children(session, lock, deadline))
-        if not ordered:
-            return LockInfo(name, (), ()), []
-        requests = [Get(f"{lock}/{one.node}") for one in ordered]
-        answers = await self._port.ask(session, requests, deadline=deadline)
-        there = [(one, node) for one, node in zip(ordered, answers, strict=True) if isinstance(node, Node)]
-        holders: list[TicketInfo] = []
-        waiters: list[TicketInfo] = []
-        for place, (one, node) in enumerate(there):
-            is_in = first_obstacle(one.limit, (other for other, _ in there[:place])) is None and not waiters
-            if is_in or one.waits:
-                (holders if is_in else waiters).append(_described(one, node, is_in=is_in))
-        return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{one.node}" for one, _ in there]
-
-    async def _names(self, session: Session, deadline: float) -> list[tuple[str, str]]:
-        """All locks whose nodes are there, with their paths."""
-        found: list[tuple[str, str]] = []
-        below = [""]
-        while below:
-            parents = [self._root + part for part in below]
-            listed = await self._port.ask(session, [Children(parent or "/") for parent in parents], deadline=deadline)
-            next_below: list[str] = []
-            for part, names in zip(below, listed, strict=True):
-                for node in names if isinstance(names, list) else ():
-                    path = f"{part}/{node}"
-                    if path in (f"/{SESSIONS}", f"/{MARKS}", "/zookeeper") or (
-                        part and nodes.contender(node) is not None
-                    ):
-                        continue
-                    if self._raw_names:
-                        found.append((path[1:], self._root + path))
-                        next_below.append(path)
-                    elif (name := nodes.plain(node)) is not None:
-                        found.append((name, self._root + path))
-            below = next_below
-        return found
+        return await self._tree.break_lock(await self._open(deadline), name, fence, deadline)
 
     # ── the session, and its pulse ───────────────────────────────────────────────────────────────────────────────
 
@@ -670,22 +614,7 @@ class ZookeeperBackend:
         self._closed = True
         self._port.abandon()
 
-    # ── paths ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _path(self, name: str) -> str:
-        """Of the lock's node."""
-        if not self._raw_names:
-            return f"{self._root}/{nodes.escaped(name)}"
-        path = f"/{name}"
-        top = name.partition("/")[0]
-        problem = nodes.why_invalid(path) or (f"{top} is taken" if top in (SESSIONS, MARKS) else "")
-        if problem:
-            raise ConfigurationError(f"name {name!r} cannot be a node of ZooKeeper as it is (raw_names): {problem}")
-        return self._root + path
-
-    async def _children(self, session: Session, lock: str, deadline: float) -> list[str]:
-        (children,) = await self._port.ask(session, (Children(lock),), deadline=deadline)
-        return self._listed(children)
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
         """The listing behind every create of ours, wherever it is.
@@ -696,53 +625,12 @@ class ZookeeperBackend:
         """
         write = self._parents.itself(lock)  # which is there already, mostly
         _, children = await self._port.ask(session, (write, Children(lock)), deadline=deadline)
-        return self._listed(children)
-
-    def _listed(self, answer: Answer) -> list[str]:
-        if isinstance(answer, list):
-            return answer
-        if answer is Refusal.NO_NODE:
-            return []
-        raise self._parents.refused(answer, "the lock's node")
-
-    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _data(self, ticket: Ticket, session: Session) -> bytes:
-        data = f"{ticket.info}\n{session.timeout:g}\n{ticket.agent}".encode("utf-8", "replace")
-        if len(data) > DATA_MAX:
-            raise ConfigurationError(f"meta is too long for a node of ZooKeeper: at most {DATA_MAX} bytes")
-        return data
+        return self._tree.listed(children)
 
     async def _holder(self, session: Session, path: str, deadline: float) -> str:
         (node,) = await self._port.ask(session, (Get(path),), deadline=deadline)
-        return _name_of(node)
+        return name_of(node)
 
     def _forget(self, nonce: str) -> None:
         self._holdings.pop(nonce, None)
         self._wakeups.forget(nonce)
-
-
-def _name_of(node: Answer) -> str:
-    """Who holds it, for messages."""
-    if not isinstance(node, Node):
-        return "somebody who has just left"
-    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
-    return who(info) if rest else "another program"
-
-
-def _described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:
-    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
-    timeout, _, agent = rest.partition("\n")
-    try:
-        remaining = float(timeout)
-    except ValueError:
-        remaining = float("inf")
-    return TicketInfo.of(
-        info="" if one.is_foreign else info,
-        fence=None if not is_in else 0 if one.is_foreign else node.czxid,
-        agent="" if one.is_foreign else agent,
-        since=node.mtime if is_in else node.ctime,
-        remaining=float("inf") if one.is_foreign else remaining,
-        exclusive=one.exclusive,
-        limit=one.limit,
-    )

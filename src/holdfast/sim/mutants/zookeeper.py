@@ -90,7 +90,7 @@ class LooksWhereItLags(ZookeeperBackend):
     """Looks for what a lost create has left on whatever server it finds, which may not have heard of it yet."""
 
     async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
-        return await self._children(session, lock, deadline)
+        return await self._tree.children(session, lock, deadline)
 
 
 class AllWatchTheFirst(ZookeeperBackend):
