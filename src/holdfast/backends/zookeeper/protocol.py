@@ -4,7 +4,7 @@
               those with smaller numbers; else watch the nearest one in the way, and look again when it has gone.
     leave     delete the node.
     renew     look whether the node is still there. What keeps it there is the session, and what proves that is the
-              pulse: pairs of writes in the background, committed by a quorum, for all tickets together (standing.py).
+              pulse: pairs of writes in the background, committed by a quorum, for all tickets together (pulse.py).
 
 A node counts for a ticket only if its name carries the ticket's nonce *and* the session that is open now: one of an
 older session of ours may vanish at any moment. A listing can be late, but never so that it misses anybody ahead: it
@@ -13,12 +13,13 @@ shows our own node, so it shows all that were created before. All that can be mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.zookeeper import nodes
 from holdfast.backends.zookeeper.marks import Marks
-from holdfast.backends.zookeeper.nodes import SESSIONS, Contender, behind, in_order
+from holdfast.backends.zookeeper.nodes import Contender, behind, in_order
 from holdfast.backends.zookeeper.parents import ATTEMPTS_MAX, Parents
 from holdfast.backends.zookeeper.port import (
     Children,
@@ -30,11 +31,10 @@ from holdfast.backends.zookeeper.port import (
     Refusal,
     Set,
 )
+from holdfast.backends.zookeeper.pulse import Pulse
 from holdfast.backends.zookeeper.records import name_of, written
-from holdfast.backends.zookeeper.standing import Standing
 from holdfast.backends.zookeeper.tree import Tree
 from holdfast.core.clock import before_delay, lease_deadline
-from holdfast.core.events import logger
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     Gone,
@@ -73,7 +73,6 @@ LACKS: Lacks = {
     Primitive.OWNER: "nodes in their order are the lock: Curator and kazoo would not see that two belong to one owner",
 }
 
-IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
 DELAY_SHARE = 0.25  # of the session's timeout: half of it is proven at any time, and half of that is for the holder
 SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
@@ -114,11 +113,11 @@ class ZookeeperBackend:
     lacks = LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
+    pulse_type: ClassVar[type[Pulse]] = Pulse
 
     def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
         self.url = place.url
         self._layout = place.layout
-        self._root = place.root
         self._port = port
         self._runtime = runtime
         self._wakeups = Wakeups(runtime)
@@ -126,13 +125,10 @@ class ZookeeperBackend:
         self._holdings: dict[str, _Holding] = {}  # by nonce
         self._unheard: set[str] = set()  # tickets of which a create had no answer: there may be a node of theirs
         self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
-        self._standing: dict[int, Standing] = {}  # of the session that is open, by its number
-        self._used = 0.0
-        self._bell = runtime.event()  # for the pulse
         self._parents = Parents(place.url)
         self._tree = Tree(place, port, self._parents)
         self._marks = Marks(place.url, place.root, port, runtime, self._parents)
-        self._closed = False
+        self._pulse = self.pulse_type(place, port, self._parents, runtime, self)
         port.listen(self._fired, self._changed)
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +149,7 @@ class ZookeeperBackend:
             raise
 
     async def _enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        session = await self._open(deadline)
+        session = await self._pulse.open(deadline)
         self._check_delay(ticket, session)
         lock = self._tree.path(ticket.name)
         nonce = ticket.nonce
@@ -330,9 +326,7 @@ class ZookeeperBackend:
 
     def _deadline(self, holding: _Holding, sent: float) -> float:
         """The session's, or the ttl's if that is earlier."""
-        standing = self._standing.get(holding.session.number)
-        until = 0.0 if standing is None else standing.until
-        return min(lease_deadline(sent, holding.ticket.ttl, 0.0), until)
+        return min(lease_deadline(sent, holding.ticket.ttl, 0.0), self._pulse.proven(holding.session))
 
     async def _withdraw(self, holding: _Holding, deadline: float) -> None:
         await self._port.ask(holding.session, (Delete(holding.path),), deadline=deadline)
@@ -350,7 +344,7 @@ class ZookeeperBackend:
 
     async def _enter_free(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted | Waiting]:
         """Those at which nobody is, up to the first other one; or up to one at which somebody came in between."""
-        session = await self._open(deadline)
+        session = await self._pulse.open(deadline)
         sent = self._runtime.now()
         made = await self._create_free(tickets, session, deadline)
         outcomes: list[Granted | Waiting] = []
@@ -427,7 +421,7 @@ class ZookeeperBackend:
         paths = [holding.path for holding in there if holding is not None and not holding.session.is_over]
         left: dict[str, Answer] = {}
         if paths:
-            session = await self._open(deadline)
+            session = await self._pulse.open(deadline)
             answers = await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
             left = dict(zip(paths, answers, strict=True))
         outcomes: list[bool | BackendError] = []
@@ -442,7 +436,7 @@ class ZookeeperBackend:
 
     async def _settle(self, ticket: Ticket, deadline: float) -> None:
         """Take away what a create without an answer may have left."""
-        session = await self._open(deadline)
+        session = await self._pulse.open(deadline)
         lock = self._tree.path(ticket.name)
         found = in_order(await self._children_now(session, lock, deadline))
         paths = [f"{lock}/{one.node}" for one in found if one.nonce == ticket.nonce]
@@ -456,7 +450,7 @@ class ZookeeperBackend:
         living = [holding for holding in there if holding is not None and not holding.session.is_over]
         seen: dict[str, Answer] = {}
         if living:
-            session = await self._open(deadline)
+            session = await self._pulse.open(deadline)
             # Not the data, which may be long: an empty list says as well that it is there.
             answers = await self._port.ask(session, [Children(one.path) for one in living], deadline=deadline)
             seen = {one.path: answer for one, answer in zip(living, answers, strict=True)}
@@ -479,100 +473,30 @@ class ZookeeperBackend:
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        session = await self._open(deadline)
+        session = await self._pulse.open(deadline)
         return await self._marks.raise_to(session, name, number, nonce=nonce, keep=keep, deadline=deadline)
 
     async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._marks.all(await self._open(deadline), names, deadline)
+        return await self._marks.all(await self._pulse.open(deadline), names, deadline)
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        return await self._tree.inspect(await self._open(deadline), name, deadline)
+        return await self._tree.inspect(await self._pulse.open(deadline), name, deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._tree.locks(await self._open(deadline), prefix, deadline)
+        return await self._tree.locks(await self._pulse.open(deadline), prefix, deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        return await self._tree.break_lock(await self._open(deadline), name, fence, deadline)
+        return await self._tree.break_lock(await self._pulse.open(deadline), name, fence, deadline)
 
-    # ── the session, and its pulse ───────────────────────────────────────────────────────────────────────────────
+    # ── at each pulse ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _open(self, deadline: float) -> Session:
-        self._used = self._runtime.now()
-        session = await self._port.open(deadline=deadline)
-        standing = self._standing.get(session.number)
-        if standing is None:
-            standing = self._begin(session)
-        standing.connected(session.connection, session.connected)
-        return session
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._holdings or self._unheard)
 
-    def _begin(self, session: Session) -> Standing:
-        """A new session: the older one is over."""
-        with self._mutex:
-            standing = self._standing.get(session.number)
-            if standing is not None:
-                return standing
-            standing = Standing(session.timeout)
-            self._standing = {session.number: standing}
-        self._port.start(lambda: self._pulse(session, standing))
-        return standing
-
-    async def _pulse(self, session: Session, standing: Standing) -> None:
-        """Keep the session and know that it is kept, while anybody needs it."""
-        own = f"{self._root}/{SESSIONS}/{session.number:016x}"
-        is_there = False
-        while not session.is_over and not self._closed:
-            await self._sweep(session, standing)
-            now = self._runtime.now()
-            if not self._holdings and not self._unheard and now - self._used > IDLE_MAX:
-                self._port.end(session)
-                return
-            connection = session.connection
-            try:
-                if connection:
-                    is_there = is_there or await self._make_own(session, own, now + standing.pause)
-                if connection and is_there:
-                    await self._pair(session, standing, own)
-            except BackendError as error:
-                logger().info("the pulse of the session with %s got no answer: %s", self.url, error)
-                if session.connection == connection:
-                    self._port.hang_up(session)  # another server may answer; this one has had its time
-            except HoldfastError as error:
-                logger().warning("the session with %s cannot be kept: %s", self.url, error)
-            await self._bell.wait(self._next_pulse(standing))
-            self._bell.clear()  # what rang until now is looked at after this
-
-    def _next_pulse(self, standing: Standing) -> float:
-        now = self._runtime.now()
-        granted = [one.kept_until for one in list(self._holdings.values()) if one.granted]
-        return min([now + standing.pause, *(until for until in granted if until > now)])
-
-    async def _make_own(self, session: Session, own: str, deadline: float) -> bool:
-        above, _, _ = own.rpartition("/")
-        create = Create(own, b"", is_numbered=False)
-        *answers, created = await self._port.ask(session, (*self._parents.made(above), create), deadline=deadline)
-        if created is Refusal.NO_NODE:
-            self._parents.missed(above, answers)
-            return False  # the next pulse tries again
-        if isinstance(created, Refusal) and created is not Refusal.EXISTS:
-            raise self._parents.refused(created, own)
-        return True
-
-    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
-        """Two writes, one after the other: what that proves, standing.py says."""
-        connection = session.connection
-        standing.connected(connection, session.connected)
-        times = []
-        for _ in range(2):
-            times.append(self._runtime.now())
-            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=times[-1] + standing.pause)
-            if answer is not None:
-                raise self._parents.refused(answer, own)
-        if connection and session.connection == connection:
-            standing.pair(connection, times[0], times[1], self._runtime.now())
-
-    async def _sweep(self, session: Session, standing: Standing) -> None:
+    async def sweep(self, session: Session, deadline: float) -> None:
         """Take away leases that were dropped: nobody has renewed them, and nobody believes in them any longer."""
         now = self._runtime.now()
         with self._mutex:
@@ -580,10 +504,17 @@ class ZookeeperBackend:
         for holding in over:
             try:
                 if not holding.session.is_over:
-                    await self._port.ask(session, (Delete(holding.path),), deadline=now + standing.pause)
+                    await self._port.ask(session, (Delete(holding.path),), deadline=deadline)
                 self._forget(holding.ticket.nonce)
             except BackendError:
                 return  # the next pulse tries again
+
+    def next_sweep(self) -> float:
+        now = self._runtime.now()
+        granted = [one.kept_until for one in list(self._holdings.values()) if one.granted]
+        return min((until for until in granted if until > now), default=math.inf)
+
+    # ── what the port tells ──────────────────────────────────────────────────────────────────────────────────────
 
     def _fired(self, path: str) -> None:
         self._wake((Children, path))
@@ -600,18 +531,19 @@ class ZookeeperBackend:
         with self._mutex:
             self._watched.clear()
         self._wakeups.wake_all()
-        self._bell.set()
+        self._pulse.changed()
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        self._closed = True
-        self._bell.set()
+        self._pulse.close()
         self._wakeups.wake_all()
         # What was lost and not given back keeps others out for its delay: it must not go with the session at once.
         is_delayed = any(one.granted and one.ticket.delay for one in list(self._holdings.values()))
         await self._port.close(keeps_session=is_delayed)
 
     def abandon(self) -> None:
-        self._closed = True
+        self._pulse.abandon()
         self._port.abandon()
 
     # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
