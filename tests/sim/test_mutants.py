@@ -54,6 +54,8 @@ CAUGHT_BY = {
     "ghost-waiters": {"steady progress", "nothing left"},
     "ghost-waiters-in-turn": {"steady progress", "nothing left"},
     "grant-below-waiters": {"fair order", "growing fences"},
+    "hand-over-from-the-hint": {"mutual exclusion", "growing fences"},
+    "hand-over-of-old": {"mutual exclusion", "growing fences"},
     "hints-only": {"steady progress"},
     "late-reply-is-a-grant": {"mutual exclusion", "growing fences", "loss told"},
     "late-success-revives": {"loss told", "mutual exclusion"},

@@ -319,9 +319,10 @@ SIGNAL = "signal"
 def told(script: Script, *, waiter_lease: int) -> str:
     """The shipped text, told the time instead of asking for it, and how long waiters' leases and signals live."""
     constants, _, text = script.text.partition("\n")
-    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, FENCE_IDLE = ")
-    woken = min(waiter_lease, LONG // 2)
-    constants = f"local WAITER_LEASE, WOKEN_LEASE, FENCE_IDLE = {waiter_lease}, {woken}, {4 * LONG}"
+    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, LOOK_AGAIN, FENCE_IDLE = ")
+    woken = look_again = min(waiter_lease, LONG // 2)
+    names, _, _ = constants.partition(" = ")
+    constants = f"{names} = {waiter_lease}, {woken}, {look_again}, {4 * LONG}"
     text = text.replace("redis.call('PEXPIRE', signal, 1000)", f"redis.call('PEXPIRE', signal, {LONG})")
     return f"{constants}\n{text}".replace(ASKS_TIME, TOLD_TIME)
 

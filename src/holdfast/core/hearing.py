@@ -35,7 +35,10 @@ class Ear(Protocol[C_contra]):
         """This ticket does not wait any more; a channel nobody waits for is let go after a while."""
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        """Where hints go, each a nonce; `missed` is called after a gap in which there may have been some."""
+        """Where hints go; `missed` is called after a gap in which there may have been some.
+
+        A hint is a ticket's nonce; after a space there may be more, which is for the ticket.
+        """
 
 
 class Hearing(Generic[C]):
@@ -49,7 +52,7 @@ class Hearing(Generic[C]):
         self._heard: dict[str, int] = {}  # which subscription was there before each ticket's last look
         self._attended: dict[str, C] = {}  # tickets for which somebody listens, and where
         self._is_deaf = False  # said so already
-        ear.listen(self._wakeups.wake, self._wakeups.wake_all)
+        ear.listen(self._hint, self._wakeups.wake_all)
 
     def look(self, nonce: str, channel: C) -> None:
         """The ticket asks the server now: hints that come from here on are kept, if they can be heard at all."""
@@ -58,8 +61,11 @@ class Hearing(Generic[C]):
             self._wakeups.expect(nonce)
             self._heard[nonce] = hearing
 
-    async def wait(self, nonce: str, channel: C, until: float) -> None:
-        """Until it is worth to look again, which is at once if a hint may have been sent before we listened."""
+    async def wait(self, nonce: str, channel: C, until: float) -> str:
+        """Until it is worth to look again, which is at once if a hint may have been sent before we listened.
+
+        What it returns is what the hint said beside the nonce, if there was one that did.
+        """
         self._attended[nonce] = channel
         event: Event | None = None
         try:
@@ -73,7 +79,8 @@ class Hearing(Generic[C]):
             await self._runtime.sleep(max(0.0, min(DEAF_POLL, until - self._runtime.now())))
         elif hearing == self._heard.get(nonce):
             self._is_deaf = False
-            await self._wakeups.wait(nonce, until, event)
+            return await self._wakeups.wait(nonce, until, event)
+        return ""
 
     def stop(self, nonce: str) -> None:
         """The ticket is in, or has gone."""
@@ -84,3 +91,7 @@ class Hearing(Generic[C]):
 
     def wake_all(self) -> None:
         self._wakeups.wake_all()
+
+    def _hint(self, said: str) -> None:
+        nonce, _, news = said.partition(" ")
+        self._wakeups.wake(nonce, news)

@@ -19,7 +19,7 @@ class Wakeups:
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._expected: dict[str, Event | None] = {}  # the event while somebody waits
-        self._hinted: set[str] = set()
+        self._hinted: dict[str, str] = {}  # and what the hint said, if anything
 
     def expect(self, nonce: str) -> bool:
         """From now on its hints are kept. Whether they were before."""
@@ -34,17 +34,17 @@ class Wakeups:
             return False
         with self._mutex:
             event = self._expected.pop(nonce, None)
-            self._hinted.discard(nonce)
+            self._hinted.pop(nonce, None)
         if event is not None:
             event.set()
         return True
 
-    def wake(self, nonce: str) -> None:
-        """Pass a hint on; nothing happens when the ticket has gone."""
+    def wake(self, nonce: str, news: str = "") -> None:
+        """Pass a hint on, and what it says; nothing happens when the ticket has gone."""
         with self._mutex:
             if nonce not in self._expected:
                 return
-            self._hinted.add(nonce)
+            self._hinted[nonce] = news or self._hinted.get(nonce, "")
             event = self._expected[nonce]
         if event is not None:
             event.set()
@@ -54,18 +54,22 @@ class Wakeups:
         for nonce in list(self._expected):
             self.wake(nonce)
 
-    async def wait(self, nonce: str, until: float, event: Event | None = None) -> None:
-        """Return at a hint (one that came earlier included), or at `until`; `event` is what to wait on, if not any."""
+    async def wait(self, nonce: str, until: float, event: Event | None = None) -> str:
+        """Return at a hint (one that came earlier included), or at `until`; `event` is what to wait on, if not any.
+
+        What it returns is what the hint said.
+        """
+        news = ""
         with self._mutex:
             if nonce not in self._expected or nonce in self._hinted:
-                self._hinted.discard(nonce)
-                return
+                return self._hinted.pop(nonce, "")
             event = self._expected[nonce] = event or self._runtime.event()
         try:
             await event.wait(until)
         finally:
             # Hints up to here are used up: who waited looks again after this line.
             with self._mutex:
-                self._hinted.discard(nonce)
+                news = self._hinted.pop(nonce, "")
                 if nonce in self._expected:
                     self._expected[nonce] = None
+        return news

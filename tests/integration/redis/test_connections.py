@@ -5,6 +5,7 @@ queue or the ear for hints ends with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from statistics import median
 
@@ -94,8 +95,10 @@ def test_a_waiter_whose_connections_are_killed_is_handed_the_lock_promptly_after
         await_waiters(holder, "one", 1)
         left = now()
         lease.release()
-        coming.result().release()
+        handed = coming.result()
         gaps.append(now() - left)
+        with contextlib.suppress(holdfast.OutcomeUnknown):  # its connection was killed too: the client repeats it
+            handed.release()
 
     # Told, that is. By itself it would look once a second: 0.5 s later in the median.
     assert median(gaps) < 0.25, gaps

@@ -103,7 +103,7 @@ class TransportEar(Channel):
         said, self._said = self._said, []
         return said
 
-    def event(self, channel: object, nonce: str, hint: Callable[[str], None]) -> None:
+    def event(self, hint: Callable[[str], None]) -> None:
         """Who waits is on the same loop as who reads: any event will do."""
 
     def ring(self) -> None:

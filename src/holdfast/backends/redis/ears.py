@@ -27,13 +27,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis import replies
-from holdfast.backends.redis.resp import new_parser, pack
+from holdfast.backends.redis.resp import new_parser
 from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.address import Node, Place
-    from holdfast.backends.redis.port import Channel, Reply
+    from holdfast.backends.redis.port import Reply
     from holdfast.errors import OutcomeUnknown
     from holdfast.runtimes.threads import ThreadRuntime
 
@@ -94,11 +94,8 @@ class SocketEar:
             if said is not None:
                 return said
 
-    def event(self, channel: Channel, nonce: str, hint: Callable[[str], None]) -> HeardEvent | None:
-        if not self._is_shared:
-            return None
-        verb = b"message" if channel.verb == "PUBLISH" else b"smessage"
-        return HeardEvent(self, pack(verb, channel.name, nonce), hint)
+    def event(self, hint: Callable[[str], None]) -> HeardEvent | None:
+        return HeardEvent(self, hint) if self._is_shared else None
 
     def ring(self) -> None:
         _ring(self._bell, _RING)
@@ -179,9 +176,6 @@ class SocketEar:
             while not (event.is_set() or self.is_closed or self._trouble is not None):
                 is_my_turn = self._reader() is event
                 if is_my_turn and (data := self._received()):
-                    if data == event.message and not self._parser.has_data():
-                        event.set()  # as nearly always; there is nobody else to tell
-                        return
                     self._parser.feed(data)
                     for reply in self._parsed():
                         self._pass_on(reply, hint)
@@ -220,8 +214,8 @@ class SocketEar:
 
     def _pass_on(self, reply: Reply, hint: Callable[[str], None]) -> None:
         match reply:
-            case [b"message" | b"smessage", _, bytes(nonce)]:
-                hint(nonce.decode(errors="replace"))
+            case [b"message" | b"smessage", _, bytes(said)]:
+                hint(said.decode(errors="replace"))
             case _:
                 with self._mutex:
                     self._handed.append(reply)
@@ -254,12 +248,10 @@ class SocketEar:
 class HeardEvent(ThreadEvent):
     """What a thread waits on for its hint: if nobody else waits, it reads the connection itself meanwhile."""
 
-    __slots__ = ("__weakref__", "_ear", "_hint", "_is_here", "message")
+    __slots__ = ("__weakref__", "_ear", "_hint", "_is_here")
 
-    def __init__(self, ear: SocketEar, message: bytes, hint: Callable[[str], None]) -> None:
-        """`message` is its hint, as it comes from the server."""
+    def __init__(self, ear: SocketEar, hint: Callable[[str], None]) -> None:
         super().__init__()
-        self.message = message
         self._ear = ear
         self._hint = hint
         self._is_here = 0  # the thread that waits

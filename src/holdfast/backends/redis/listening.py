@@ -45,7 +45,7 @@ class Ear(Protocol):
     def ring(self) -> None:
         """Have `receive` return soon; from anywhere."""
 
-    def event(self, channel: Channel, nonce: str, hint: Callable[[str], None]) -> Event | None:
+    def event(self, hint: Callable[[str], None]) -> Event | None:
         """To wait on for a hint; better than any other because who waits reads, and nobody has to wake it.
 
         What is not a hint, and what is no longer read by who waits, `receive` returns as ever.
@@ -137,7 +137,7 @@ class Hints:
             subscription.nonces.add(nonce)
             self._attended[nonce] = channel
             if subscription.generation:
-                return self._event(subscription, nonce)
+                return self._event(subscription)
             event = self._runtime.event()
             subscription.events.append(event)
             if subscription.trouble is not None:  # of an earlier attempt: this is the next one
@@ -156,11 +156,11 @@ class Hints:
         if trouble is not None and not self.hearing(channel):
             problem = trouble.problem if isinstance(trouble, BackendError) else str(trouble)
             raise BackendUnavailable(backend=self._place.url, problem=problem) from trouble
-        return self._event(subscription, nonce)
+        return self._event(subscription)
 
-    def _event(self, subscription: _Subscription, nonce: str) -> Event | None:
+    def _event(self, subscription: _Subscription) -> Event | None:
         listener = None if subscription.node is None else self._listeners.get(subscription.node)
-        return None if listener is None else listener.event(subscription.channel, nonce)
+        return None if listener is None else listener.event()
 
     def dismiss(self, channel: Channel, nonce: str) -> None:
         with self._mutex:
@@ -239,8 +239,8 @@ class Hints:
         if is_heard and was_gap:
             self._missed()
 
-    def hint(self, nonce: str) -> None:
-        self._wake(nonce)
+    def hint(self, said: str) -> None:
+        self._wake(said)
 
     def fail(self, node: Node, error: HoldfastError) -> None:
         """Whoever waits to be heard need not wait longer; who was heard is not any more."""
@@ -320,10 +320,10 @@ class Listener:
         self._left = True
         self.ring()
 
-    def event(self, channel: Channel, nonce: str) -> Event | None:
+    def event(self) -> Event | None:
         """For one who waits for a hint, and may read what comes itself meanwhile."""
         ear = self._ear
-        return None if ear is None else ear.event(channel, nonce, self._hints.hint)
+        return None if ear is None else ear.event(self._hints.hint)
 
     async def run(self) -> None:
         """Until nobody needs it any more."""
@@ -391,8 +391,8 @@ class Listener:
             self._take_refusal(reply)
             return
         match reply:
-            case [b"message" | b"smessage", _, nonce]:
-                self._hints.hint(nonce.decode(errors="replace"))
+            case [b"message" | b"smessage", _, said]:
+                self._hints.hint(said.decode(errors="replace"))
             case [b"subscribe" | b"ssubscribe" as kind, name, _]:
                 channel = Channel("PUBLISH" if kind == b"subscribe" else "SPUBLISH", name.decode(errors="replace"))
                 self._asked = [one for one in self._asked if one.channel != channel]

@@ -1,7 +1,8 @@
 """The lock protocol on Redis, `method=queue`: first come first served, each step one script inside the server.
 
 The scripts in lua/queue are the protocol; this file says when to run which. A hint that it is somebody's turn comes by
-pub/sub, and is no more than a hint: whoever waits looks again in any case, and at once when hints may have been missed.
+pub/sub, and nobody relies on it: whoever waits looks again in any case, and at once when hints may have been missed. If
+it has the fence, the lock was handed over, and there is nothing left to ask (handovers.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis import getset, plain, setnx
+from holdfast.backends.redis.handovers import Handovers
 from holdfast.backends.redis.joining import together
 from holdfast.backends.redis.keys import joined, keys_of, name_of, pattern_of
 from holdfast.backends.redis.marking import Marking
@@ -79,8 +81,11 @@ def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
     if place.method == "getset":
         return getset.GetsetBackend(place.url, port, runtime, prefix=place.prefix)
     if place.compat == "python-redis-lock":
-        return QueueBackend(place.url, port, runtime, prefix="lock:", signals="lock-signal:")
-    return QueueBackend(place.url, port, runtime, prefix=place.prefix)
+        return QueueBackend(place.url, port, runtime, prefix="lock:", signals="lock-signal:", hand_over=False)
+    # Without a prefix, other programs may share the lock, and look for a moment when it is free: let there be one. And
+    # who is to hear of replicas has to ask.
+    hand_over = place.prefix != "" and not place.replicas
+    return QueueBackend(place.url, port, runtime, prefix=place.prefix, hand_over=hand_over)
 
 
 class QueueBackend(Marking):
@@ -90,14 +95,28 @@ class QueueBackend(Marking):
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
-    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str, signals: str | None = None) -> None:
-        """`signals` is the prefix of the keys by which another library wakes those who wait for its locks."""
+    def __init__(
+        self,
+        url: str,
+        port: RedisPort,
+        runtime: Runtime,
+        *,
+        prefix: str,
+        signals: str | None = None,
+        hand_over: bool = True,
+    ) -> None:
+        """`signals` is the prefix of the keys by which another library wakes those who wait for its locks.
+
+        With `hand_over`, tickets of this client may be let in by who was in before them.
+        """
         self.url = url
         self._port = port
         self._runtime = runtime
         self._prefix = prefix
         self._signals = signals
         self._hearing = Hearing(port, runtime, url)
+        self._hand_over = hand_over
+        self._handovers = Handovers(GRANULARITY)
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
 
     @property
@@ -107,10 +126,14 @@ class QueueBackend(Marking):
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         keys = keys_of(self._prefix, ticket.name)
         channel = self._port.channel(keys)
-        if queue:
-            self._hearing.look(ticket.nonce, channel)
-        arguments = _entering(ticket, channel, queue=queue)
         sent = self._runtime.now()
+        if queue:
+            granted = self._handovers.take(ticket, sent)
+            if granted is not None:
+                self._hearing.stop(ticket.nonce)
+                return granted
+            self._hearing.look(ticket.nonce, channel)
+        arguments = self._entering(ticket, channel, queue=queue)
         try:
             reply = await self._port.run(Call(_ENTER, keys, arguments), deadline=deadline)
         except BaseException as error:
@@ -128,7 +151,7 @@ class QueueBackend(Marking):
             return [await self.enter(tickets[0], queue=False, deadline=deadline)]
         arguments: list[Word] = []
         for ticket, keys in zip(tickets, locks, strict=False):
-            arguments += _entering(ticket, self._port.channel(keys), queue=False)
+            arguments += self._entering(ticket, self._port.channel(keys), queue=False)
         sent = self._runtime.now()
         try:
             replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
@@ -145,7 +168,9 @@ class QueueBackend(Marking):
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         channel = self._port.channel(keys_of(self._prefix, ticket.name))
-        await self._hearing.wait(ticket.nonce, channel, until)
+        news = await self._hearing.wait(ticket.nonce, channel, until)
+        if news:
+            self._handovers.heard(ticket, news)
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if len(tickets) == 1:
@@ -207,8 +232,22 @@ class QueueBackend(Marking):
         if isinstance(reply, int):
             return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
         if reply[0] == b"wait":
-            return self._waiting(*reply[1:])
+            *obstacle, number = reply[1:]
+            if number:
+                self._handovers.expect(ticket, sent, number)
+            return self._waiting(*obstacle)
         raise self._refusal(ticket, reply)
+
+    def _entering(self, ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
+        alone = ticket.exclusive and not ticket.owner
+        ttl_ms = math.ceil(ticket.ttl * 1000)
+        return (
+            ticket.nonce,
+            "x" if alone else _kind(ticket),
+            ttl_ms,
+            1 if queue else 0,
+            about(channel, ttl_ms if alone and self._hand_over else 0, ticket.agent, ticket.info),
+        )
 
     def _leaving(self, ticket: Ticket) -> Call:
         unheard = 1 if ticket.nonce in self._unheard else 0
@@ -221,6 +260,7 @@ class QueueBackend(Marking):
             return reply
         # Also if its key is something else by now: then it is not ours any more.
         self._hearing.stop(ticket.nonce)
+        self._handovers.forget(ticket)
         self._unheard.discard(ticket.nonce)
         return bool(reply == 1)
 
@@ -243,16 +283,6 @@ class QueueBackend(Marking):
                 return method_conflict(ticket.name, method_in(value.decode()) or "?")
             case _:
                 return OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-
-
-def _entering(ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
-    return (
-        ticket.nonce,
-        "x" if ticket.exclusive and not ticket.owner else _kind(ticket),
-        math.ceil(ticket.ttl * 1000),
-        1 if queue else 0,
-        about(channel, ticket.agent, ticket.info),
-    )
 
 
 def _kind(ticket: Ticket) -> str:

@@ -17,9 +17,10 @@ _UNKNOWN = b"\n\n0\n\n\n?\n"  # of a ticket whose line was lost
 
 
 @functools.lru_cache(maxsize=256)  # of a thread's tickets it is mostly the same
-def about(channel: Channel, agent: str, info: str) -> str:
-    """What a ticket says of itself: the end of its line."""
-    return f"{channel.verb}\n{channel.name}\n{agent.replace(chr(10), ' ')}\n{info}"
+def about(channel: Channel, ttl_ms: int, agent: str, info: str) -> str:
+    """What a ticket says of itself: the end of its line. With a ttl, it may be handed the lock."""
+    handed = f" {ttl_ms}" if ttl_ms else ""
+    return f"{channel.verb}{handed}\n{channel.name}\n{agent.replace(chr(10), ' ')}\n{info}"
 
 
 class Line:

@@ -23,7 +23,6 @@ class Parser(Protocol):
 
     def feed(self, data: bytes, /) -> object: ...
     def gets(self) -> Reply: ...
-    def has_data(self) -> bool: ...
 
 
 def pack(*words: Word) -> bytes:
@@ -57,7 +56,7 @@ def pack_text(call: Call) -> bytes:
 
 def new_parser() -> Parser:
     """That of hiredis if it is there, as with redis-py itself."""
-    if _hiredis is None or not hasattr(_hiredis.Reader, "has_data"):
+    if _hiredis is None:
         return PythonParser()
     parser: Parser = _hiredis.Reader(replyError=ErrorReply)
     return parser
@@ -73,9 +72,6 @@ class PythonParser:
     def feed(self, data: bytes, /) -> None:
         self._data = data if self._at == len(self._data) else self._data[self._at :] + data
         self._at = 0
-
-    def has_data(self) -> bool:
-        return self._at < len(self._data)
 
     def gets(self) -> Reply:
         start = self._at

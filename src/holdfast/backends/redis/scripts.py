@@ -6,7 +6,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import NamedTuple
 
-from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE, WOKEN_LEASE
 
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
 
@@ -46,6 +46,10 @@ def _ms(seconds: float) -> int:
 
 
 # One line, so that line numbers in the server's messages are off by no more than that.
-CONSTANTS = (
-    f"local WAITER_LEASE, WOKEN_LEASE, FENCE_IDLE = {_ms(WAITER_LEASE)}, {_ms(WOKEN_LEASE)}, {_ms(FENCE_IDLE)}\n"
-)
+_CONSTANTS = {
+    "WAITER_LEASE": WAITER_LEASE,
+    "WOKEN_LEASE": WOKEN_LEASE,
+    "LOOK_AGAIN": LOOK_AGAIN,
+    "FENCE_IDLE": FENCE_IDLE,
+}
+CONSTANTS = f"local {', '.join(_CONSTANTS)} = {', '.join(str(_ms(seconds)) for seconds in _CONSTANTS.values())}\n"

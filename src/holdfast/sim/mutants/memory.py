@@ -145,9 +145,9 @@ class DeadWaiterBlocks(MemoryBackend):
 class _Deaf(Wakeups):
     """Hears only while somebody waits: what came between the look and the wait is gone."""
 
-    def wake(self, nonce: str) -> None:
+    def wake(self, nonce: str, news: str = "") -> None:
         if self._expected.get(nonce) is not None:
-            super().wake(nonce)
+            super().wake(nonce, news)
 
 
 class WakeupMissed(MemoryBackend):

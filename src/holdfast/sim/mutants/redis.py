@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.redis import getset, protocol, setnx
 from holdfast.backends.redis.getset import GetsetBackend
+from holdfast.backends.redis.handovers import Handovers
 from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
 from holdfast.backends.redis.scripts import CONSTANTS
@@ -150,10 +151,10 @@ class _Late(Hearing["Channel"]):
         self._wakeups.expect(nonce)
         self._heard[nonce] = 1
 
-    async def wait(self, nonce: str, channel: Channel, until: float) -> None:
+    async def wait(self, nonce: str, channel: Channel, until: float) -> str:
         self._attended[nonce] = channel
         await self._ear.attend(channel, nonce, deadline=until)
-        await self._wakeups.wait(nonce, until)
+        return await self._wakeups.wait(nonce, until)
 
 
 class SubscribesTooLate(HintsOnly):
@@ -162,6 +163,38 @@ class SubscribesTooLate(HintsOnly):
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
         self._hearing = _Late(port, runtime, url)
+
+
+# ── hand-overs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _FromTheHint(Handovers):
+    def take(self, ticket: Ticket, now: float) -> Granted | None:
+        place = self._places.get(ticket.nonce)
+        if place is not None:
+            self._places[ticket.nonce] = place._replace(sent=now)
+        return super().take(ticket, now)
+
+
+class _AnyPlace(Handovers):
+    def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
+        super().expect(ticket, sent, b"0")
+
+
+class CountsFromTheHint(QueueBackend):
+    """A hint may be late: by then the server has counted for a while."""
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._handovers = _FromTheHint(GRANULARITY)
+
+
+class BelievesOldHints(QueueBackend):
+    """What was handed to it in an earlier place has run out since, and somebody else is in."""
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._handovers = _AnyPlace(GRANULARITY)
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -309,6 +342,21 @@ REDIS = [
         backend="redis",
         server=_with(SubscribesTooLate, texts=_PATIENT),
         kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="hand-over-from-the-hint",
+        mistake="who is handed the lock counts its lease from when it hears of that, not from its last look before",
+        backend="redis",
+        server=_with(CountsFromTheHint),
+        kinds=frozenset({"pause"}),
+    ),
+    Mutant(
+        name="hand-over-of-old",
+        mistake="a hint of a hand-over is believed although its ticket has lost the lock, and stands in line once more",
+        backend="redis",
+        server=_with(BelievesOldHints),
+        kinds=frozenset({"pause"}),
+        budget=600,
     ),
     Mutant(
         name="ghost-waiters",

@@ -107,7 +107,7 @@ local function wake(member)
   end
   local ticket = redis.call('HGET', record, nonce_of(member))
   if ticket then
-    local command, channel = string.match(ticket, '^[^\n]*\n[^\n]*\n[^\n]*\n([^\n]*)\n([^\n]*)')
+    local command, channel = string.match(ticket, '^[^\n]*\n[^\n]*\n[^\n]*\n(%a+)[^\n]*\n([^\n]*)')
     redis.pcall(command, channel, nonce_of(member))
   end
 end

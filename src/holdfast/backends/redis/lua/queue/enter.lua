@@ -1,8 +1,8 @@
 -- Take the lock, or a place in its queue, or keep the place already taken.
 --
 -- Returns the fence if it is in. Else {'wait', how many wait ahead, the obstacle's remaining ms or -1, its line, 1 if
--- foreign}; {'limit', kind, line} if others use another limit; {'method', value} if another method is in use; {'gone'}
--- if this very ticket has left before.
+-- foreign, the number of its place or ''}; {'limit', kind, line} if others use another limit; {'method', value} if
+-- another method is in use; {'gone'} if this very ticket has left before.
 local owner, member = owner_in(kind), member_of(kind, nonce)
 if owner then
   kind = 'x'
@@ -134,8 +134,9 @@ if not obstacle then
   return go_in_with_others()
 end
 
+local number = ''
 if may_queue == '1' then
-  local number = place and redis.call('ZSCORE', queue, member)
+  number = place and redis.call('ZSCORE', queue, member)
   if not number then
     number = draw()
     redis.call('ZADD', queue, number, member)
@@ -171,4 +172,4 @@ else
     foreign = 1
   end
 end
-return {'wait', before, remaining, holder, foreign}
+return {'wait', before, remaining, holder, foreign, number}

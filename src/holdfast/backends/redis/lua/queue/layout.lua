@@ -17,7 +17,8 @@
 -- exclusive ticket, and those that wait are exclusive ones like others.
 --
 -- Times are the server's own, in milliseconds. A ticket's line in the record is: nonce, fence (empty while it waits),
--- since (in microseconds), the command and the channel that wake it, its thread or task, and its info.
+-- since (in microseconds), the command that wakes it (and after a space its ttl, if that may be the grant itself), the
+-- channel, its thread or task, and its info.
 local lock, record, queue, leases, shared = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local OURS, SHARED = 'holdfast:queue:', 'holdfast:shared'
 

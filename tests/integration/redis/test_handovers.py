@@ -1,0 +1,205 @@
+"""Hazard: a lock that its release hands over goes to somebody who is not there any more, or is believed for longer than
+the server keeps it; or nobody else gets a chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from statistics import median
+
+import holdfast
+from holdfast.backends.redis.keys import keys_of
+from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE
+from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.support.processes import Crew, eventually, now
+from tests.support.redis.binaries import Binary
+from tests.support.redis.servers import Server, running
+from tests.support.redis.topologies import Cluster, Pair
+
+ROUNDS = 5
+TTL = 30.0
+
+
+def scripts_run(server: Server) -> int:
+    counted = re.search(r"cmdstat_evalsha:calls=(\d+)", server.call("INFO", "commandstats"))
+    return int(counted[1]) if counted else 0
+
+
+def scripts_for_a_hand_over(server: Server, holder: holdfast.Client, waiter: holdfast.Client) -> float:
+    """How many the server runs from a release until the next one is in; in the median, because who waits may look."""
+    counts = []
+    for _ in range(ROUNDS):
+        lease = take(holder.lock("one"))
+        coming = acquiring(waiter.lock("one"))
+        await_waiters(holder, "one", 1)
+        eventually(lambda: len(server.subscribers()) == 1)
+        before = scripts_run(server)
+        lease.release()
+        handed = coming.result()
+        counts.append(scripts_run(server) - before)
+        handed.release()
+    return median(counts)
+
+
+def test_who_is_handed_the_lock_does_not_have_to_ask(
+    every_binary: Binary, tmp_path: Path, open_client: OpenClient
+) -> None:
+    with running(Server(every_binary, tmp_path)) as server:
+        assert scripts_for_a_hand_over(server, open_client(server.url), open_client(server.url)) == 1
+
+        assert_free_and_clean(server, "one")
+
+
+async def test_tasks_do_not_have_to_ask_either(server: Server) -> None:
+    counts = []
+    async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as waiter:
+        for _ in range(ROUNDS):
+            lease = await holder.lock("one").acquire()
+            assert lease is not None
+            coming = asyncio.create_task(waiter.lock("one").acquire())
+            while not (await holder.inspect("one")).waiters or not server.subscribers():
+                await asyncio.sleep(0.01)
+            before = scripts_run(server)
+            await lease.release()
+            handed = await coming
+            counts.append(scripts_run(server) - before)
+            assert handed is not None
+            await handed.release()
+
+    assert median(counts) == 1
+    assert_free_and_clean(server, "one")
+
+
+def test_on_a_cluster_the_lock_is_handed_over_too(shared_cluster: Cluster, open_client: OpenClient) -> None:
+    holder, waiter = open_client(shared_cluster.url), open_client(shared_cluster.url)
+    owner = shared_cluster.owner(shared_cluster.slot("holdfast:one"))
+
+    assert scripts_for_a_hand_over(owner, holder, waiter) == 1
+
+
+def test_where_others_may_wait_for_a_free_moment_there_is_one(server: Server, open_client: OpenClient) -> None:
+    url = f"{server.url}?prefix="
+
+    assert scripts_for_a_hand_over(server, open_client(url), open_client(url)) == 2
+
+
+def test_who_wants_replicas_to_have_confirmed_it_asks(pair: Pair, open_client: OpenClient) -> None:
+    url = f"{pair.primary.url}?replicas=1&replicas_timeout=10"
+
+    assert scripts_for_a_hand_over(pair.primary, open_client(url), open_client(url)) == 2
+
+
+def test_the_server_agrees_on_who_is_in_and_with_which_fence_and_for_how_long(
+    server: Server, open_client: OpenClient
+) -> None:
+    holder, waiter = open_client(server.url), open_client(server.url)
+    fences = []
+    for _ in range(ROUNDS):
+        lease = take(holder.lock("one"))
+        coming = acquiring(waiter.lock("one", ttl=TTL))
+        await_waiters(holder, "one", 1)
+        lease.release()
+        handed = coming.result()
+
+        (there,) = holder.inspect("one").holders
+        assert there.fence == handed.fence
+        assert handed.remaining < there.remaining <= TTL
+        handed.renew()
+        handed.release()
+        fences += [lease.fence, handed.fence]
+
+    assert fences == sorted(set(fences))
+
+
+def test_a_waiter_that_was_killed_is_passed_over_although_it_looked_just_now(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    holder, other = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one"))
+    killed = crew.start(server.url)
+    killed.tell("acquire", lock="one", ttl=TTL)
+    await_waiters(holder, "one", 1)
+    coming = acquiring(other.lock("one"))
+    await_waiters(holder, "one", 2)
+    eventually(lambda: len(server.subscribers()) == 2)
+
+    killed.kill()
+    eventually(lambda: len(server.subscribers()) == 1)
+    left = now()
+    lease.release()
+
+    coming.result().release()
+    assert now() - left < TTL / 2
+
+
+def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    holder, other = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one"))
+    stopped = crew.start(server.url)
+    stopped.tell("acquire", lock="one", ttl=TTL)
+    await_waiters(holder, "one", 1)
+    coming = acquiring(other.lock("one"))
+    await_waiters(holder, "one", 2)
+
+    stopped.stop()
+    eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - LOOK_AGAIN)
+    left = now()
+    lease.release()
+
+    handed = coming.result()
+    assert now() - left < TTL / 2
+    stopped.resume()
+    handed.release()
+    assert stopped.hear()["fence"] > handed.fence
+    stopped.ask("release", lock="one")
+
+
+def test_a_waiter_that_has_just_come_to_a_stand_has_the_lock_until_its_ttl_is_over_and_knows_it(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    holder, other = open_client(server.url), open_client(server.url)
+    stopped = crew.start(server.url)
+    for ttl in (2.0, 2.0):  # the first time, it may still have to look whether it has missed something
+        lease = take(holder.lock("one"))
+        stopped.tell("acquire", lock="one", ttl=ttl)
+        await_waiters(holder, "one", 1)
+        eventually(lambda: len(server.subscribers()) >= 1)
+        coming = acquiring(other.lock("one"))
+        await_waiters(holder, "one", 2)
+
+        stopped.stop()
+        lease.release()
+        handed = coming.result()
+        stopped.resume()
+
+        assert stopped.is_silent(0.1), "what it was handed is over, and it is in line again"
+        handed.check()
+        handed.release()
+        assert stopped.hear()["fence"] > handed.fence > lease.fence
+        stopped.ask("release", lock="one")
+
+
+def test_a_client_that_hears_of_nobody_s_hand_over_does_not_mind(server: Server, open_client: OpenClient) -> None:
+    """Forged, damaged, late or early: hints for tickets that are not there, and such as say nothing useful."""
+    holder, waiter = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one"))
+    coming = acquiring(waiter.lock("one"))
+    await_waiters(holder, "one", 1)
+    eventually(lambda: len(server.subscribers()) == 1)
+    (channel,) = server.call("PUBSUB", "CHANNELS")
+    (member,) = server.call("ZRANGE", keys_of("holdfast:", "one").queue, 0, -1)
+    nonce = member.partition(":")[2]
+
+    for said in ("", " ", "x", "0 1", nonce, *(f"{nonce} {news}" for news in ("", "0", "-1", "x", "1 2", "²"))):
+        assert server.call("PUBLISH", channel, said) == 1
+    looked = scripts_run(server)
+    eventually(lambda: scripts_run(server) > looked)  # it goes on looking
+
+    assert not coming.done()
+    lease.release()
+    coming.result().release()
