@@ -35,7 +35,7 @@ from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import LOOK_AGAIN_BEHIND, Granted, Ticket, Waiting, who
 from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, LimitConflict, OutcomeUnknown
+from holdfast.errors import BackendError, ConfigurationError, LimitConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
@@ -132,7 +132,8 @@ class UniqueBackend(Base):
             raise
 
     async def _reap(self, key: bytes, deadline: float) -> None:
-        with contextlib.suppress(BackendError):  # somebody else will, some other time
+        # Somebody else will, some other time; who has no right to, and has just taken a lock, has it all the same.
+        with contextlib.suppress(BackendError, ConfigurationError):
             await self._port.ask(REAP, (key,), deadline=deadline)
 
     async def _take(self, ticket: Ticket, deadline: float) -> Granted | None:
