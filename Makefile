@@ -128,11 +128,19 @@ $(VENV)/.dev: $(VENV)/.package
 	@$(PIP_INSTALL) -e '.[dev]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
+$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt
 	@echo "holdfast: installing the peers into $(VENV)"
 	@$(PIP_INSTALL) -r benchmarks/peers.txt
 	@$(PIP_INSTALL) --no-deps --upgrade --target $(VENV)/apart -r benchmarks/peers-apart.txt
+	@$(PIP_INSTALL) -r benchmarks/peers-built.txt 2>/dev/null || { \
+		echo "holdfast: installing $(HEADERS) with apt-get, to compile the peers that have no wheel"; \
+		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
+		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
+	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
 	@touch $@
+
+HEADERS := libmemcached-dev zlib1g-dev
+APT_INSTALL = apt-get install -qq -y --no-install-recommends $(HEADERS)
 
 $(BIN)/python:
 	@command -v "$(PYTHON)" >/dev/null || { \

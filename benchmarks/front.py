@@ -13,6 +13,8 @@ WORTH_IT = (
     ("50 tasks at once on Redis", "many-redis-50-tasks.svg"),
     ("A wanted lock on Redis", "contended-redis-8-hold-2ms.svg"),
     ("Commands for one hand-over on Redis", "waiters-redis-commands.svg"),
+    ("Commands for one hand-over on etcd", "waiters-etcd-commands.svg"),
+    ("Commands for one hand-over on ZooKeeper", "waiters-zookeeper-commands.svg"),
     ("A free lock by the majority of five nodes", "uncontended-redlock-pairs.svg"),
     ("The same, with client and servers on cores of their own", "uncontended-redlock-apart.svg"),
     ("The same, with nodes that are 5 ms away", "uncontended-redlock-5ms-away.svg"),

@@ -113,7 +113,7 @@ _FAMILY: dict[str, Any] = {
     "arena": Arena.ETCD,
     "server": Etcd(),
     "first_use": None,
-    "only_in": ("uncontended", "contended"),
+    "only_in": ("uncontended", "contended", "waiters"),
 }
 _OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "has_ttl": True, "has_fence": True}
 
@@ -151,7 +151,7 @@ CONTENDERS = [
         driver="etcd3gw",
         imports="from tooz import coordination",
         waits="polls",
-        baseline_of=("contended",),
+        baseline_of=("contended", "waiters"),
         **_FAMILY,
     ),
     Contender(

@@ -81,7 +81,7 @@ _FAMILY: dict[str, Any] = {
     "arena": Arena.ZOOKEEPER,
     "server": Zookeeper(),
     "first_use": None,
-    "only_in": ("uncontended",),
+    "only_in": ("uncontended", "waiters"),
 }
 _OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "driver": "kazoo", "has_ttl": True, "has_fence": True}
 
@@ -111,6 +111,7 @@ CONTENDERS = [
         imports="import kazoo.client",
         waits="is woken",
         order="FIFO",
+        baseline_of=("waiters",),
         **_FAMILY,
     ),
     Contender(

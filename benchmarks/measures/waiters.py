@@ -24,9 +24,12 @@ from benchmarks.servers import Stats
 PROCESSES = 2  # that the waiters of a lock between processes are spread over, as threads or as tasks
 PROCESSES_MAX = 64  # where every waiter has to be a process
 CONNECTIONS_MAX = 200  # where every waiter has a connection: the servers allow some more
-# On MySQL the next in line looks whether it is its turn. What that costs is claimed from FEW waiters on; and it takes
-# its time, so that through more than POLLED_MAX a lock would not come before the limit.
-FEW, POLLED_MAX = 4, 200
+# On MySQL the next in line looks whether it is its turn, and what that costs is claimed from 4 waiters on. What a
+# hand-over costs where all is committed is claimed up to 200. Through more a lock would not come in time there.
+COMMITTED = (Arena.ETCD, Arena.ZOOKEEPER)
+ONLY_FOR = {4: (Arena.MYSQL,), 16: COMMITTED, 200: COMMITTED}
+SLOW, SLOW_MAX = (Arena.MYSQL, *COMMITTED), 200
+SETTLE_EACH = 0.02  # seconds that each takes there until it waits, at most: a commit, a look, and a watch
 CALM = 4  # there waiters first connect, which takes them a while, and few commands are to be counted for longer
 NAME = "queued"
 
@@ -51,10 +54,11 @@ class _Script(NamedTuple):
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
     """The figures of one hand-over through the whole queue, the median of all passes; see the columns below."""
     calm = CALM if contender.arena is Arena.MYSQL else 1
+    waiters = int(numbers["waiters"])
     script = _Script(
-        waiters=int(numbers["waiters"]),
+        waiters=waiters,
         passes=int(numbers["passes"]),
-        settle=numbers["settle"],
+        settle=numbers["settle"] + (SETTLE_EACH * waiters if contender.arena in COMMITTED else 0.0),
         calm=numbers["settle"] * (calm - 1),
         idle=numbers["idle"] * calm,
     )
@@ -368,16 +372,16 @@ def _settings(effort: Effort) -> list[Setting]:
 
 
 def _cannot(contender: Contender, setting: Setting) -> str | None:
-    number, looks = setting.numbers["waiters"], contender.arena is Arena.MYSQL
+    number, arena = int(setting.numbers["waiters"]), contender.arena
     if contender.waits is None:
         return "cannot wait"
     if not contender.threads_exclude and number > PROCESSES_MAX:
         return "would take a process for each waiter"
     if contender.connection_each and number > CONNECTIONS_MAX:
         return "would take a connection for each waiter"
-    if looks and number > POLLED_MAX:
+    if arena in SLOW and number > SLOW_MAX:
         return "would take too long"
-    return "is not asked of it" if number == FEW and not looks else None
+    return None if arena in ONLY_FOR.get(number, (arena,)) else "is not asked of it"
 
 
 def _cores(contender: Contender) -> Literal["one", "all"]:

@@ -6,8 +6,9 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
-from benchmarks.servers.base import HOST, OnePort, Stats, free_port
+from benchmarks.servers.base import HOST, OnePort, Stats, connect, free_port, pid_on
 
 _MEMORY = "/dev/shm"  # noqa: S108 (a folder of its own is made there)
 
@@ -27,7 +28,7 @@ class Etcd(OnePort):
             yield url
 
     def stats(self, url: str) -> Stats:
-        raise NotImplementedError  # tests/integration/etcd/test_crowds.py counts
+        return _EtcdStats(url)
 
     def _command(self, folder: str, port: int) -> list[str]:
         client, between = f"http://{HOST}:{port}", f"http://{HOST}:{free_port()}"
@@ -37,3 +38,28 @@ class Etcd(OnePort):
             *("--listen-peer-urls", between, "--initial-advertise-peer-urls", between),
             *("--initial-cluster", f"n0={between}", "--heartbeat-interval", "20", "--election-timeout", "200"),
         ]
+
+
+class _EtcdStats:
+    """Its metrics, each time over a connection of its own; to ask for them is no request that they count."""
+
+    def __init__(self, url: str) -> None:
+        self._port = urlsplit(url).port or 0
+
+    def commands(self) -> float:
+        # A transaction is one, however much is in it, and so is each watch of a stream that has many.
+        lines = self._metrics().splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if line.startswith("grpc_server_msg_received_total")
+        )
+
+    def pid(self) -> int:
+        return pid_on(self._port)
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    def _metrics(self) -> str:
+        with connect(self._port, 10.0) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()

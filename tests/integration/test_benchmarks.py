@@ -5,6 +5,7 @@ claim that holds only on paper, processes that stay behind. Times are never asse
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -30,9 +31,10 @@ from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
-from benchmarks.servers import Mariadb, Memcached, Redis, RedisNodes, ServerFailed
+from benchmarks.servers import Etcd, Mariadb, Memcached, Redis, RedisNodes, ServerFailed, Zookeeper
 from benchmarks.table import WIDTH, Row, Table, number
 from tests.support.processes import eventually
+from tests.support.zookeeper.servers import kazoo
 
 CORES = sorted(os.sched_getaffinity(0))
 TINY = Effort(
@@ -279,11 +281,14 @@ def test_only_a_quorum_is_asked_how_it_does_with_servers_elsewhere() -> None:
     assert [group.setting.is_apart for group in plan] == [False, False, True, False]
 
 
-def test_only_where_it_is_claimed_are_four_asked_to_wait() -> None:
+def test_so_many_are_asked_to_wait_as_are_claimed_of() -> None:
     plan = make_plan(all_measures(), all_contenders(), FULL, ["waiters"])
+    arenas = {slug: {group.arena for group in plan if group.setting.slug == slug} for slug in ("4", "16", "64", "200")}
 
-    assert {group.arena for group in plan if group.setting.slug == "4"} == {Arena.MYSQL}
-    assert Arena.REDIS in {group.arena for group in plan if group.setting.slug == "64"}
+    assert arenas["4"] == {Arena.MYSQL}
+    assert arenas["16"] == arenas["200"] == {Arena.ETCD, Arena.ZOOKEEPER}
+    assert {Arena.REDIS, Arena.ETCD, Arena.ZOOKEEPER} <= arenas["64"]
+    assert not {group.arena for group in plan if group.setting.slug == "1000"} & {Arena.ETCD, Arena.ZOOKEEPER}
 
 
 def test_who_takes_a_connection_for_each_waiter_is_not_asked_for_more_than_a_server_has() -> None:
@@ -387,6 +392,39 @@ def test_questions_to_a_mariadb_are_counted_and_those_that_count_are_not(tmp_pat
     assert cores == {CORES[-1]}
     assert not Path("/proc", str(pid)).exists()
     assert [path.name for path in tmp_path.iterdir()] == ["server.log"]  # its data is where another user may get to
+
+
+@pytest.mark.skipif(Etcd().version() is None, reason="no etcd on this machine")
+def test_requests_to_an_etcd_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+    with Etcd().run(str(tmp_path), CORES[-1:]) as url:
+        stats = Etcd().stats(url)
+        cores = os.sched_getaffinity(stats.pid())
+        before = stats.commands()
+        with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)) as client:
+            for request in ({"key": "YQ=="}, {"key": "Yg=="}, {"key": "Yw==", "keys_only": True}):
+                client.request("POST", "/v3/kv/range", json.dumps(request))
+                assert client.getresponse().read()
+        counted = [stats.commands() - before, stats.commands() - before]
+        stats.close()
+
+    assert counted == [3.0, 3.0]
+    assert cores == {CORES[-1]}
+
+
+@pytest.mark.skipif(Zookeeper().version() is None, reason="no ZooKeeper on this machine")
+def test_requests_to_a_zookeeper_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+    with Zookeeper().run(str(tmp_path), CORES[-1:]) as url:
+        stats = Zookeeper().stats(url)
+        cores = os.sched_getaffinity(stats.pid())
+        with kazoo(urlsplit(url).netloc, timeout=60.0) as client:  # so long that it need not ping
+            before = stats.commands()
+            for _ in range(3):
+                client.exists("/")
+            counted = [stats.commands() - before, stats.commands() - before]
+        stats.close()
+
+    assert counted == [3.0, 3.0]
+    assert cores == {CORES[-1]}
 
 
 @needs_redis

@@ -202,7 +202,7 @@ def test_a_cluster_that_was_restored_from_a_snapshot_is_refused_and_its_leases_a
 
 
 def _restore(server: Server, snapshot: Path) -> None:
-    name, peer = server.name, f"http://127.0.0.1:{server._peer}"
+    name, peer = server.name, f"http://{server._peer}"
     command = [binary("etcdctl"), "snapshot", "restore", str(snapshot), "--name", name]
     command += ["--data-dir", str(server.folder / "data"), "--initial-cluster", f"{name}={peer}"]
     command += ["--initial-advertise-peer-urls", peer, "--initial-cluster-token", "another"]
@@ -210,7 +210,7 @@ def _restore(server: Server, snapshot: Path) -> None:
 
 
 def test_a_server_that_is_no_etcd_is_named(client_of: Open) -> None:
-    client = client_of(f"etcd://127.0.0.1:{shared.server()._peer}")
+    client = client_of(f"etcd://{shared.server()._peer}")
 
     with pytest.raises(holdfast.BackendError, match=r"no JSON gateway|answered"):
         client.lock("a").acquire(timeout=0)

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from tests.support.zookeeper import shared
-from tests.support.zookeeper.ensembles import Ensemble, running
+from tests.support.zookeeper.ensembles import Linked, running
 from tests.support.zookeeper.servers import Server
 
 Open = Callable[[str], holdfast.Client]
@@ -27,14 +27,14 @@ def url() -> str:
 
 
 @pytest.fixture(scope="session")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linked]:
     """An ensemble whose members give each other up late, so that one that is cut off goes on answering."""
-    with running(Ensemble(tmp_path_factory.mktemp("ensemble"), sync_limit=25)) as started:
+    with running(Linked(tmp_path_factory.mktemp("ensemble"), sync_limit=25)) as started:
         yield started
 
 
 @pytest.fixture
-def ensemble(three: Ensemble) -> Ensemble:
+def ensemble(three: Linked) -> Linked:
     """All of its members run, and can reach each other, whatever the test before has done."""
     three.heal()
     return three

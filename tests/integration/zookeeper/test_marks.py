@@ -17,7 +17,7 @@ from holdfast.backends.zookeeper.marks import AT_ONCE, LOOKED_AT
 from holdfast.backends.zookeeper.port import CreateParent, Delete, Get, Together
 from holdfast.core.tickets import Granted
 from tests.integration.zookeeper.roads import Bench, bench, ticket
-from tests.support.zookeeper.ensembles import Ensemble
+from tests.support.zookeeper.ensembles import Linked
 
 FIRST, SECOND = "1" * 32, "2" * 32
 SHORT = 0.001  # seconds that a mark is kept, of one that is old as soon as the server's clock has gone on
@@ -230,7 +230,7 @@ def test_who_has_seen_the_one_before_does_not_write_over_one_that_is_made_anew(
         assert theirs.marks("a") == [5]
 
 
-def test_on_three_servers_one_of_many_raises_it_while_old_ones_go(ensemble: Ensemble) -> None:
+def test_on_three_servers_one_of_many_raises_it_while_old_ones_go(ensemble: Linked) -> None:
     raised: list[int] = []
     url = ensemble.url(session_timeout=40)
 

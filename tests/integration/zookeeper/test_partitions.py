@@ -1,4 +1,7 @@
-"""Cut off: a holder knows that it has lost the lock before anybody else gets it, wherever the cut is."""
+"""Cut off: a holder knows that it has lost the lock before anybody else gets it, wherever the cut is.
+
+Here by proxies, which need no root; test_networks.py has the other manners, and a leader that is cut off.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import holdfast
 from holdfast.backends.zookeeper.standing import Standing
 from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.proxy import Proxy
-from tests.support.zookeeper.ensembles import Ensemble
+from tests.support.zookeeper.ensembles import Linked
 from tests.support.zookeeper.servers import TICK, Server, kazoo
 
 Open = Callable[[str], holdfast.Client]
@@ -53,7 +56,7 @@ class Scene:
         lease.release()
 
 
-def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(ensemble: Ensemble, client_of: Open) -> None:
+def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(ensemble: Linked, client_of: Open) -> None:
     with Proxy(ensemble.followers[0].port) as proxy:
         holder = client_of(f"zookeeper://127.0.0.1:{proxy.port}/locks?session_timeout={TIMEOUT}")
         scene = Scene(holder, client_of(ensemble.url(session_timeout=TIMEOUT)))
@@ -66,7 +69,7 @@ def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(ensemble: En
 
 
 def test_the_client_of_a_follower_that_is_cut_off_knows_before_anybody_else_gets_in(
-    ensemble: Ensemble, client_of: Open
+    ensemble: Linked, client_of: Open
 ) -> None:
     leader, (follower, other) = ensemble.leader, ensemble.followers
     holder = client_of(ensemble.url(follower, session_timeout=TIMEOUT))
@@ -83,7 +86,7 @@ def test_the_client_of_a_follower_that_is_cut_off_knows_before_anybody_else_gets
     "HOLDFAST_TEST_QUIET" not in os.environ,
     reason="shows to a tenth of a second when ZooKeeper ends sessions: HOLDFAST_TEST_QUIET=1 if nothing else runs",
 )
-def test_one_write_does_not_prove_that_the_leader_has_heard_of_the_session(ensemble: Ensemble) -> None:
+def test_one_write_does_not_prove_that_the_leader_has_heard_of_the_session(ensemble: Linked) -> None:
     """Why standing.py is as it is: counted from the last write, sessions end too early, by more than a tick."""
     leader, follower = ensemble.leader, ensemble.followers[0]
     timeout = 4.0
@@ -110,7 +113,7 @@ def test_one_write_does_not_prove_that_the_leader_has_heard_of_the_session(ensem
         assert min(gone.values()) < by_the_last_write
 
 
-def test_what_is_proven_of_a_session_holds_however_its_follower_is_cut_off(ensemble: Ensemble) -> None:
+def test_what_is_proven_of_a_session_holds_however_its_follower_is_cut_off(ensemble: Linked) -> None:
     leader, follower = ensemble.leader, ensemble.followers[0]
     timeout = 3.0
     with _sessions(follower, 10, timeout) as clients, kazoo(leader.address) as observer:

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast import BackendError
 from tests.support.processes import PATIENCE, eventually
-from tests.support.zookeeper.ensembles import Ensemble
+from tests.support.zookeeper.ensembles import Linked
 from tests.support.zookeeper.servers import Server, running
 
 Open = Callable[[str], holdfast.Client]
@@ -24,7 +24,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def test_a_lease_and_its_waiter_outlive_the_leader(ensemble: Ensemble, client_of: Open) -> None:
+def test_a_lease_and_its_waiter_outlive_the_leader(ensemble: Linked, client_of: Open) -> None:
     url = ensemble.url(session_timeout=40)
     holder, waiter = client_of(url), client_of(url)
     lease = holder.lock("a", ttl=40).acquire(timeout=0)
@@ -40,7 +40,7 @@ def test_a_lease_and_its_waiter_outlive_the_leader(ensemble: Ensemble, client_of
     assert got[0].fence > lease.fence
 
 
-def test_a_lease_outlives_a_leader_that_hangs(ensemble: Ensemble, client_of: Open) -> None:
+def test_a_lease_outlives_a_leader_that_hangs(ensemble: Linked, client_of: Open) -> None:
     leader = ensemble.leader
     lease = client_of(ensemble.url(session_timeout=20)).lock("a").acquire(timeout=0)
     assert lease is not None
@@ -54,7 +54,7 @@ def test_a_lease_outlives_a_leader_that_hangs(ensemble: Ensemble, client_of: Ope
     lease.release()
 
 
-def test_a_minority_is_not_missed(ensemble: Ensemble, client_of: Open) -> None:
+def test_a_minority_is_not_missed(ensemble: Linked, client_of: Open) -> None:
     client = client_of(ensemble.url(session_timeout=12))
     lease = client.lock("a").acquire(timeout=0)
     assert lease is not None
@@ -68,9 +68,7 @@ def test_a_minority_is_not_missed(ensemble: Ensemble, client_of: Open) -> None:
     lease.release()
 
 
-def test_without_a_majority_nobody_gets_in_and_a_lease_ends_at_its_deadline(
-    ensemble: Ensemble, client_of: Open
-) -> None:
+def test_without_a_majority_nobody_gets_in_and_a_lease_ends_at_its_deadline(ensemble: Linked, client_of: Open) -> None:
     url = ensemble.url(session_timeout=3)
     holder, other = client_of(url), client_of(url)
     lease = holder.lock("a").acquire(timeout=0)

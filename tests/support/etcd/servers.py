@@ -1,4 +1,4 @@
-"""Private etcd servers, alone or three together: data in a folder, free loopback ports, always reaped.
+"""Private etcd servers, alone or three together: data in a folder, free ports, always reaped.
 
 Start servers from the main thread: they are killed with the *thread* that started them, so that a killed test run
 leaves none behind. A server that is missing skips its tests with one line; with CI=true it fails them.
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.partitions.networks import HERE, Host
 from tests.support.processes import PATIENCE, _state, eventually
 from tests.support.redis.binaries import missing
 from tests.support.redis.servers import free_ports
@@ -45,24 +46,25 @@ class Server:
         folder: Path,
         *,
         options: Sequence[str] = (),
-        cluster: Sequence[tuple[str, int]] = (),
+        cluster: Sequence[tuple[str, str]] = (),
         number: int = 0,
         tls: ssl.SSLContext | None = None,
+        host: Host = HERE,
     ) -> None:
-        """`cluster`: names and peer ports of all members, of which this is one by its number."""
+        """`cluster`: names and peer addresses of all members, of which this is one by its number."""
         self.folder = folder
         self.name = f"n{number}"
+        self.host = host
         self.port, peer = free_ports(2)
-        self._cluster = list(cluster) or [(self.name, peer)]
+        self._cluster = list(cluster) or [(self.name, f"{host.address}:{peer}")]
         self._peer = dict(self._cluster)[self.name]
         self._options = list(options)
         self._tls = tls
-        self.user: int | None = None  # whose process it is; None: ours
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -86,16 +88,17 @@ class Server:
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
         self.folder.mkdir(parents=True, exist_ok=True)
         client = f"http{'s' if self._tls else ''}://{self.address}"
-        peer = f"http://127.0.0.1:{self._peer}"
-        together = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in self._cluster)
+        peer = f"http://{self._peer}"
+        together = ",".join(f"{name}=http://{address}" for name, address in self._cluster)
         command = [binary(), "--name", self.name, "--data-dir", str(self.folder / "data"), *_FAST]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--log-level", "error"]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", together]
-        if self.user is not None:
-            os.chown(self.folder, self.user, self.user)
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [*_with_parent(self.user), *command, *self._options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*_with_parent(), *self.host.under, *command, *self._options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def await_answer(self) -> None:
@@ -143,9 +146,9 @@ class Server:
     def text(self, verb: str, path: str, body: str | None = None, *, token: str = "") -> str:
         connection: http.client.HTTPConnection
         if self._tls is None:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+            connection = http.client.HTTPConnection(self.host.address, self.port, timeout=5)
         else:
-            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=5, context=self._tls)
+            connection = http.client.HTTPSConnection(self.host.address, self.port, timeout=5, context=self._tls)
         with contextlib.closing(connection):
             connection.request(verb, path, body, {"Authorization": token} if token else {})
             return connection.getresponse().read().decode()
@@ -188,12 +191,15 @@ class Server:
 class Trio:
     """Three members of one cluster."""
 
-    def __init__(self, folder: Path, *, options: Sequence[str] = ()) -> None:
-        members = list(zip(("n0", "n1", "n2"), free_ports(3), strict=True))
-        token = ("--initial-cluster-token", f"holdfast-{os.getpid()}-{members[0][1]}")
+    def __init__(
+        self, folder: Path, *, options: Sequence[str] = (), hosts: Sequence[Host] = (HERE, HERE, HERE)
+    ) -> None:
+        ports = free_ports(len(hosts))
+        members = [(f"n{number}", f"{host.address}:{ports[number]}") for number, host in enumerate(hosts)]
+        token = ("--initial-cluster-token", f"holdfast-{os.getpid()}-{ports[0]}")
         self.servers = [
-            Server(folder / name, options=[*options, *token], cluster=members, number=number)
-            for number, (name, _) in enumerate(members)
+            Server(folder / f"n{number}", options=[*options, *token], cluster=members, number=number, host=host)
+            for number, host in enumerate(hosts)
         ]
 
     @property
@@ -269,13 +275,10 @@ def etcdctl(server: Server, *arguments: str, environment: Mapping[str, str] | No
     )
 
 
-def _with_parent(user: int | None = None) -> list[str]:
-    """What has a command killed with the thread that starts it, where that is known; and run as another user."""
+def _with_parent() -> list[str]:
+    """What has a command killed with the thread that starts it, where that is known."""
     setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        return []
-    as_user = [] if user is None else ["--reuid", str(user), "--regid", str(user), "--clear-groups"]
-    return [setpriv, *as_user, "--pdeathsig", "KILL", "--"]
+    return [] if setpriv is None else [setpriv, "--pdeathsig", "KILL", "--"]
 
 
 def _b64(data: bytes) -> str:

@@ -1,41 +1,49 @@
-"""Three servers that decide together. Each reaches the others through proxies, so that links can be cut."""
+"""Three servers that decide together, on hosts of their own or on this one."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from tests.support.partitions.networks import HERE, Host
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import free_ports
 from tests.support.zookeeper.servers import Server
 
-SIZE = 3
+_Kind = TypeVar("_Kind", bound="Ensemble")
 
 
 class Ensemble:
-    """Servers 1 to 3, and what is between them: `links[follower, leader]` is there for whichever of them leads."""
+    """Servers 1 to 3."""
 
-    def __init__(self, folder: Path, *, sync_limit: int = 10) -> None:
-        """After `sync_limit` ticks without a word a follower and its leader give each other up."""
-        numbers = range(1, SIZE + 1)
-        ports = free_ports(2 * SIZE)
-        quorum = dict(zip(numbers, ports[:SIZE], strict=True))
-        election = dict(zip(numbers, ports[SIZE:], strict=True))
-        self._stack = contextlib.ExitStack()
-        self.links = {
-            (one, other): self._stack.enter_context(Proxy(quorum[other]))
-            for one in numbers
-            for other in numbers
-            if one != other
-        }
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync_limit: int = 10,
+        init_limit: int = 25,
+        flags: Sequence[str] = (),
+        hosts: Sequence[Host] = (HERE, HERE, HERE),
+    ) -> None:
+        """After `sync_limit` ticks without a word a follower and its leader give each other up, before they have come
+        together after `init_limit` ticks. The flags are Java's.
+        """
+        at = dict(enumerate(hosts, start=1))
+        self._quorum = {number: f"{host.address}:{free_ports(1)[0]}" for number, host in at.items()}
+        election = dict(zip(at, free_ports(len(at)), strict=True))
         self.servers = []
-        for number in numbers:
-            seen = {other: quorum[other] if other == number else self.links[number, other].port for other in numbers}
-            peers = [f"server.{other}=127.0.0.1:{seen[other]}:{election[other]}" for other in numbers]
-            settings = {"syncLimit": sync_limit}
-            self.servers.append(Server(folder / str(number), number=number, peers=peers, settings=settings))
+        for number, host in at.items():
+            peers = [f"server.{other}={self._seen(number, other)}:{election[other]}" for other in at]
+            settings = {"syncLimit": sync_limit, "initLimit": init_limit}
+            own = folder / str(number)
+            self.servers.append(Server(own, number=number, peers=peers, settings=settings, flags=flags, host=host))
+
+    def _seen(self, one: int, other: int) -> str:
+        """Where the first finds the second, should that one lead."""
+        return self._quorum[other]
 
     def start(self) -> None:
         for server in self.servers:
@@ -48,7 +56,7 @@ class Ensemble:
 
         def serves() -> bool:
             modes = [server.mode() for server in running]
-            return all(modes) and "leader" in modes
+            return all(modes) and modes.count("leader") == 1
 
         eventually(serves)
 
@@ -70,17 +78,8 @@ class Ensemble:
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"zookeeper://{hosts}/locks" + (f"?{query}" if query else "")
 
-    def part(self, follower: Server, leader: Server) -> None:
-        """Nothing gets through between these two any more, either way; no connection is closed."""
-        link = self.links[follower.number, leader.number]
-        link.lose_requests()
-        link.lose_replies()
-
     def heal(self) -> None:
-        """All is as before: what runs is resumed, what was killed is started, all links pass."""
-        for link in self.links.values():
-            link.heal()
-            link.cut()  # what was lost on them is lost: begin anew
+        """What runs is resumed, and what was killed is started."""
         for server in self.servers:
             if server.is_running:
                 server.resume()
@@ -91,11 +90,42 @@ class Ensemble:
     def end(self) -> None:
         for server in self.servers:
             server.end()
+
+
+class Linked(Ensemble):
+    """Each reaches the others through proxies, so that anybody can cut a link: no root needed, and no packets lost."""
+
+    def __init__(self, folder: Path, *, sync_limit: int = 10) -> None:
+        self._stack = contextlib.ExitStack()
+        self.links: dict[tuple[int, int], Proxy] = {}  # from a follower to whichever of them leads
+        super().__init__(folder, sync_limit=sync_limit)
+
+    def part(self, follower: Server, leader: Server) -> None:
+        """Nothing gets through between these two any more, either way; no connection is closed."""
+        link = self.links[follower.number, leader.number]
+        link.lose_requests()
+        link.lose_replies()
+
+    def heal(self) -> None:
+        """All is as before."""
+        for link in self.links.values():
+            link.heal()
+            link.cut()  # what was lost on them is lost: begin anew
+        super().heal()
+
+    def end(self) -> None:
+        super().end()
         self._stack.close()
+
+    def _seen(self, one: int, other: int) -> str:
+        if one == other:
+            return super()._seen(one, other)
+        link = self.links[one, other] = self._stack.enter_context(Proxy(int(self._quorum[other].rpartition(":")[2])))
+        return f"127.0.0.1:{link.port}"
 
 
 @contextlib.contextmanager
-def running(ensemble: Ensemble) -> Iterator[Ensemble]:
+def running(ensemble: _Kind) -> Iterator[_Kind]:
     """The ensemble, started, for as long as the block lasts."""
     try:
         ensemble.start()

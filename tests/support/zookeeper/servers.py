@@ -1,4 +1,4 @@
-"""Private ZooKeeper servers, alone or an ensemble: data in a folder, free loopback ports, always reaped.
+"""Private ZooKeeper servers, alone or an ensemble: data in a folder, free ports, always reaped.
 
 Start servers from the main thread: they are killed with the *thread* that started them, so that a killed test run
 leaves none behind. A server that is missing skips its tests with one line; with CI=true it fails them.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from tests.support.partitions.networks import HERE, Host
 from tests.support.processes import PATIENCE, _state, eventually
 from tests.support.redis.binaries import missing
 from tests.support.redis.servers import free_ports
@@ -55,10 +56,12 @@ class Server:
         settings: Mapping[str, object] | None = None,
         jars: Sequence[str] = (),
         flags: Sequence[str] = (),
+        host: Host = HERE,
     ) -> None:
         """`number` and `peers` (its own server.N lines) are for a member of an ensemble."""
         self.folder = folder
         self.number = number
+        self.host = host
         self.port = free_ports(1)[0]
         self._jars, self._flags = jars, flags
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,7 +72,7 @@ class Server:
             "syncLimit": 10,
             "dataDir": folder / "data",
             "clientPort": self.port,
-            "clientPortAddress": "127.0.0.1",
+            "clientPortAddress": host.address,
             "admin.enableServer": "false",
             "minSessionTimeout": 2 * TICK,
             "maxSessionTimeout": 60000,
@@ -83,7 +86,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -109,7 +112,7 @@ class Server:
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
         setpriv = shutil.which("setpriv")
         command = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
-        command += [java(), *_JAVA, *self._flags, "-cp", class_path(*self._jars)]
+        command += [*self.host.under, java(), *_JAVA, *self._flags, "-cp", class_path(*self._jars)]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.folder / "zoo.cfg")]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -126,7 +129,7 @@ class Server:
     def word(self, word: str) -> str:
         """The answer to one of its four-letter words; "" if there is none."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=0.25) as connection:
+            with socket.create_connection((self.host.address, self.port), timeout=0.25) as connection:
                 connection.sendall(word.encode())
                 connection.shutdown(socket.SHUT_WR)
                 return b"".join(iter(lambda: connection.recv(65536), b"")).decode()

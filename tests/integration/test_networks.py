@@ -1,0 +1,106 @@
+"""The network that partition tests run in: each kind of cut does to packets what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.support.partitions.networks import Cut, Host, Network, inside, network
+
+PORT = 7000
+SOON = 0.3  # seconds, in which nothing comes that is lost
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Network]:
+    with network("client", "server") as made:
+        yield made
+
+
+@contextlib.contextmanager
+def connected(pair: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The client's end of a connection, and the server's."""
+    with contextlib.ExitStack() as stack:
+        with at(pair.hosts["server"]):
+            listening = stack.enter_context(socket.create_server(("", PORT)))
+        client = stack.enter_context(connect(pair))
+        server = stack.enter_context(listening.accept()[0])
+        for end in (client, server):
+            end.settimeout(SOON)
+        yield client, server
+        pair.heal()
+
+
+def connect(pair: Network) -> socket.socket:
+    with at(pair.hosts["client"]):
+        return socket.create_connection((pair.hosts["server"].address, PORT), timeout=SOON)
+
+
+def at(host: Host) -> contextlib.AbstractContextManager[None]:
+    assert host.namespace is not None
+    return inside(host.namespace)
+
+
+def gets_through(one: socket.socket, other: socket.socket) -> bool:
+    one.send(b"!")
+    try:
+        return other.recv(1) == b"!"
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("how", "passed"),
+    [
+        (Cut.DROP, ()),
+        (Cut.UNREACHABLE, ()),
+        (Cut.SENDS_IN_VAIN, ("replies",)),
+        (Cut.HEARS_NOTHING, ("requests",)),
+    ],
+)
+def test_what_gets_through_on_a_connection_that_was_there(pair: Network, how: Cut, passed: Sequence[str]) -> None:
+    with connected(pair) as (client, server):
+        assert gets_through(client, server)
+        assert gets_through(server, client)
+
+        pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], how)
+
+        assert gets_through(server, client) is ("replies" in passed)
+        assert gets_through(client, server) is ("requests" in passed)
+
+
+def test_a_reset_reaches_who_sends(pair: Network) -> None:
+    with connected(pair) as (client, server):
+        pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], Cut.RESET)
+
+        for end in (client, server):
+            end.send(b"!")
+            with pytest.raises(ConnectionResetError):
+                end.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        (Cut.DROP, None),
+        (Cut.RESET, errno.ECONNREFUSED),
+        (Cut.UNREACHABLE, errno.EHOSTUNREACH),
+        (Cut.SENDS_IN_VAIN, None),
+        (Cut.HEARS_NOTHING, None),
+    ],
+)
+def test_how_a_new_connection_fails_and_that_it_heals(pair: Network, how: Cut, error: int | None) -> None:
+    with connected(pair):
+        pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], how)
+
+        with pytest.raises(OSError) as failed:  # noqa: PT011 (which one is asked below)
+            connect(pair)
+        assert failed.value.errno == error
+        assert isinstance(failed.value, TimeoutError) is (error is None)
+
+        pair.heal()
+        connect(pair).close()

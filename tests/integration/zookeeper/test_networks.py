@@ -1,0 +1,104 @@
+"""Cut off in a real network, in every manner: who holds a lock knows that it has lost it before anybody else gets it,
+nobody ever holds it beside another, who can reach a majority goes on, and all is well when the cut is healed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.partitions.drills import TIMES, TTL, Seat, drill
+from tests.support.partitions.networks import BETWEEN_SERVERS, Cut, Network, network
+from tests.support.zookeeper.ensembles import Ensemble, running
+from tests.support.zookeeper.servers import TICK
+
+SERVERS = ("n1", "n2", "n3")
+# Milliseconds for which an election waits for who cannot be reached, and after which it tries again at the latest.
+QUICK_ELECTIONS = ("-Dzookeeper.cnxTimeout=300", "-Dzookeeper.fastleader.maxNotificationInterval=500")
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Network]:
+    with network(*SERVERS, "here", *(how.name for how in Cut)) as made, made.at_the_router():
+        yield made
+
+
+@pytest.fixture(scope="module")
+def quick_three(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with started(net, tmp_path_factory.mktemp("quick"), sync_limit=6, init_limit=10) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(params=TIMES)
+def quick(net: Network, quick_three: Ensemble) -> Ensemble:
+    """Three that give each other up soon. All run, and nothing is cut."""
+    net.heal()
+    quick_three.heal()
+    return quick_three
+
+
+@pytest.fixture(scope="module")
+def patient_three(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with started(net, tmp_path_factory.mktemp("patient"), sync_limit=int(1.1 * TTL * 1000 / TICK) + 1) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(params=TIMES)
+def patient(net: Network, patient_three: Ensemble) -> Ensemble:
+    """Three of which a follower without its leader still answers when its clients' sessions are over."""
+    net.heal()
+    patient_three.heal()
+    return patient_three
+
+
+def started(net: Network, folder: Path, **limits: int) -> contextlib.AbstractContextManager[Ensemble]:
+    hosts = [net.hosts[name] for name in SERVERS]
+    return running(Ensemble(folder, hosts=hosts, flags=QUICK_ELECTIONS, **limits))
+
+
+def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(net: Network, quick: Ensemble) -> None:
+    """All manners at once, each done to another client."""
+    servers = [server.host for server in quick.servers]
+
+    def cut() -> None:
+        for how in Cut:
+            net.cut_off(net.hosts[how.name], servers, how)
+
+    holders = {how.name: Seat(net.hosts[how.name], quick.url(session_timeout=TTL)) for how in Cut}
+    here = Seat(net.hosts["here"], quick.url())
+    drill(holders, majority=here, everywhere=here, cut=cut, heal=net.heal)
+
+
+@pytest.mark.parametrize("how", BETWEEN_SERVERS)
+def test_the_client_of_a_leader_that_is_cut_off_knows_before_anybody_else_gets_in(
+    net: Network, quick: Ensemble, how: Cut
+) -> None:
+    leader, followers = quick.leader, quick.followers
+    here = net.hosts["here"]
+    drill(
+        {how.name: Seat(net.hosts[how.name], quick.url(leader, session_timeout=TTL))},
+        majority=Seat(here, quick.url(*followers)),
+        everywhere=Seat(here, quick.url(leader, *followers)),
+        cut=lambda: net.cut_off(leader.host, [server.host for server in followers], how),
+        heal=net.heal,
+        # Who hears a leader that is deaf votes for it again and again: ZooKeeper has none until that is healed.
+        goes_on=how is not Cut.HEARS_NOTHING,
+    )
+
+
+@pytest.mark.parametrize("how", BETWEEN_SERVERS)
+def test_the_client_of_a_follower_that_is_cut_off_from_the_leader_knows_before_anybody_else_gets_in(
+    net: Network, patient: Ensemble, how: Cut
+) -> None:
+    leader, (follower, other) = patient.leader, patient.followers
+    here = net.hosts["here"]
+    drill(
+        {how.name: Seat(net.hosts[how.name], patient.url(follower, session_timeout=TTL))},
+        majority=Seat(here, patient.url(leader, other)),
+        everywhere=Seat(here, patient.url(follower, leader, other)),
+        cut=lambda: net.cut_off(follower.host, [leader.host], how),
+        heal=net.heal,
+    )
