@@ -59,7 +59,7 @@ def test_a_lease_that_goes_on_past_the_wait_is_said_to(place: Place, holder: Wor
 
 
 def test_a_wait_does_not_mind_that_a_holder_does_not_listen_if_it_ends(place: Place, holder: Worker) -> None:
-    fence = holder.ask("hold", lock="a", ttl=TTL, renew=False)["fence"]
+    fence = holder.ask("hold", lock="a", ttl=5, renew=False)["fence"]  # longer than it takes to start a process
 
     result = place.run("revoke", "a", "--wait", "30", "--json")
 

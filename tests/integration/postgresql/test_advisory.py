@@ -30,7 +30,7 @@ def url() -> str:
 
 
 def taken(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Lease:
-    lease = client.lock(name, ttl=ttl).acquire(timeout=0)
+    lease = client.lock(name, ttl=ttl).acquire(timeout=15)
     assert lease is not None
     return lease
 
@@ -139,6 +139,7 @@ def test_a_stopped_process_keeps_the_gate_no_longer_than_its_lease(server: Serve
             os.write(writer, b"!")
             signal.pause()
         os._exit(0)
+    os.close(writer)  # so that we hear if it should end
     try:
         assert os.read(reader, 1) == b"!"
         os.kill(pid, signal.SIGSTOP)
@@ -148,7 +149,6 @@ def test_a_stopped_process_keeps_the_gate_no_longer_than_its_lease(server: Serve
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reader)
-        os.close(writer)
 
 
 @pytest.mark.parametrize(("first", "second"), [("queue", "advisory"), ("advisory", "queue")])
@@ -169,7 +169,7 @@ def test_two_methods_are_not_mixed(url: str, client_of: Open, first: str, second
 
 
 def test_readers_of_another_method_are_not_overlooked(url: str, client_of: Open) -> None:
-    reader = client_of(url.replace("advisory", "queue")).rwlock("a").read().acquire(timeout=0)
+    reader = client_of(url.replace("advisory", "queue")).rwlock("a").read().acquire(timeout=15)
     assert reader is not None
 
     with pytest.raises(NameConflict, match="held by method=queue"):

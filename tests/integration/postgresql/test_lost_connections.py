@@ -43,7 +43,7 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
 
 @pytest.fixture
 def hold(url: str, client_of: Open) -> holdfast.Lease:
-    lease = client_of(url).lock("a", ttl=TTL).acquire(timeout=0)
+    lease = client_of(url).lock("a", ttl=TTL).acquire(timeout=15)
     assert lease is not None
     return lease
 
@@ -84,7 +84,7 @@ def test_a_lease_and_a_place_in_line_outlast_the_server(
     own_server: Server, client_of: Open, end: Callable[[Server], None]
 ) -> None:
     holder, waiter = client_of(own_server.url), client_of(own_server.url)
-    lease = holder.lock("kept", ttl=20).acquire(timeout=0)
+    lease = holder.lock("kept", ttl=20).acquire(timeout=15)
     assert lease is not None
 
     with waiting(waiter, "kept") as got:

@@ -74,7 +74,7 @@ def test_sessions_that_are_lent_for_a_transaction_are_refused(pooler: int, clien
 @pytest.mark.parametrize("method", ["queue", "advisory"])
 def test_sessions_that_are_lent_for_good_will_do(pooler: int, client_of: Open, method: str) -> None:
     url = f"postgresql://postgres@127.0.0.1:{pooler}/postgres?schema=pooled_{method}&method={method}"
-    lease = client_of(url).lock("a").acquire(timeout=0)
+    lease = client_of(url).lock("a").acquire(timeout=15)
     assert lease is not None
     other = client_of(url)
     got: list[holdfast.Lease | None] = []

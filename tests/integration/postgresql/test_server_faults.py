@@ -23,7 +23,7 @@ Open = Callable[[str], holdfast.Client]
 
 
 def taken(client: holdfast.Client, name: str, ttl: float = 30.0) -> holdfast.Lease:
-    lease = client.lock(name, ttl=ttl).acquire(timeout=0)
+    lease = client.lock(name, ttl=ttl).acquire(timeout=15)
     assert lease is not None
     return lease
 

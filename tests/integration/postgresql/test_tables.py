@@ -70,7 +70,7 @@ def test_names_that_look_alike_are_different_locks(url: str, client_of: Open) ->
 
 
 def test_what_a_dba_sees(server: Server, url: str, schema: str, client_of: Open) -> None:
-    lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=0)
+    lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=15)
     assert lease is not None
 
     ((name, state, fence, host, pid, agent, has_begun, left),) = server.rows(
