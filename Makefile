@@ -28,15 +28,19 @@ venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 run: $(VENV)/.package ## set up .venv and show locks at work, on the embedded default
 	@$(BIN)/holdfast demo $(ARGS)
 
-servers: $(VENV)/.dev ## install the servers that the tests start: with apt-get if root, and into .venv/servers
+servers: $(VENV)/.dev ## install the servers and shells that the tests start: with apt-get if root, and into .venv/servers
 	@tools/install-servers $(VENV)
 
 # Most tests wait for a server or a clock, so there are more workers than cores. Each gets neighbours, which share
 # servers, and takes from the others when it has run out.
 PYTEST = pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist worksteal) $(ARGS)
 
+# Hundreds of tests start a Python of their own, and each worker reads all test files: what is compiled is kept, wherever
+# the environment forbids that too, but out of the way.
+KEEP := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$(abspath $(VENV))/pycache"
+
 test: servers ## run the tests, in WORKERS processes
-	@$(BIN)/python -m $(PYTEST)
+	@$(KEEP) $(BIN)/python -m $(PYTEST)
 
 # Any one patch release stands for its minor version.
 PROBE := import sys, venv, ensurepip; v = sys.version_info; print("%d.%d.%d" % v[:3]); sys.exit(v < (3, 11))
@@ -124,11 +128,19 @@ $(VENV)/.dev: $(VENV)/.package
 	@$(PIP_INSTALL) -e '.[dev]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
+$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt
 	@echo "holdfast: installing the peers into $(VENV)"
 	@$(PIP_INSTALL) -r benchmarks/peers.txt
 	@$(PIP_INSTALL) --no-deps --upgrade --target $(VENV)/apart -r benchmarks/peers-apart.txt
+	@$(PIP_INSTALL) -r benchmarks/peers-built.txt 2>/dev/null || { \
+		echo "holdfast: installing $(HEADERS) with apt-get, to compile the peers that have no wheel"; \
+		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
+		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
+	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
 	@touch $@
+
+HEADERS := libmemcached-dev zlib1g-dev
+APT_INSTALL = apt-get install -qq -y --no-install-recommends $(HEADERS)
 
 $(BIN)/python:
 	@command -v "$(PYTHON)" >/dev/null || { \

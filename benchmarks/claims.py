@@ -221,7 +221,7 @@ CLAIMS: list[Claim] = [
     *_fastest("holdfast etcd asyncio", "aetcd"),
     _constant("holdfast etcd", *_UP_TO_200),
     _constant("holdfast etcd asyncio", *_UP_TO_200),
-    _above("holdfast memcached", 1.4, "two raw memcached calls"),
     _above("holdfast memcached", 1.4, "two calls of our port"),
+    _above("holdfast memcached", 1.6, "two raw memcached calls"),
     *_fastest("holdfast memcached", "sherlock memcached", "tooz memcached"),
 ]

@@ -36,15 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "tests/sim/" not in item.nodeid))
 
 
-def pytest_collection_finish() -> None:
-    """What has been imported and collected stays: it need not be gone through again after each test, see below."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True)
 def _collect_dropped_leases() -> Iterator[None]:
-    """A lease dropped in a test warns in that test, not in a later one."""
+    """A lease dropped in a test warns in that test, not in a later one.
+
+    Only what is made in the test is gone through. What is there before it stays (pytest keeps a report of each test),
+    and after a thousand tests to go through that again would take longer than most tests do.
+    """
+    gc.collect()
+    gc.freeze()
     yield
     gc.collect()
 

@@ -237,7 +237,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
     def _engine(self) -> Engine[LeaseT]:
         if self._closed:
             raise UsageError("this client is closed")
-        return self._started()
+        return self._current or self._started()
 
     def _started(self) -> Engine[LeaseT]:
         if self._current is None:

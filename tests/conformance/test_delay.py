@@ -11,7 +11,7 @@ import holdfast
 from holdfast.primitives import Primitive
 from tests.conformance.lab import Lab
 
-SHORT, DELAY = 0.5, 1.0  # seconds
+SHORT, DELAY = 0.3, 0.6  # seconds
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def test_nobody_gets_in_during_the_delay_after_a_loss(delaying: Lab) -> No
 
 async def test_a_loss_that_is_given_back_or_whose_client_closes_keeps_its_delay(delaying: Lab) -> None:
     # On ZooKeeper the delay ends with the session of who has lost it.
-    options: dict[str, Any] = {"session_timeout": 6} if delaying.url.startswith("zookeeper") else {}
+    options: dict[str, Any] = {"session_timeout": 3} if delaying.url.startswith("zookeeper") else {}
     holder, other = delaying.actor(**options), delaying.actor()
     lock = holder.client.lock("a", ttl=SHORT, lock_delay=DELAY, renew=False)
     lease = await holder(lambda _: lock.acquire())

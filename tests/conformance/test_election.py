@@ -150,7 +150,7 @@ async def test_a_callback_is_told_of_changes_until_it_is_ended(lab: Lab) -> None
     witnessed: list[holdfast.Leader | None] = []  # by one that is not ended
     end = await observer(lambda client: client.election("a").on_change(told.append, every=OFTEN))
     await observer(lambda client: client.election("a").on_change(witnessed.append, every=OFTEN))
-    await until(lambda: _is(lambda: told == [None]), "the first call")
+    await until(lambda: _is(lambda: told == witnessed == [None]), "the first call of both")
 
     lease = await candidate(lambda client: client.election("a").campaign())
     await until(lambda: _is(lambda: len(told) == 2), "the second call")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -44,10 +45,12 @@ async def test_a_lease_lives_beyond_its_ttl_by_renewal(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     renewals: list[Any] = []
     holder.client.subscribe(lambda event: renewals.append(event) if event.kind == "renewed" else None)
-    lease = await holder(lambda client: client.lock("a", ttl=1).acquire())
+    began = time.monotonic()
+    lease = await holder(lambda client: client.lock("a", ttl=1.5).acquire())
 
-    await until(lambda: _reached(renewals, 9), "nine renewals")
+    await until(lambda: _reached(renewals, 4), "four renewals")
 
+    assert time.monotonic() - began > 1.5, "they come one in each third of the ttl"
     lease.check()
     assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
     await holder(lambda _: lease.release())

@@ -553,6 +553,7 @@ def test_a_server_that_does_not_come_up_says_why_and_is_a_failure_of_its_case_on
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", all_measures(), ids=lambda measure: measure.name)
 def test_a_tiny_run_of_everything_of_ours(measure: Measure, tmp_path: Path) -> None:
     plan = _thinned(make_plan([measure], _contenders_here(), TINY, ["holdfast-*"]))

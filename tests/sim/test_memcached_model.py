@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,11 @@ class Sides:
         if shown != real and after != before:  # it has ticked before the step, not after it
             model, shown = self._at(after, request, real)
         self.model = model
+        if after != before and request.startswith(b"ms") and real.code == "HD":
+            # Stored before the tick or after it: nobody can tell when it will expire, so it must not stay.
+            gone = b"md %b\r\n" % request.split()[1]
+            self.real.call(gone)
+            self.model.respond(gone)
         return real, shown
 
     def _at(self, now: int, request: bytes, real: Reply) -> tuple[Machine, Reply]:
@@ -60,7 +66,7 @@ class Sides:
         answer = _parsed(model.respond(request))
         if request.startswith(b"ms") and real.code == answer.code == "HD":
             self._real_version[answer.version] = real.version
-        return model, answer._replace(version=self._real_version.get(answer.version, -1))
+        return model, replace(answer, version=self._real_version.get(answer.version, -1))
 
     def _time(self) -> int:
         return int(self.real.call(meta.STATS).facts()["uptime"]) + _STARTS_AT

@@ -45,6 +45,8 @@ def test_hundreds_of_worlds_keep_every_promise(backend: str) -> None:
 def test_a_fault_happens_where_it_is_enabled_and_can_and_no_other_does(kind: str, backend: str) -> None:
     happened: Counter[str] = Counter()
     for seed in range(8):
+        if seed >= 4 and happened[kind] >= 3:
+            break  # more of the same would show nothing more: that promises are kept is for the worlds above
         ran = run(only(kind, backend), seed)
         happened.update(ran.happened)
         assert ran.failure is None, report(ran.history, ran.verdict)

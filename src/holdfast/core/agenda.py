@@ -28,14 +28,10 @@ class Agenda(Generic[T]):
         """Note it for its due time, unless it is not due at all."""
         when = self._due(item)
         if when is not None:
-            self.put(when, weakref.ref(item))
-
-    def put(self, when: float, item: weakref.ref[T]) -> None:
-        """Note it for a time that the caller knows to be its due time."""
-        self._count += 1
-        heapq.heappush(self._heap, (when, self._count, item))
-        if len(self._heap) > self._sweep_at:
-            self._sweep()
+            self._count += 1
+            heapq.heappush(self._heap, (when, self._count, weakref.ref(item)))
+            if len(self._heap) > self._sweep_at:
+                self._sweep()
 
     def earliest(self) -> float | None:
         """When the next item is due, exactly."""
@@ -65,9 +61,10 @@ class Agenda(Generic[T]):
 
     def _sweep(self) -> None:
         """Throw out what is over. The next sweep waits until the list has doubled, so each item pays for O(1)."""
-        self._heap = [entry for entry in self._heap if self._when(entry[2]) is not None]
-        heapq.heapify(self._heap)
-        self._sweep_at = max(64, 2 * len(self._heap))
+        left = [entry for entry in self._heap if self._when(entry[2]) is not None]
+        heapq.heapify(left)
+        self._heap = left  # in order, whenever an interrupt comes
+        self._sweep_at = max(64, 2 * len(left))
 
     def _when(self, ref: weakref.ref[T]) -> float | None:
         item = ref()

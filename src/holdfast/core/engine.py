@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, 
 
 from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
-from holdfast.core.holds import Hold, Phase, Terms, next_renewal
+from holdfast.core.holds import HELD, OWED, RELEASED, RELEASING, Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import Keeper
 from holdfast.core.tickets import Gone, Ticket, Waiting
 from holdfast.errors import (
@@ -252,12 +252,11 @@ class Engine(Generic[L]):
 
     def _publish(self, hold: L, lock: Handle[L], owner: Owner) -> None:
         terms, ref = hold._terms, weakref.ref(hold)
-        hold._phase = Phase.HELD
+        hold._phase = HELD
         if terms.exclusive or terms.limit is None:  # not one of several permits that an owner may take at once
             owner.holds[self._serial, terms.name] = ref
         lock.keep(owner, hold)
-        with self.mutex:
-            self._holds[hold._ticket.nonce] = ref
+        self._holds[hold._ticket.nonce] = ref  # one step, whatever other threads do
         self._keeper.add(hold, ref)
 
     def _unpublish(self, hold: L, phase: Phase) -> None:
@@ -293,8 +292,17 @@ class Engine(Generic[L]):
         if about is not terms.about:
             info = f'{{"who": {self._who}, {terms.about}}}'
             self._last_info = (terms.about, info)
-        shape = (terms.limit, terms.exclusive)
-        return Ticket(terms.name, runtime.nonce(), terms.ttl + delay, *shape, runtime.agent(), info, delay, terms.owner)
+        return Ticket(
+            terms.name,
+            runtime.nonce(),
+            terms.ttl + delay,
+            terms.limit,
+            terms.exclusive,
+            runtime.agent(),
+            info,
+            delay,
+            terms.owner,
+        )
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -308,17 +316,17 @@ class Engine(Generic[L]):
         """
         if hold.lost:
             self._end_lost(hold)
-        if hold._phase is Phase.HELD and hold._depth > 1:
+        if hold._phase is HELD and hold._depth > 1:
             hold._depth -= 1  # no call follows: an interrupt comes before this, or after the release
             return
         repeated = begun = False
         try:
             with self.mutex:
-                if hold._phase not in (Phase.HELD, Phase.OWED):
+                if hold._phase is not HELD and hold._phase is not OWED:
                     raise NotHeld(lock=hold.name, reason=f"this lease was {hold._phase.value} already")
-                repeated = hold._phase is Phase.OWED
+                repeated = hold._phase is OWED
                 begun = True
-                hold._phase = Phase.RELEASING
+                hold._phase = RELEASING
             was_ours = (await self.backend.leave([hold._ticket], deadline=self._limit()))[0]
             if isinstance(was_ours, BackendError):
                 raise was_ours
@@ -327,10 +335,10 @@ class Engine(Generic[L]):
             elif not was_ours:
                 self.gone(hold)
                 raise hold._loss()
-            self._unpublish(hold, Phase.RELEASED)
+            self._unpublish(hold, RELEASED)
         except BaseException:
             # The nonce stays until the server has answered: the keeper repeats, and so may the caller.
-            if begun and hold._phase is Phase.RELEASING:
+            if begun and hold._phase is RELEASING:
                 self.owe(hold)
             raise
         if hold._lost_event is not None:

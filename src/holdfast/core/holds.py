@@ -41,6 +41,11 @@ class Phase(Enum):
     LOST = "lost"
 
 
+# What runs at every acquire and release uses these: asking an Enum for a member takes as long as reading the clock.
+HELD, RELEASING, OWED, RELEASED, LOST = Phase
+_NOT_GIVEN_BACK = (HELD, OWED)
+
+
 class Terms(NamedTuple):
     """What a lock asks for at every acquire; checked when the lock object is made."""
 
@@ -120,7 +125,7 @@ class Hold:
         deadline = before_delay(granted.deadline, terms.lock_delay) if terms.lock_delay else granted.deadline
         self._deadline = deadline if self._end is None else self._bounded(deadline)
         self._renew_at = next_renewal(since, deadline)
-        self._phase = Phase.RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
+        self._phase = RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
         self._depth = 1
         self._revoke_requested = False
         self._reason = ""
@@ -152,21 +157,21 @@ class Hold:
     @property
     def remaining(self) -> float:
         """Seconds that are certainly left, by the local clock, if no renewal succeeds from now on."""
-        if self._phase is not Phase.HELD:
+        if self._phase is not HELD:
             return 0.0
         return max(0.0, self._deadline - self._engine.runtime.now())
 
     @property
     def held(self) -> bool:
         """Taken, not given back, and not lost: the opposite is not always `lost`."""
-        return self._phase is Phase.HELD and not self.lost
+        return self._phase is HELD and not self.lost
 
     @property
     def lost(self) -> bool:
         """It ended without having been released. Once True, always True."""
-        if self._phase is Phase.HELD and self._engine.runtime.now() >= self._stop_at:
+        if self._phase is HELD and self._engine.runtime.now() >= self._stop_at:
             self._engine.lose(self, self._why_over())
-        return self._phase is Phase.LOST
+        return self._phase is LOST
 
     @property
     def revoke_requested(self) -> bool:
@@ -180,13 +185,13 @@ class Hold:
             LockLost: the lease has ended or was taken; stop touching the resource.
             NotHeld: it was released.
         """
-        if self._phase is Phase.HELD and not self._engine.backend.intact(self._store):
+        if self._phase is HELD and not self._engine.backend.intact(self._store):
             self._engine.lose(
                 self, "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
             )
         if self.lost:
             raise self._loss()
-        if self._phase is not Phase.HELD:
+        if self._phase is not HELD:
             raise NotHeld(lock=self.name, reason=f"this lease was {self._phase.value}")
 
     def __repr__(self) -> str:
@@ -197,7 +202,7 @@ class Hold:
 
     def __del__(self) -> None:
         # Nothing is released here: whoever dropped the lease may still be working under it. It runs out instead.
-        if getattr(self, "_phase", None) in (Phase.HELD, Phase.OWED):
+        if getattr(self, "_phase", None) in _NOT_GIVEN_BACK:
             self._engine.dropped(self)
 
     @property

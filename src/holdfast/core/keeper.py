@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.agenda import Agenda
 from holdfast.core.events import logger
-from holdfast.core.holds import Hold, Phase
+from holdfast.core.holds import HELD, Hold
 from holdfast.core.tickets import Gone
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import Live, Ticket
 
 BATCH_MAX = 100  # leases in one request
+FRESH_MAX = 64  # leases that are on no list yet
 IDLE_MAX = 10.0  # seconds without anything to keep before the keeper ends
 RETRY_MIN, RETRY_MAX = 0.05, 1.0
 LAST_CHANCE = 1.0  # seconds for the debts when the keeper itself is being cancelled
@@ -45,6 +46,7 @@ class Keeper:
         self._mutex = engine.mutex
         self._renewals: Agenda[Hold] = Agenda(_renew_at)
         self._alarms: Agenda[Hold] = Agenda(_alarm_at)
+        self._fresh: list[weakref.ref[Any]] = []  # leases on neither list: most are given back before it is looked at
         self._debts: dict[str, tuple[Ticket, float, float]] = {}  # nonce -> ticket, when to try, how long to pause
         self._dropped: deque[tuple[Ticket, float]] = deque()  # leases nobody refers to any more; deadlines
         self._workers: dict[int, float] = {}  # number -> when the request that it waits for is cut; 0: it does not
@@ -55,13 +57,13 @@ class Keeper:
 
     def add(self, hold: Hold, ref: weakref.ref[Any]) -> None:
         """Keep this new lease until it is released or lost."""
-        terms = hold._terms
-        when = stop_at = hold._deadline - terms.stop_margin
+        when = hold._stop_at
+        if hold._terms.renew and hold._renew_at < when:
+            when = hold._renew_at
         with self._mutex:
-            self._alarms.put(stop_at, ref)
-            if terms.renew:
-                when = min(when, hold._renew_at)
-                self._renewals.put(hold._renew_at, ref)
+            self._fresh.append(ref)
+            if len(self._fresh) > FRESH_MAX:
+                self._lists()
             if when >= self._wakes_at and self._workers and not any(self._workers.values()):
                 return  # nearly always: somebody is there, not waiting for the server, and up in time
         self._be_there(when, is_lease=True)
@@ -161,7 +163,8 @@ class Keeper:
                 while self._dropped:
                     ticket, deadline = self._dropped.popleft()
                     self._debts[ticket.nonce] = (ticket, deadline, RETRY_MIN)
-                due = self._renewals.take(now, BATCH_MAX)
+                renewals, _ = self._lists()
+                due = renewals.take(now, BATCH_MAX)
                 owed = [ticket for ticket, when, _ in self._debts_of(worker) if when <= now][:BATCH_MAX]
             try:
                 if due:
@@ -177,13 +180,23 @@ class Keeper:
             return True
         return True if due or owed else await self._sleep(worker, now)
 
+    def _lists(self) -> tuple[Agenda[Hold], Agenda[Hold]]:
+        """Renewals and alarms, up to date: whoever wants to know what is due gets them here."""
+        for ref in self._fresh:
+            hold = ref()
+            if hold is not None:
+                self._renewals.add(hold)
+                self._alarms.add(hold)
+        self._fresh.clear()  # an interrupt before this lets some stand there twice, which does no harm
+        return self._renewals, self._alarms
+
     def _debts_of(self, worker: int) -> Collection[tuple[Ticket, float, float]]:
         """The first worker pays; who stands in for it is there for the leases."""
         return self._debts.values() if worker == min(self._workers, default=worker) else ()
 
     async def _sleep(self, worker: int, now: float) -> bool:
         with self._mutex:
-            times = [self._renewals.earliest(), self._alarms.earliest()]
+            times = [agenda.earliest() for agenda in self._lists()]
             times += [when for _, when, _ in self._debts_of(worker)]
             until = min((time for time in times if time is not None), default=None)
             if until is None:
@@ -202,7 +215,8 @@ class Keeper:
         rung = await self._bell.wait(self._wakes_at)
         if until is None and not rung:
             with self._mutex:
-                if self._alarms.earliest() is None and not self._debts and not self._dropped:
+                _, alarms = self._lists()
+                if alarms.earliest() is None and not self._debts and not self._dropped:
                     self._workers.pop(worker, None)
                     return False
         return True
@@ -210,7 +224,8 @@ class Keeper:
     def _sound_alarms(self, now: float) -> None:
         while True:
             with self._mutex:
-                over = self._alarms.take(now, BATCH_MAX)
+                _, alarms = self._lists()
+                over = alarms.take(now, BATCH_MAX)
             if not over:
                 return
             for hold in over:
@@ -288,7 +303,8 @@ class Keeper:
         """When to cut the request that begins now: in time to try again before a lease ends, and to tell of its end."""
         now = self._runtime.now()
         with self._mutex:
-            alarm = self._alarms.earliest()
+            _, alarms = self._lists()
+            alarm = alarms.earliest()
             limit = now + self._engine.io_timeout
             if alarm is not None:
                 limit = min(limit, now + max(RETRY_MIN, (alarm - now) / 2), max(alarm, now))
@@ -297,8 +313,8 @@ class Keeper:
 
 
 def _renew_at(hold: Hold) -> float | None:
-    return hold._renew_at if hold._phase is Phase.HELD and hold._terms.renew else None
+    return hold._renew_at if hold._phase is HELD and hold._terms.renew else None
 
 
 def _alarm_at(hold: Hold) -> float | None:
-    return hold._stop_at if hold._phase is Phase.HELD else None
+    return hold._stop_at if hold._phase is HELD else None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import scripts
-from holdfast.sim.ballots import KEYS, LOST, Answer, Attempt, Ballots, Node, nonce_of
+from holdfast.sim.ballots import KEYS, LOST, Answer, Attempt, Ballots, Next, Node, nonce_of
 from holdfast.sim.run import quiet
 
 if TYPE_CHECKING:
@@ -159,9 +159,12 @@ class _Searching:
         self._columns: Numbers[Column] = Numbers()
         self._heads: Numbers[Head] = Numbers()
         self._calls: Numbers[Call] = Numbers()
+        self._tales: Numbers[tuple[int, tuple[Answer, ...]]] = Numbers()  # a node's life, and its answers
         self._arrivals_at: dict[int, list[_Arrival]] = {}
         self._ended: dict[int, int] = {}  # column -> the same without its vote; -1: it has none
         self._forgotten: dict[int, int] = {}
+        self._heard_of: dict[tuple[int, int], int] = {}  # column, client -> the tale
+        self._followed: dict[tuple[int, ...], Next] = {}  # client, ticket, attempt, tales in the order of nodes -> …
         self._given_up: dict[tuple[int, int], int] = {}  # column, client -> the same with nothing more to be heard
         self._asked: dict[tuple[int, int, int], int] = {}  # column, client, call or -1 -> …
         self._over: dict[tuple[int, int], int] = {}  # column, client -> the same when its attempt is over
@@ -269,17 +272,15 @@ class _Searching:
 
     def _follow(self, columns: Sequence[int], head: Head, number: int) -> State:
         client = head.clients[number]
-        views = [self._columns.things[column].views[number] for column in columns]
-        attempt = Attempt(number, client.ticket, client.attempt, tuple(view[2] for view in views))
-        following = self._ballots.follow(attempt, tuple(view[_ANSWERS:] for view in views))
-        if isinstance(following, Mapping):
+        following = self._following(columns, client, number)
+        if following is None and not client.left:
+            return ()  # for all others this is as if it went on waiting
+        if not (following is None or isinstance(following, int)):
             calls = [self._calls.of(following[place]) if place in following else -1 for place in range(len(columns))]
             asked = [self._ask(column, number, call) for column, call in zip(columns, calls, strict=True)]
             return (*sorted(asked), self._heads.of(head))
         fences, after = head.fences, client._replace(is_asking=False, floor=0)
         if following is None:
-            if not client.left:
-                return ()  # for all others this is as if it went on waiting
             after = after._replace(attempt=client.attempt + 1)
         else:
             self._grants += 1
@@ -289,6 +290,15 @@ class _Searching:
         over = [self._end_attempt(column, number) for column in columns]
         head = head._replace(clients=_set(head.clients, number, after), fences=fences)
         return (*sorted(over), self._heads.of(head))
+
+    def _following(self, columns: Sequence[int], client: Client, number: int) -> Next:
+        """What the attempt does after all that it has heard. Numbers stand for that: most of it was heard before."""
+        key = (number, client.ticket, client.attempt, *[self._heard(column, number) for column in columns])
+        if key not in self._followed:
+            heard = [self._tales.things[tale] for tale in key[3:]]
+            attempt = Attempt(number, client.ticket, client.attempt, tuple(life for life, _ in heard))
+            self._followed[key] = self._ballots.follow(attempt, tuple(answers for _, answers in heard))
+        return self._followed[key]
 
     # ── what becomes of a column, worked out once ────────────────────────────────────────────────────────────────
 
@@ -347,6 +357,14 @@ class _Searching:
             closed = (*view[:-1], LOST) if view[-1] == OPEN else view
             self._given_up[key] = self._columns.of(column._replace(views=_set(column.views, client, closed)))
         return self._given_up[key]
+
+    def _heard(self, number: int, client: int) -> int:
+        """The number of what a client has heard of this node."""
+        key = (number, client)
+        if key not in self._heard_of:
+            _, _, life, *answers = self._columns.things[number].views[client]
+            self._heard_of[key] = self._tales.of((life, tuple(answers)))
+        return self._heard_of[key]
 
     def _ask(self, number: int, client: int, call: int) -> int:
         key = (number, client, call)

@@ -1,7 +1,8 @@
 """Our locks with the face of asyncio's, and the cases that run on them.
 
-asyncio's locks settle within one or two turns of the loop, and its cases wait for that with `sleep(0)`. Ours ask a
-store. So here `sleep(0)` waits until the store shows that nothing more will happen by itself (`StandIn.settle`).
+asyncio's locks settle within one or two turns of the loop, and its cases wait for that with `sleep(0)`, or hold a lock
+for `sleep(0.01)`. Ours ask a store. So here `sleep` waits, however short or long it is told to, until the store shows
+that nothing more will happen by itself (`StandIn.settle`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class StandIn:
         return ours.get(name) or getattr(asyncio, name)
 
     async def sleep(self, delay: float) -> None:
-        await (self.settle() if delay == 0 else asyncio.sleep(delay))
+        await self.settle()
 
     async def settle(self, seconds: float = 30.0) -> None:
         """Wait until only the case itself can change anything.

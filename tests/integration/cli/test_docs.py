@@ -122,6 +122,7 @@ def environment(place: Place, tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_block_does_what_it_says(place: Place, crew: Crew, environment: dict[str, str], tmp_path: Path) -> None:
     wrong = []

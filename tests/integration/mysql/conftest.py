@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.support.etcd.shared import in_memory
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server, running
@@ -33,7 +34,7 @@ def own_server(folder_for_all: Path) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def folder_for_all() -> Iterator[Path]:
     """Not one of pytest's: every new test run shuts other users out of those, and the server is another user."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-") as folder:
+    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-", dir=in_memory()) as folder:
         yield Path(folder)
 
 
@@ -74,3 +75,12 @@ def driver_of() -> Iterator[Drive]:
     yield make
     for driver in drivers:
         driver.close()
+
+
+def is_busy(lock: holdfast.Lock) -> bool:
+    """Somebody has it, is what one hears who does not wait. First the connection is opened, which may take its time.
+
+    On a busy machine that is more than the second in which one who does not wait gives up.
+    """
+    lock.locked()
+    return lock.acquire(timeout=0) is None

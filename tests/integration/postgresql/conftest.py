@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.support.etcd.shared import in_memory
 from tests.support.postgresql import shared
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server, running
@@ -26,7 +27,7 @@ def server() -> Server:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """For servers, which run as another user: pytest's is shut for those whenever somebody begins another test run."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-postgresql-") as name:
+    with tempfile.TemporaryDirectory(prefix="holdfast-postgresql-", dir=in_memory()) as name:
         os.chmod(name, 0o711)  # noqa: S103  (they have to get through)
         yield Path(name)
 

@@ -43,6 +43,21 @@ def acquiring(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> Futur
     return in_background(acquire)
 
 
+def waiting(
+    client: holdfast.Client, name: str, *, ttl: float = 30, timeout: float | None = PATIENCE
+) -> Future[holdfast.Lease]:
+    """Acquire it on a thread of its own; returns when it has been told to wait.
+
+    The server shows it in the queue before its answer has arrived; and to one that has no answer yet, down is down.
+    """
+    told = threading.Event()
+    unsubscribe = client.subscribe(lambda event: told.set() if event.kind == "waiting" else None)
+    coming = acquiring(client.lock(name, ttl=ttl), timeout=timeout)
+    assert told.wait(PATIENCE)
+    unsubscribe()
+    return coming
+
+
 def take(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> holdfast.Lease:
     """Acquire it here; not to get it in time is an error."""
     lease = lock.acquire(timeout=timeout)

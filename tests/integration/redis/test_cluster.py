@@ -17,6 +17,7 @@ from tests.integration.redis.scenes import (
     await_waiters,
     in_background,
     take,
+    waiting,
 )
 from tests.support.processes import eventually
 from tests.support.redis.servers import Server
@@ -37,9 +38,7 @@ async def test_the_death_of_a_slot_s_owner_costs_holder_and_waiter_nothing_that_
     async with holdfast.AsyncClient(cluster.url) as tasks:
         lease = await tasks.lock("one", ttl=30).acquire()
         assert lease is not None
-        coming = acquiring(threads.lock("one"), timeout=60)
-        while len((await tasks.inspect("one")).waiters) < 1:
-            await asyncio.sleep(0.01)
+        coming = await asyncio.to_thread(waiting, threads, "one", timeout=60)
         slot = cluster.slot(KEY)
         owner = cluster.owner(slot)
         await asyncio.to_thread(await_replicated, owner, cluster.replica_of(owner))

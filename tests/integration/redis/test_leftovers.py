@@ -51,6 +51,7 @@ def test_the_plain_methods_leave_nothing_at_all(method: str, server: Server, ope
     assert server.all_keys() == set()
 
 
+@pytest.mark.slow
 def test_deaths_in_the_middle_of_everything_leave_no_key_that_would_stay(
     crew: Crew, server: Server, open_client: OpenClient
 ) -> None:

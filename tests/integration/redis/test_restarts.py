@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, assert_told, await_waiters, take
+from tests.integration.redis.scenes import assert_free_and_clean, assert_told, await_waiters, take, waiting
 from tests.support.processes import now
 from tests.support.redis.servers import Server
 
@@ -71,8 +71,7 @@ def test_a_waiter_outlives_a_restart_and_gets_the_lock(
     server = start_server(*(("--appendonly", "yes", "--appendfsync", "always") if has_data else ()))
     holder, waiter = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one", ttl=30, renew=False))
-    coming = acquiring(waiter.lock("one"))
-    await_waiters(holder, "one", 1)
+    coming = waiting(waiter, "one")
 
     server.restart()
     if has_data:
@@ -107,8 +106,10 @@ async def test_asyncio_waiters_outlive_a_restart_and_get_the_lock_one_by_one(
     async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as waiter:
         lease = await holder.lock("one", renew=False).acquire()
         assert lease is not None
+        told: list[str] = []
+        waiter.subscribe(lambda event: told.append(event.kind))
         visits = [asyncio.create_task(visit(waiter)) for _ in range(20)]
-        while len((await holder.inspect("one")).waiters) < 20:
+        while told.count("waiting") < 20:
             await asyncio.sleep(0.01)
 
         server.restart()  # holds up this loop too: to the clients it is one moment
@@ -129,8 +130,7 @@ def test_a_wait_that_ends_in_an_outage_says_so_and_not_that_the_lock_was_busy(
     holder, waiter = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one", ttl=30, renew=False))
     asked = now()
-    coming = acquiring(waiter.lock("one"), timeout=3)
-    await_waiters(holder, "one", 1)
+    coming = waiting(waiter, "one", timeout=3)
 
     server.kill()
 

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, assert_told, await_replicated, take
+from tests.integration.redis.scenes import assert_told, await_replicated, take, waiting
 from tests.support.processes import eventually
 from tests.support.redis.binaries import Binary
 from tests.support.redis.proxy import Proxy
@@ -37,9 +37,7 @@ async def test_the_death_of_the_primary_costs_holder_and_waiter_nothing_that_was
     async with holdfast.AsyncClient(watched.url) as tasks:
         lease = await tasks.lock("one", ttl=30).acquire()
         assert lease is not None
-        coming = acquiring(threads.lock("one"), timeout=60)
-        while len((await tasks.inspect("one")).waiters) < 1:
-            await asyncio.sleep(0.01)
+        coming = await asyncio.to_thread(waiting, threads, "one", timeout=60)
         await asyncio.to_thread(await_replicated, watched.primary, watched.replica)
 
         watched.primary.kill()
@@ -84,6 +82,7 @@ def test_a_primary_that_stands_still_and_comes_back_makes_a_split_brain_in_which
     new.release()
 
 
+@pytest.mark.slow
 def test_failover_to_a_replica_that_missed_the_last_writes_lets_fences_grow_20_times_of_20(
     binary: Binary, tmp_path: Path, open_client: OpenClient
 ) -> None:

@@ -1,6 +1,7 @@
 """Hazard: a fence that is not greater than all before it, while nodes die, come back empty and hang, and many ask them.
 
-`HOLDFAST_REDLOCK_TURNS` says how many leases all processes together take; default 2,000, which takes some 15 seconds.
+`HOLDFAST_REDLOCK_TURNS` says how many leases all processes together take at least. By default they take them for as
+long as it takes to have every fault happen to every node.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.support.intervals import Turn, report, turns_of
 from tests.support.processes import Crew, Worker, now
 from tests.support.redis.councils import Council
 
-TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "2000"))
+TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "500"))
 PROCESSES = 8
 ROUND = 0.4  # seconds between two faults
 SLICE = 2.0  # seconds for which the processes work before they report
@@ -34,7 +35,7 @@ def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(crew: Cre
     problems: Counter[str] = Counter()
 
     began = now()
-    while len(turns) < TURNS:
+    while len(turns) < TURNS or not faults.are_all_done:
         start = now() + 0.1
         for worker in workers:
             worker.tell("stubborn_turns", lock="one", start=start, seconds=SLICE, hold=0.001)
@@ -52,7 +53,6 @@ def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(crew: Cre
     )
     assert len({turn.fence for turn in turns}) == len(turns)
     _assert_growing(turns)
-    assert min(faults.done.values()) >= 1
 
 
 def _reports(workers: list[Worker], problems: Counter[str]) -> list[Turn]:
@@ -99,6 +99,11 @@ class _Faults:
         self._paused: set[int] = set()
         self._dead: set[int] = set()
         self.done = Counter({"killed": 0, "restarted empty": 0, "paused": 0})
+
+    @property
+    def are_all_done(self) -> bool:
+        """Each of the five, with the nodes in each order."""
+        return self._number >= 5 * len(self._council.servers)
 
     def next(self) -> None:
         turn, step = divmod(self._number, 5)

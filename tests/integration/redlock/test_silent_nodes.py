@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
-from tests.integration.redis.scenes import acquiring, await_waiters, take
+from tests.integration.redis.scenes import take, waiting
 from tests.integration.redlock.conftest import OpenClient, StartCouncil
 from tests.support.processes import eventually, now
 from tests.support.redis.councils import Council
@@ -94,8 +94,7 @@ def test_a_wait_that_ends_without_a_majority_says_so_and_not_that_the_lock_was_b
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=30, renew=False))
     asked = now()
-    coming = acquiring(waiter.lock("one"), timeout=3)
-    await_waiters(holder, "one", 1)
+    coming = waiting(waiter, "one", timeout=3)
 
     for server in own_council.servers[2:]:
         server.kill()
@@ -126,8 +125,7 @@ def test_a_holder_and_a_waiter_outlive_the_death_of_a_minority(own_council: Coun
     url = own_council.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=3))
-    coming = acquiring(waiter.lock("one", ttl=3))
-    await_waiters(holder, "one", 1)
+    coming = waiting(waiter, "one", ttl=3)
 
     for server in own_council.servers[:2]:  # the first is the one that the waiter listens to
         server.kill()

@@ -6,15 +6,16 @@ Every process takes a reader/writer lock (as a reader, or as a writer) and a per
 from __future__ import annotations
 
 import os
-from statistics import mean
+from bisect import bisect
+from statistics import median
 
 import pytest
 
 from tests.integration.sqlite.conftest import Store
-from tests.support.intervals import assert_no_overlap, most_at_once, report, turns_of
+from tests.support.intervals import assert_no_overlap, most_at_once, quantile, report, turns_of
 from tests.support.processes import PATIENCE, Crew, now
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "20"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "10"))
 
 
 @pytest.mark.slow
@@ -35,10 +36,13 @@ def test_readers_writers_and_permits_of_16_processes_keep_their_rules_and_nobody
     assert_no_overlap(writes, reads)
     assert most_at_once(permits) == 3
     assert most_at_once(reads) > 1
-    mean_wait = mean(turn.waited for turn in writes)
-    longest = max(turn.waited for turn in writes)
+    # Counted in turns of others, not in seconds: a machine that is busy with something else makes all of them slower.
+    grants = [turn.acquired for turn in turns_of(answer["book"] for answer in answers.values())]
+    passed = [bisect(grants, turn.acquired) - bisect(grants, turn.asked) for turn in writes]
     least = min(len(answers[worker.pid]["book"]) for worker in writers)
+    usual = median(len(answers[worker.pid]["book"]) for worker in readers)
     report(f"{len(writes)} writes, {len(reads)} reads (up to {most_at_once(reads)} at once), {len(permits)} permits")
-    report(f"writers waited {mean_wait * 1e3:.1f} ms on average, {longest * 1e3:.1f} ms at most; least turns {least}")
-    assert least >= 3
-    assert longest < 10 * mean_wait
+    report(f"a writer waits for {median(passed)} turns, seldom {quantile(passed, 0.95)}, once {max(passed)}")
+    report(f"a writer has {least} turns at least, a reader {usual} mostly")
+    assert quantile(passed, 0.95) <= 2 * len(workers)
+    assert least >= usual / 4

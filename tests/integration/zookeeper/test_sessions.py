@@ -187,3 +187,22 @@ def _end_session(client: holdfast.Client, server: Server) -> None:
     thief.start(timeout=PATIENCE)
     thief.stop()
     thief.close()
+
+
+async def test_who_asks_when_the_connection_has_just_come_does_not_overtake_those_who_wait_for_it(url: str) -> None:
+    """It comes on a thread of kazoo's: a loop that is held up hears of it later than it can see it."""
+    async with holdfast.AsyncClient(url) as client:
+        served: list[str] = []
+
+        async def take(name: str) -> None:
+            async with client.lock("a"):
+                served.append(name)
+
+        first = asyncio.create_task(take("first"))
+        await asyncio.sleep(0)
+        ensemble = client._engine.backend._port  # type: ignore[attr-defined]
+        eventually(lambda: bool(ensemble.session.connection))  # without a turn of the loop
+        second = asyncio.create_task(take("second"))
+        await asyncio.gather(first, second)
+
+        assert served == ["first", "second"]

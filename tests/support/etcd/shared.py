@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from tests.support.etcd.servers import Server, running
 
-ROOM = 1 << 30  # bytes: a server needs 130 MB from the beginning
+ROOM = 4 << 30  # bytes: a server needs 130 MB from the beginning, and each worker has one
 
 
 def fresh_url(**options: str) -> str:
@@ -23,7 +23,7 @@ def fresh_url(**options: str) -> str:
 
 
 def in_memory() -> str | None:
-    """A folder that is not on a disk, if there is one: etcd waits for the disk at every step, and tests need not."""
+    """A folder that is not on a disk, if there is one: servers wait for the disk at every step, and tests need not."""
     memory = "/dev/shm"  # noqa: S108 (each server has a folder of its own there)
     return memory if os.path.isdir(memory) and shutil.disk_usage(memory).free > ROOM else None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast.backends.mysql.blocking import create_tables
 from holdfast.url import parse
+from tests.support.etcd.shared import in_memory
 from tests.support.mysql.servers import Server, running
 
 
@@ -31,5 +32,5 @@ def fresh_database() -> str:
 def server() -> Server:
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-mysql-"))
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-mysql-", dir=in_memory()))
     return stack.enter_context(running(Server(Path(folder) / "server")))

@@ -9,6 +9,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
+from tests.support.etcd.shared import in_memory
 from tests.support.postgresql.servers import Server, running
 
 
@@ -21,5 +22,5 @@ def fresh_url(**options: str) -> str:
 def server() -> Server:
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-postgresql-"))
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-postgresql-", dir=in_memory()))
     return stack.enter_context(running(Server(Path(folder) / "server")))

@@ -47,7 +47,6 @@ class Proxy:
         self._bit = threading.Event()
         self._links: set[_Link] = set()
         self._cuts = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
@@ -141,14 +140,15 @@ class Proxy:
 
     async def _end(self) -> None:
         await self._refuse()
-        if self._tasks:  # they end with their connections
-            await asyncio.wait(self._tasks, timeout=PATIENCE)
+        # They end with their connections. asyncio's own are among them: a connection may have come in just now.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            done, _ = await asyncio.wait(others, timeout=PATIENCE)
+            assert done, f"they do not end: {others}"
 
     async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if self._server is None:  # it came in while we began to refuse
+            _reset(to_client)
+            return
         self.connections_made += 1
         cuts = self._cuts
         try:

@@ -48,11 +48,11 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
 class SocketWire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_node", "_now", "_parser", "_place", "_set", "_sock", "_usual", "life", "used_at")
+    __slots__ = ("__weakref__", "_node", "_now", "_parser", "_place", "_set", "_usual", "life", "sock", "used_at")
 
     def __init__(self, place: Place, node: Node, runtime: ThreadRuntime) -> None:
         self._place, self._node, self._now = place, node, runtime.now
-        self._sock: socket.socket | None = None
+        self.sock: socket.socket | None = None  # None: not open
         # A call's deadline is a moment less than io_timeout away when it gets here. With a little less than that as the
         # socket's own timeout, most calls need not set one.
         self._usual = 0.98 * place.io_timeout
@@ -72,10 +72,10 @@ class SocketWire:
             raise replies.not_sent(self._place.url, self._node, "there was no time left to connect")
         ends = self._now() + timeout
         try:
-            self._sock = socket.create_connection(self._node, timeout)
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sock = socket.create_connection(self._node, timeout)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._place.tls is not None:
-                self._sock = self._place.tls.wrap_socket(self._sock, server_hostname=self._node.host)
+                self.sock = self._place.tls.wrap_socket(self.sock, server_hostname=self._node.host)
             self.life = await meet(self, self._place, self._node, ends)
         except BaseException as error:
             self.close()
@@ -85,7 +85,7 @@ class SocketWire:
 
     def one(self, request: bytes, deadline: float, now: float) -> Reply:
         """A whole exchange with one reply: the way that has to be fast."""
-        sock = self._sock
+        sock = self.sock
         if sock is None or self._set != self._usual or deadline - now < self._usual:
             self.send(request, deadline, is_one=True)
             return self.receive(1, deadline)[0]
@@ -117,7 +117,7 @@ class SocketWire:
 
     def send(self, requests: bytes, deadline: float, *, is_one: bool) -> None:
         """First half of an exchange."""
-        sock, now = self._sock, self._now()
+        sock, now = self.sock, self._now()
         if sock is None:
             raise replies.not_sent(self._place.url, self._node, "the client is closed")
         if deadline <= now:
@@ -140,7 +140,7 @@ class SocketWire:
         parser = self._parser
         said: list[Reply] = []
         try:
-            sock = self._sock
+            sock = self.sock
             if sock is None:
                 raise ConnectionError("it was closed")
             while True:
@@ -165,27 +165,23 @@ class SocketWire:
             raise
         return said
 
-    @property
-    def is_open(self) -> bool:
-        return self._sock is not None
-
     def is_dead(self) -> bool:
         """The server has closed it, or said something that nobody asked for."""
-        if self._sock is None:
+        if self.sock is None:
             return True
         poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
+        poll.register(self.sock, select.POLLIN)
         return bool(poll.poll(0))
 
     def close(self) -> None:
-        sock, self._sock = self._sock, None
+        sock, self.sock = self.sock, None
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.close()
 
     def abandon(self) -> None:
         """In a forked child: the descriptor only. The connection itself is the parent's."""
-        sock, self._sock = self._sock, None
+        sock, self.sock = self.sock, None
         if sock is not None:
             with contextlib.suppress(OSError):
                 os.close(sock.detach())
@@ -236,7 +232,7 @@ class _Stack:
     def give(self, wire: SocketWire) -> None:
         if self.is_closed:
             wire.close()
-        elif wire.is_open:
+        elif wire.sock is not None:
             self.idle.append(wire)
         if self.waiting:
             self.freed.set()
@@ -251,25 +247,14 @@ class SocketPort:
         self._stacks = {node: _Stack() for node in place.nodes}
         self._closed = False
 
-    def at_once(self, errand: Errand, deadline: float) -> Answer | None:
-        if len(errand.requests) > 1:
+    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
+        stack = self._stacks[node]
+        wire = stack.take(now)
+        if wire is None:
             return None
-        stack = self._stacks[errand.node]
-        try:
-            wire = stack.idle.pop()  # one step, whatever other threads do
-        except IndexError:
-            return None
-        now = self._now()
-        if now - wire.used_at > _IDLE_LOOK and wire.is_dead():
-            wire.close()
-            return None
-        life = wire.life
-        if errand.life is not None and errand.life != life:
-            stack.give(wire)
-            return Answer(life, ())
-        reply = wire.one(errand.requests[0], deadline, now)
+        reply = wire.one(request, deadline, now) if wire.life == life else None
         stack.give(wire)
-        return Answer(life, (reply,))
+        return reply
 
     async def ask(self, errand: Errand, *, deadline: float) -> Answer:
         stack = self._stacks[errand.node]
@@ -277,9 +262,10 @@ class SocketPort:
         if errand.life is not None and errand.life != wire.life:
             stack.give(wire)
             return Answer(wire.life, ())
-        count = len(errand.requests)
-        wire.send(errand.requests[0] if count == 1 else b"".join(errand.requests), deadline, is_one=count == 1)
-        said = wire.receive(count, deadline)
+        if len(errand.requests) == 1:
+            said = [wire.one(errand.requests[0], deadline, self._now())]
+        else:
+            said = await wire.exchange(b"".join(errand.requests), len(errand.requests), deadline)
         stack.give(wire)
         return Answer(wire.life, said)
 

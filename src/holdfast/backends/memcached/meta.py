@@ -13,7 +13,8 @@ A version is memcached's CAS number: of one server, one after the other, for as 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 STATS: Final = b"stats\r\n"
 SETTINGS: Final = b"stats settings\r\n"
@@ -24,7 +25,8 @@ _ERRORS = frozenset({b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR", b"BUSY"})
 _LINE_MAX = 65536
 
 
-class Reply(NamedTuple):
+@dataclass(slots=True)
+class Reply:
     """One answer. What it does not say is 0 or empty."""
 
     code: str  # HD, NS, EX, NF, EN, VA, STORED; LIST, of several lines; ERROR, CLIENT_ERROR, SERVER_ERROR, BUSY

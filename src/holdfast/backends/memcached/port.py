@@ -41,8 +41,11 @@ class MemcachedPort(Protocol):
     answer, and ConfigurationError for a server that cannot be used for locks as it is configured.
     """
 
-    def at_once(self, errand: Errand, deadline: float) -> Answer | None:
-        """As `ask`, without a coroutine in between, where it is one request and a blocking connection is at hand."""
+    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
+        """One request and its reply, without a coroutine in between, if a blocking connection to that life is at hand.
+
+        None: there is none, and nothing was sent; then `ask`. What the time is now, the caller has just read.
+        """
 
     async def ask(self, errand: Errand, *, deadline: float) -> Answer: ...
 

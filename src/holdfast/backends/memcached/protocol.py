@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from holdfast.backends.memcached import meta, replies
@@ -85,7 +85,8 @@ class Held:
     deadline: float = 0.0
 
 
-class _Claim(NamedTuple):
+@dataclass(slots=True)
+class _Claim:
     """A ticket on its way in."""
 
     ticket: Ticket
@@ -164,40 +165,58 @@ class MemcachedBackend(OneByOne):
                 return granted
         return self._waiting(ticket.nonce, None, queue=queue)
 
-    async def _add(self, claim: _Claim, deadline: float) -> Granted | None:
+    def _add(self, claim: _Claim, deadline: float) -> Awaitable[Granted | None]:
         """The grant, if nothing was there."""
-        value = value_of(claim.ticket.nonce, 0, claim.body)
-        errand = Errand(claim.node, (meta.add(claim.key, claim.seconds, value),))
-        sent, answer = await self._write(claim.ticket, errand, deadline)
-        reply = answer.replies[0]
-        if reply.code != "HD" or not reply.version:  # one that does not say which version it has made: read it
-            return None
-        fence = self.fence_of(answer.life, reply.version)
-        return self._granted(claim.ticket, sent, Held(answer.life, reply.version, fence, claim.body))
+        request = meta.add(claim.key, claim.seconds, value_of(claim.ticket.nonce, 0, claim.body))
+        return self._put(claim, request, None, 0, deadline)
 
-    async def _take_over(
+    def _take_over(
         self, claim: _Claim, life: Life, item: Reply, value: Value | None, deadline: float
-    ) -> Granted | None:
+    ) -> Awaitable[Granted | None]:
         """The grant, if that item is still there: nobody's, or ours by a write that got no answer.
 
         Ours is written once more, because nobody knows when its time began.
         """
-        fence, body = 0, claim.body
+        fence = 0
         if value is not None:
-            fence, body = value.fence or self.fence_of(life, item.version), value.body
+            fence, claim = value.fence or self.fence_of(life, item.version), replace(claim, body=value.body)
         else:  # what it stood there for may come after us as well
             until = self._runtime.now() + item.left
             self._late[claim.ticket.nonce] = max(until, self._late.get(claim.ticket.nonce, 0.0))
-        request = meta.replace(claim.key, item.version, claim.seconds, value_of(claim.ticket.nonce, fence, body))
-        sent, answer = await self._write(claim.ticket, Errand(claim.node, (request,), life), deadline)
-        if not answer.replies or answer.replies[0].code != "HD":
-            return None
-        version = answer.replies[0].version
-        return self._granted(claim.ticket, sent, Held(life, version, fence or self.fence_of(life, version), body))
+        request = meta.replace(claim.key, item.version, claim.seconds, value_of(claim.ticket.nonce, fence, claim.body))
+        return self._put(claim, request, life, fence, deadline)
 
-    def _granted(self, ticket: Ticket, sent: float, held: Held) -> Granted:
+    async def _put(
+        self, claim: _Claim, request: bytes, life: Life | None, fence: int, deadline: float
+    ) -> Granted | None:
+        """The grant, if that is done: on that life of the server, or on any. A fence of 0 is told by the reply only.
+
+        What gets no answer may still be done, and has to be reckoned with.
+        """
+        ticket, node = claim.ticket, claim.node
+        pulse, sent = self._pulses[node], self._runtime.now()
+        here = pulse.life
+        if here is None or pulse.is_in_doubt(sent):
+            here = await self._in_time(node, deadline)
+            sent = self._runtime.now()
+        here = life or here
+        try:
+            reply = self._at_once(node, request, here, sent, deadline)
+            if reply is None:
+                here, reply = await self._ask_one(node, request, life, deadline)
+        except BaseException as error:
+            # No answer, or cancelled or interrupted before it.
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._late[ticket.nonce] = self._runtime.now() + LATE_MAX
+            raise
+        if reply is None or reply.code != "HD":
+            return None
+        if not fence:
+            if not reply.version:  # one that does not say which version it has made: read it
+                return None
+            fence = self.fence_of(here, reply.version)
         self._pauses.pop(ticket.nonce, None)
-        return Granted(held.fence, self._believed(ticket, sent, held))
+        return Granted(fence, self._believed(ticket, sent, Held(here, reply.version, fence, claim.body)))
 
     def _waiting(self, nonce: str, holder: str | None, *, queue: bool) -> Waiting:
         pause = min(POLL_MAX, POLL_GROWTH * self._pauses.get(nonce, POLL_MIN / POLL_GROWTH))
@@ -211,22 +230,22 @@ class MemcachedBackend(OneByOne):
     # ── give back ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        if len(tickets) == 1:
-            held = self._held.get(tickets[0].nonce)
-            if held is not None and tickets[0].nonce not in self._late:
-                return [await self._leave_one(tickets[0], held, deadline)]  # a release, as nearly all of them are
+        if len(tickets) == 1:  # a release, as nearly all of them are
+            (ticket,) = tickets
+            held = self._held.get(ticket.nonce)
+            if held is not None and ticket.nonce not in self._late:
+                key = key_of(self._prefix, ticket.name)
+                node, request = home_of(key, self._nodes), self._deletion(key, ticket, held)
+                reply = self._at_once(node, request, held.life, self._runtime.now(), deadline)
+                if reply is None:
+                    _, reply = await self._ask_one(node, request, held.life, deadline)
+                if reply is not None and reply.code == "HD":
+                    self._held.pop(ticket.nonce, None)
+                    return [True]
+                return [await self._left(ticket, reply, deadline)]
         known = [ticket for ticket in tickets if ticket.nonce not in self._late]
         _, said = await self._at_versions(known, self._deletion, deadline)
         return [await _or_error(self._left(ticket, said.get(ticket.nonce), deadline)) for ticket in tickets]
-
-    async def _leave_one(self, ticket: Ticket, held: Held, deadline: float) -> bool:
-        key = key_of(self._prefix, ticket.name)
-        errand = Errand(home_of(key, self._nodes), (self._deletion(key, ticket, held),), held.life)
-        answer = await self._ask(errand, deadline)
-        if answer.replies and answer.replies[0].code == "HD":
-            self._held.pop(ticket.nonce, None)
-            return True
-        return await self._left(ticket, answer.replies[0] if answer.replies else None, deadline)
 
     async def _left(self, ticket: Ticket, said: Reply | BackendError | None, deadline: float) -> bool:
         if isinstance(said, BackendError):
@@ -437,9 +456,25 @@ class MemcachedBackend(OneByOne):
 
     async def _ask(self, errand: Errand, deadline: float) -> Answer:
         sent = self._runtime.now()
-        answer = self._port.at_once(errand, deadline) or await self._port.ask(errand, deadline=deadline)
+        answer = await self._port.ask(errand, deadline=deadline)
         self._pulses[errand.node].was_heard(sent, answer.life)
         return self._check(errand.node, answer)
+
+    async def _ask_one(
+        self, node: Node, request: bytes, life: Life | None, deadline: float
+    ) -> tuple[Life, Reply | None]:
+        """A single request; no reply, and nothing was sent, if that life is over."""
+        answer = await self._ask(Errand(node, (request,), life), deadline)
+        return answer.life, answer.replies[0] if answer.replies else None
+
+    def _at_once(self, node: Node, request: bytes, life: Life, sent: float, deadline: float) -> Reply | None:
+        """The same without a coroutine in between, where the port can do that: it is felt beside a round trip."""
+        reply = self._port.at_once(node, request, life, sent, deadline)
+        if reply is not None:
+            self._pulses[node].was_heard(sent, life)
+            if reply.code != "HD" and reply.is_error:
+                raise replies.refusal(reply, self.url, node)
+        return reply
 
     def _check(self, node: Node, answer: Answer) -> Answer:
         for reply in answer.replies:
@@ -450,22 +485,6 @@ class MemcachedBackend(OneByOne):
     async def _read(self, node: Node, key: bytes, deadline: float) -> tuple[Life, Reply]:
         answer = await self._ask(Errand(node, (meta.read(key),)), deadline)
         return answer.life, answer.replies[0]
-
-    async def _write(self, ticket: Ticket, errand: Errand, deadline: float) -> tuple[float, Answer]:
-        """For a ticket that is not in: what gets no answer may still be done, and has to be reckoned with."""
-        pulse, sent = self._pulses[errand.node], self._runtime.now()
-        if pulse.is_in_doubt(sent):
-            await self._in_time(errand.node, deadline)
-            sent = self._runtime.now()
-        try:
-            answer = self._port.at_once(errand, deadline) or await self._port.ask(errand, deadline=deadline)
-            pulse.was_heard(sent, answer.life)
-            return sent, self._check(errand.node, answer)
-        except BaseException as error:
-            # No answer, or cancelled or interrupted before it.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._late[ticket.nonce] = self._runtime.now() + LATE_MAX
-            raise
 
     async def _at_versions(
         self, tickets: Iterable[Ticket], request: Callable[[bytes, Ticket, Held], bytes], deadline: float

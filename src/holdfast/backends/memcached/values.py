@@ -16,7 +16,7 @@ import functools
 from typing import NamedTuple
 
 FREE = b"holdfast:free"
-_LOCK = "holdfast:lock:"
+_LOCK = b"holdfast:lock:"
 
 
 class Value(NamedTuple):
@@ -32,7 +32,7 @@ class Value(NamedTuple):
         head, _, body = data.partition(b"\n")
         try:
             magic, kind, nonce, fence = head.decode().split(":")
-            return cls(nonce, int(fence or 0), body) if f"{magic}:{kind}:" == _LOCK else None
+            return cls(nonce, int(fence or 0), body) if f"{magic}:{kind}:".encode() == _LOCK else None
         except ValueError:
             return None
 
@@ -45,7 +45,7 @@ class Value(NamedTuple):
 
 def value_of(nonce: str, fence: int, body: bytes) -> bytes:
     """The item of a ticket; its fence is 0 while nobody knows it."""
-    return b"%b%b:%b\n%b" % (_LOCK.encode(), nonce.encode(), b"%d" % fence if fence else b"", body)
+    return b"%b%b:%b\n%b" % (_LOCK, nonce.encode(), b"%d" % fence if fence else b"", body)
 
 
 def body_of(since: float, agent: str, info: str, name: str) -> bytes:

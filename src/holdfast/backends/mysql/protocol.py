@@ -50,7 +50,7 @@ from holdfast.core.tickets import (
     who,
 )
 from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendError, ConfigurationError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks, Primitive
 
@@ -182,7 +182,8 @@ class UniqueBackend(Marks):
             raise
 
     async def _reap(self, key: bytes, deadline: float) -> None:
-        with contextlib.suppress(BackendError):  # somebody else will, some other time
+        # Somebody else will, some other time; who has no right to, and has just taken a lock, has it all the same.
+        with contextlib.suppress(BackendError, ConfigurationError):
             await self._port.ask(REAP, (key,), deadline=deadline)
 
     async def _take(self, ticket: Ticket, deadline: float) -> Granted | None:

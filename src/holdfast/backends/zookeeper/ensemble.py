@@ -28,7 +28,8 @@ class Ensemble(ABC):
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._session: KazooSession | None = None
-        self._waiters: list[Event] = []  # who wants to know of any change: woken in the order in which they came
+        self._waiters: list[Event] = []  # who wants to know of any change
+        self._line: list[Event] = []  # those of them who wait for a connection, in the order in which they came
         self._closed = False
         self._fired: Callable[[str], None] = _nobody
         self._changed: Callable[[], None] = _nobody
@@ -43,7 +44,7 @@ class Ensemble(ABC):
 
     async def open(self, *, deadline: float) -> KazooSession:
         session = self._session
-        if session is not None and session.connection:
+        if session is not None and session.connection and not self._line:
             return session
         if session is None or session.is_over:
             with self._mutex:
@@ -53,13 +54,30 @@ class Ensemble(ABC):
                 if session is None or session.is_over:
                     session = self._session = KazooSession(self._place, self._runtime.now, self._told)
                     session.start()
-        failed = session.rounds_failed
-        await self._until(
-            lambda: bool(session.connection or session.is_over or session.rounds_failed > failed), deadline
-        )
+        await self._stand_in_line(session, deadline)
         if not session.connection:
             raise session.why_not(self._url)
         return session
+
+    async def _stand_in_line(self, session: KazooSession, deadline: float) -> None:
+        """Until there is a connection, or there will be none.
+
+        A connection comes on kazoo's thread, before those who wait for it have heard of it. Who asks in between sees it
+        first; but tasks that begin one after the other stay in their order, so it lets those before it go first.
+        """
+        failed = session.rounds_failed
+        event = self._runtime.event()
+        self._line.append(event)
+
+        def is_decided() -> bool:
+            return bool(session.connection or session.is_over or session.rounds_failed > failed)
+
+        try:
+            await self._until(lambda: self._line[0] is event and is_decided(), deadline, event)
+        finally:
+            self._line.remove(event)
+            for following in self._line[:1]:
+                following.set()
 
     def tell(self, session: Session, request: Request) -> None:
         _ours(session).send(request, None, self._watcher)
@@ -106,7 +124,7 @@ class Ensemble(ABC):
             session.leave()
         else:
             session.end()
-        await self._until(lambda: session.has_ended, self._runtime.now() + END_MAX)
+        await self._until(lambda: session.has_ended, self._runtime.now() + END_MAX, self._runtime.event())
 
     def abandon(self) -> None:
         self._closed = True
@@ -129,9 +147,8 @@ class Ensemble(ABC):
             waiter.set()
         self._changed()
 
-    async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
-        """Return when it is so, or at the deadline; it may change with any news of a session."""
-        event = self._runtime.event()
+    async def _until(self, condition: Callable[[], bool], deadline: float, event: Event) -> None:
+        """Return when it is so, or at the deadline. Any news of a session may change it, and whoever sets `event`."""
         self._waiters.append(event)
         try:
             while not condition() and self._runtime.now() < deadline:

@@ -164,7 +164,8 @@ class _PaysNothing(Keeper):
 
 class _OneTry(Keeper):
     def _limit(self, worker: int) -> float:
-        now, alarm = self._runtime.now(), self._alarms.earliest()
+        now, (_, alarms) = self._runtime.now(), self._lists()
+        alarm = alarms.earliest()
         limit = now + self._engine.io_timeout
         if alarm is not None:
             limit = min(limit, max(alarm, now + 0.05))

@@ -28,7 +28,7 @@ class SimPort:
         self._link = link
         self._idle: list[tuple[int, Life]] = []  # connections: to which run of the server, and what it said of itself
 
-    def at_once(self, errand: Errand, deadline: float) -> Answer | None:
+    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
         return None
 
     async def ask(self, errand: Errand, *, deadline: float) -> Answer:
