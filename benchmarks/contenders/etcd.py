@@ -9,11 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.contender import Arena, Contender, peer
-from benchmarks.contenders.redis.ours import HoldfastRedis as Holdfast
-from benchmarks.contenders.redis.ours import HoldfastRedisAsync as HoldfastAsync
+from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Etcd
+from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.etcd.address import Node
-from holdfast.backends.etcd.blocking import BlockingEyes
 from holdfast.backends.etcd.keys import after
 from holdfast.backends.etcd.messages import absent, b64, encoded, first, get, put, txn
 from holdfast.backends.etcd.wires import Wire
@@ -36,23 +35,6 @@ class Etcd3gw:
 
     def close(self) -> None:
         self._client.session.close()
-
-
-class Tooz:
-    """tooz's etcd3gw driver."""
-
-    def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        coordination = peer("tooz.coordination")
-        self._coordinator = coordination.get_coordinator(f"etcd3+http://{place.netloc}", b"me")
-        self._coordinator.start()
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
-        return made
-
-    def close(self) -> None:
-        self._coordinator.stop()
 
 
 class Aetcd:
@@ -146,7 +128,7 @@ CONTENDERS = [
     ),
     Contender(
         name="tooz etcd",
-        threads=Tooz,
+        threads=lambda url: Tooz(f"etcd3+http://{urlsplit(url).netloc}"),
         package="tooz",
         driver="etcd3gw",
         imports="from tooz import coordination",

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-import holdfast
 from benchmarks.contender import Arena, Contender, peer
+from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Memcached
 from holdfast.backends.memcached import meta
 from holdfast.backends.memcached.address import place_of
@@ -26,32 +26,6 @@ from holdfast.url import parse
 
 TTL = 30  # seconds
 WAIT_MAX = 600  # seconds; longer than any case takes
-
-
-class HoldfastMemcached:
-    """As in README.md: one client in the process, a lock by its name."""
-
-    def __init__(self, url: str) -> None:
-        self._client = holdfast.Client(url)
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        return self._client.lock(name, ttl=ttl)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class HoldfastMemcachedAsync:
-    """The same, awaited."""
-
-    def __init__(self, url: str) -> None:
-        self._client = holdfast.AsyncClient(url)
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
-        return self._client.lock(name, ttl=ttl)
-
-    async def close(self) -> None:
-        await self._client.close()
 
 
 class PortCalls:
@@ -200,21 +174,6 @@ class Sherlock:
         pass
 
 
-class Tooz:
-    """tooz's coordinator for memcached://: add, and to release get, compare, delete."""
-
-    def __init__(self, url: str) -> None:
-        self._coordinator = peer("tooz.coordination").get_coordinator(url, uuid.uuid4().hex.encode())
-        self._coordinator.start()
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
-        return made
-
-    def close(self) -> None:
-        self._coordinator.stop()
-
-
 def _check(reply: object) -> None:
     if not reply:
         raise RuntimeError("somebody else had the lock")
@@ -232,7 +191,7 @@ _OURS: dict[str, Any] = {
 CONTENDERS = [
     Contender(
         name="holdfast memcached",
-        threads=HoldfastMemcached,
+        threads=Holdfast,
         imports="import holdfast",
         first_use="client = holdfast.Client(sys.argv[1])\nwith client.lock('a'): pass\nclient.close()",
         **_FAMILY,
@@ -240,7 +199,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast memcached asyncio",
-        tasks=HoldfastMemcachedAsync,
+        tasks=HoldfastAsync,
         imports="import asyncio, holdfast",
         first_use="""
 async def main():
@@ -267,7 +226,7 @@ with sherlock.MCLock('a', client=pylibmc.Client([sys.argv[1].removeprefix('memca
     ),
     Contender(
         name="tooz memcached",
-        threads=Tooz,
+        threads=Tooz,  # add; and to release get, compare, delete
         package="tooz",
         driver="pymemcache",
         imports="from tooz import coordination",

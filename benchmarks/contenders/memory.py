@@ -6,34 +6,8 @@ import asyncio
 import threading
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-import holdfast
 from benchmarks.contender import Arena, Contender
-
-
-class HoldfastMemory:
-    """As in README.md: one client in the process, a lock by its name."""
-
-    def __init__(self, folder: str) -> None:
-        self._client = holdfast.Client("memory://")
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        return self._client.lock(name, ttl=ttl)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class HoldfastMemoryAsync:
-    """The same, awaited."""
-
-    def __init__(self, folder: str) -> None:
-        self._client = holdfast.AsyncClient("memory://")
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
-        return self._client.lock(name, ttl=ttl)
-
-    async def close(self) -> None:
-        await self._client.close()
+from benchmarks.regulars import Holdfast, HoldfastAsync
 
 
 class ThreadingLock:
@@ -66,7 +40,7 @@ CONTENDERS = [
     Contender(
         name="holdfast memory",
         arena=Arena.THREADS,
-        threads=HoldfastMemory,
+        threads=lambda _: Holdfast("memory://"),
         ours=True,
         package="holdfast",
         imports="import holdfast",
@@ -88,7 +62,7 @@ CONTENDERS = [
     Contender(
         name="holdfast memory asyncio",
         arena=Arena.TASKS,
-        tasks=HoldfastMemoryAsync,
+        tasks=lambda _: HoldfastAsync("memory://"),
         ours=True,
         package="holdfast",
         imports="import asyncio, holdfast",

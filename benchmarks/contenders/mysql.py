@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.contender import Arena, Contender, peer
-from benchmarks.contenders.redis.ours import HoldfastRedis as Holdfast
-from benchmarks.contenders.redis.ours import HoldfastRedisAsync as HoldfastAsync
+from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Mariadb
 
 WAIT_MAX = 600  # seconds; longer than any case takes
@@ -114,21 +113,6 @@ class _Dlock:
         self._stack.close()
 
 
-class Tooz:
-    """tooz: GET_LOCK on a connection for each acquire; it asks without waiting, and again every second."""
-
-    def __init__(self, url: str) -> None:
-        self._coordinator = peer("tooz.coordination").get_coordinator(url, uuid.uuid4().hex.encode())
-        self._coordinator.start()
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
-        return made
-
-    def close(self) -> None:
-        self._coordinator.stop()
-
-
 def _connect(url: str) -> Any:
     parts = urlsplit(url)
     return peer("pymysql").connect(
@@ -210,7 +194,7 @@ CONTENDERS = [
     ),
     Contender(
         name="tooz mysql",
-        threads=Tooz,
+        threads=Tooz,  # GET_LOCK on a connection for each acquire; it asks without waiting, and again every second
         package="tooz",
         driver="pymysql",
         imports="import tooz.coordination",

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.contender import Arena, Contender, peer
-from benchmarks.contenders.redis.ours import HoldfastRedis as Holdfast
-from benchmarks.contenders.redis.ours import HoldfastRedisAsync as HoldfastAsync
+from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Postgresql
 
 _CONNECTIONS_MAX = 100
@@ -82,22 +81,6 @@ class Pals:
 
     def close(self) -> None:
         self._locker.engine.dispose()
-
-
-class Tooz:
-    """tooz: an advisory lock on a connection for each acquire."""
-
-    def __init__(self, url: str) -> None:
-        member = uuid.uuid4().hex.encode()
-        self._coordinator = peer("tooz.coordination").get_coordinator(url, member)
-        self._coordinator.start()
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
-        return made
-
-    def close(self) -> None:
-        self._coordinator.stop()
 
 
 def _engine(url: str, driver: str) -> Any:
@@ -172,7 +155,7 @@ CONTENDERS = [
     ),
     Contender(
         name="tooz postgresql",
-        threads=Tooz,
+        threads=Tooz,  # an advisory lock on a connection for each acquire
         package="tooz",
         imports="import tooz.coordination",
         **_IN_THE_SERVER,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.contenders.redis.clients import CONNECTIONS_MAX, TTL
 from benchmarks.contenders.redis.floors import RELEASE
-from benchmarks.contenders.redis.ours import HoldfastRedis, HoldfastRedisAsync
+from benchmarks.regulars import Holdfast, HoldfastAsync
 from benchmarks.servers import Redis, RedisNodes
 
 # Nodes without persistence that have just started would first not count for `max_ttl`: nobody held a lock on them.
@@ -121,7 +121,7 @@ _APART = "sys.path.insert(0, sys.prefix + '/apart')\nimport redlock"
 CONTENDERS = [
     Contender(
         name="holdfast redlock",
-        threads=lambda url: HoldfastRedis(url + _FRESH),
+        threads=lambda url: Holdfast(url + _FRESH),
         server=_FIVE,
         imports="import holdfast",
         waits="is woken",
@@ -131,7 +131,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast redlock asyncio",
-        tasks=lambda url: HoldfastRedisAsync(url + _FRESH),
+        tasks=lambda url: HoldfastAsync(url + _FRESH),
         server=_FIVE,
         imports="import asyncio, holdfast",
         waits="is woken",
@@ -141,7 +141,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast redis, 1 node",
-        threads=HoldfastRedis,
+        threads=Holdfast,
         server=Redis(),
         imports="import holdfast",
         waits="is woken",
@@ -152,7 +152,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast redis asyncio, 1 node",
-        tasks=HoldfastRedisAsync,
+        tasks=HoldfastAsync,
         server=Redis(),
         imports="import asyncio, holdfast",
         waits="is woken",

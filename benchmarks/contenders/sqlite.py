@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractContextManager
 from types import TracebackType
 
-import holdfast
 from benchmarks.contender import Arena, Contender
+from benchmarks.regulars import Holdfast, HoldfastAsync
 
 
 def _url(folder: str) -> str:
     return f"sqlite://{folder}/locks.db"
-
-
-class HoldfastSqlite:
-    """As in README.md: one client in the process, a lock by its name."""
-
-    def __init__(self, folder: str) -> None:
-        self._client = holdfast.Client(_url(folder))
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        return self._client.lock(name, ttl=ttl)
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class HoldfastSqliteAsync:
-    """The same, awaited."""
-
-    def __init__(self, folder: str) -> None:
-        self._client = holdfast.AsyncClient(_url(folder))
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
-        return self._client.lock(name, ttl=ttl)
-
-    async def close(self) -> None:
-        await self._client.close()
 
 
 class TwoStatements:
@@ -80,7 +54,7 @@ CONTENDERS = [
     Contender(
         name="holdfast sqlite",
         arena=Arena.MACHINE,
-        threads=HoldfastSqlite,
+        threads=lambda folder: Holdfast(_url(folder)),
         ours=True,
         package="holdfast",
         imports="import holdfast",
@@ -98,7 +72,7 @@ client.close()
     Contender(
         name="holdfast sqlite asyncio",
         arena=Arena.MACHINE,
-        tasks=HoldfastSqliteAsync,
+        tasks=lambda folder: HoldfastAsync(_url(folder)),
         ours=True,
         package="holdfast",
         imports="import asyncio, holdfast",

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.contender import Arena, Contender, peer
-from benchmarks.contenders.redis.ours import HoldfastRedis, HoldfastRedisAsync
+from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Zookeeper
 
 
@@ -61,22 +61,6 @@ class _Calls:
         self._client.delete(self._node)
 
 
-class Tooz:
-    """tooz with its driver for ZooKeeper, which is kazoo's Lock."""
-
-    def __init__(self, url: str) -> None:
-        coordination = peer("tooz.coordination")
-        self._coordinator = coordination.get_coordinator(f"kazoo://{urlsplit(url).netloc}", b"benchmark")
-        self._coordinator.start()
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
-        return made
-
-    def close(self) -> None:
-        self._coordinator.stop()
-
-
 _FAMILY: dict[str, Any] = {
     "arena": Arena.ZOOKEEPER,
     "server": Zookeeper(),
@@ -88,7 +72,7 @@ _OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "driver": "kazoo",
 CONTENDERS = [
     Contender(
         name="holdfast zookeeper",
-        threads=HoldfastRedis,
+        threads=Holdfast,
         imports="import holdfast",
         waits="is woken",
         order="FIFO",
@@ -97,7 +81,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast zookeeper asyncio",
-        tasks=HoldfastRedisAsync,
+        tasks=HoldfastAsync,
         imports="import asyncio, holdfast",
         waits="is woken",
         order="FIFO",
@@ -116,7 +100,7 @@ CONTENDERS = [
     ),
     Contender(
         name="tooz zookeeper",
-        threads=Tooz,
+        threads=lambda url: Tooz(f"kazoo://{urlsplit(url).netloc}"),  # whose lock is kazoo's
         package="tooz",
         driver="kazoo",
         imports="import tooz.coordination",

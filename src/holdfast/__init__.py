@@ -13,25 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bundles.threads import LeaseAll, LockAll
-from holdfast.client import (
-    Client,
-    Lease,
-    Lock,
-    RWLock,
-    Semaphore,
-    default_client,
-    election,
-    lock,
-    lock_all,
-    locked,
-    once_per,
-    rwlock,
-    semaphore,
-)
+from holdfast.client import Client, Lease, Lock, RWLock, Semaphore
 from holdfast.core.elections import Leader
 from holdfast.core.events import Event, log_events
 from holdfast.core.handles import LockOptions
 from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.default import default_client, election, lock, lock_all, locked, once_per, rwlock, semaphore
 from holdfast.errors import (
     AcquireTimeout,
     BackendError,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import os
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
@@ -16,14 +13,14 @@ from holdfast.bundles.threads import LockAll
 from holdfast.core import names
 from holdfast.core.calls import Plan, make_plan, make_plan_once, refuse_coroutine, terms_of
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.handles import UNSET, AllOptions, Handle, LockOptions, Unset
+from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Phase, Terms
 from holdfast.core.periods import claim
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import ThreadRuntime, run_sync, warn_inside_loop
-from holdfast.shell import DEFAULT_TTL, BaseClient, BaseRWLock
+from holdfast.shell import BaseClient, BaseRWLock
 
 if TYPE_CHECKING:
     from holdfast.elections.threads import Election
@@ -250,7 +247,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         """
         plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._insist_on_what(plan.terms)
-        return lambda function: _decorated(function, plan, lambda: self)
+        return lambda function: decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
         """The lock of that name as an election: its holder leads, and others can see who does.
@@ -317,7 +314,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._insist_on(Primitive.ONCE_PER)
         self._insist_on_what(plan.terms)
-        return lambda function: _decorated(function, plan, lambda: self)
+        return lambda function: decorated(function, plan, lambda: self)
 
     def inspect(self, name: str) -> LockInfo:
         """Who holds the lock and who waits for it, in order, says the server."""
@@ -369,92 +366,8 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         return Engine(self._open(self._address, runtime), runtime, self._events, Lease, self._required)
 
 
-def default_client() -> Client:
-    """The client behind `holdfast.lock`: made at first use, closed at exit."""
-    global _default
-    with _default_mutex:
-        if _default is None or _default._closed:
-            _default = Client()
-            atexit.register(_default.close)
-        return _default
-
-
-def lock(name: str, **options: Unpack[LockOptions]) -> Lock:
-    """`Client.lock` on the default store: $HOLDFAST_URL, or a file in the user's state folder."""
-    return default_client().lock(name, **options)
-
-
-def rwlock(name: str, **options: Unpack[LockOptions]) -> RWLock:
-    """`Client.rwlock` on the default store."""
-    return default_client().rwlock(name, **options)
-
-
-def semaphore(name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
-    """`Client.semaphore` on the default store."""
-    return default_client().semaphore(name, limit, **options)
-
-
-def election(name: str, **options: Unpack[LockOptions]) -> Election:
-    """`Client.election` on the default store."""
-    return default_client().election(name, **options)
-
-
-def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> LockAll:
-    """`Client.lock_all` on the default store."""
-    return default_client().lock_all(locks, **options)
-
-
-@overload
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: Literal["wait", "raise"] = "wait",
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> Locked: ...
-
-
-@overload
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: Literal["skip"],
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[None]: ...
-
-
-@overload
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: Literal["skip"],
-    skipped: D,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[D]: ...
-
-
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: str = "wait",
-    skipped: object = UNSET,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> Any:
-    """`Client.locked` on the default store, whose client is made at the first call, not at import."""
-    plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
-
-    def client() -> Client:
-        made = default_client()
-        made._insist_on_what(plan.terms)
-        return made
-
-    return lambda function: _decorated(function, plan, client)
-
-
-def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
+def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
+    """What `locked` and `once_per` make of a function."""
     terms_for, signature = terms_of(plan, function, is_async=False)
     timeout, skips, skipped, parameter, period = plan.timeout, plan.skips, plan.skipped, plan.lease, plan.period
 
@@ -488,59 +401,3 @@ def _decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client
     if signature is not None:
         locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
     return locked_function
-
-
-@overload
-def once_per(
-    period: str | float | timedelta,
-    *,
-    name: str | Callable[..., str],
-    offset: str | float | timedelta = 0,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[None]: ...
-
-
-@overload
-def once_per(
-    period: str | float | timedelta,
-    *,
-    name: str | Callable[..., str],
-    offset: str | float | timedelta = 0,
-    skipped: D,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[D]: ...
-
-
-def once_per(
-    period: str | float | timedelta,
-    *,
-    name: str | Callable[..., str],
-    offset: str | float | timedelta = 0,
-    skipped: object = UNSET,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> Any:
-    """`Client.once_per` on the default store, whose client is made at the first call, not at import."""
-    plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
-
-    def client() -> Client:
-        made = default_client()
-        made._insist_on(Primitive.ONCE_PER)
-        made._insist_on_what(plan.terms)
-        return made
-
-    return lambda function: _decorated(function, plan, client)
-
-
-_default: Client | None = None
-_default_mutex = threading.Lock()
-
-
-def _in_forked_child() -> None:
-    global _default_mutex
-    _default_mutex = threading.Lock()  # another thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_in_forked_child)

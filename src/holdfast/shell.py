@@ -8,11 +8,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast
 
 from holdfast.core import names
-from holdfast.core.bundles import Whereabouts, in_order
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.handles import AllOptions, LockOptions, make_terms
 from holdfast.core.holds import Hold, Terms
+from holdfast.core.taking import Whereabouts, in_order
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
 from holdfast.primitives import Primitive

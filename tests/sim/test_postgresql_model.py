@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from psycopg.pq import ExecStatus, PGconn
 
-from holdfast.backends.postgresql import advisory, lines, protocol
+from holdfast.backends.postgresql import advisory, lines, protocol, wire
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.backends.postgresql.protocol import stored, us
 from holdfast.backends.postgresql.schema import FENCE_IDLE, quoted, tables
@@ -69,7 +69,7 @@ class Real:
     def say(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         sql = sql.replace("{schema}", self._schema)
         if values:
-            result = self._pgconn.exec_params(sql.encode(), [lines._encode(value) for value in values])
+            result = self._pgconn.exec_params(sql.encode(), [wire._encode(value) for value in values])
         else:
             result = self._pgconn.exec_(sql.encode())
         assert result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK), result.get_error_message()

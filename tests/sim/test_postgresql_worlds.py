@@ -16,8 +16,9 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.sim.choices import Choices
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan, Simulation, quiet
+from holdfast.sim.servers.database import IDLE, REAPED_EVERY
 from holdfast.sim.servers.postgresql.port import SimPort
-from holdfast.sim.servers.postgresql.server import IDLE, REAPED_EVERY, PostgresqlServer
+from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
 from holdfast.sim.small import Party, SmallWorld
 

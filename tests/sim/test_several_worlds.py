@@ -17,8 +17,9 @@ from holdfast.backends.etcd.messages import entries, get, put, txn
 from holdfast.backends.etcd.protocol import EtcdBackend
 from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Together
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend
-from holdfast.core.bundles import Bundle, Part, release_all, take_all
+from holdfast.core.bundles import Bundle, release_all
 from holdfast.core.holds import Hold
+from holdfast.core.taking import Part, take_all
 from holdfast.core.tickets import Ticket
 from holdfast.errors import BackendError, LockLost
 from holdfast.sim.choices import Choices

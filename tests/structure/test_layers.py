@@ -21,7 +21,7 @@ LAYERS = [
     {"url", "requirements"},
     {"backends"},
     {"shell"},
-    {"client", "aio", "bundles", "elections", "__init__"},
+    {"client", "aio", "bundles", "elections", "default", "__init__"},
     {"fencing"},
     {"checking"},
     {"sim", "verify"},

@@ -79,7 +79,7 @@ def test_every_example_belongs_to_something() -> None:
 def test_an_example_is_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setenv("HOLDFAST_URL", url)
-    monkeypatch.setattr("holdfast.client._default", None)
+    monkeypatch.setattr("holdfast.default._default", None)
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         example = doctest.DocTestParser().get_doctest(
             EXAMPLES[name], {"holdfast": holdfast, "client": client, "other": other}, name, None, None
@@ -90,6 +90,6 @@ def test_an_example_is_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert results.attempted > 0
     assert results.failed == 0, "".join(said)
-    made = vars(importlib.import_module("holdfast.client"))["_default"]
+    made = vars(importlib.import_module("holdfast.default"))["_default"]
     if made is not None:
         made.close()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import client as module
+from holdfast import default as module
 from holdfast.runtimes import threads
 from tests.support.processes import eventually
 

@@ -406,7 +406,7 @@ def test_a_function_without_a_signature_can_have_a_fixed_name(client: holdfast.C
 
 def test_the_default_client_is_made_at_the_first_call(tmp_path: Path) -> None:
     code = (
-        "import holdfast, holdfast.client as module\n"
+        "import holdfast, holdfast.default as module\n"
         "@holdfast.locked('report:{day}', busy='skip')\n"
         "def report(day):\n"
         "    return [info.name for info in holdfast.default_client().locks()]\n"
@@ -474,7 +474,7 @@ async def test_asyncio_own_timeout_and_deadlock_go_out() -> None:
 def test_what_a_store_lacks_is_refused_by_the_decorator_as_by_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "redis://127.0.0.1:1?method=setnx"  # nobody is asked
     monkeypatch.setenv("HOLDFAST_URL", url)
-    monkeypatch.setattr("holdfast.client._default", None)
+    monkeypatch.setattr("holdfast.default._default", None)
     for client in (holdfast.Client(url), holdfast.AsyncClient(url)):
         for decorator in (client.lock, client.locked):
             with pytest.raises(holdfast.Unsupported, match="owner"):

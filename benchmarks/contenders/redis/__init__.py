@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from benchmarks.contender import Arena, Contender
-from benchmarks.contenders.redis import floors, ours, peers
+from benchmarks.contenders.redis import floors, peers
+from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Redis
 
 _FAMILY: dict[str, Any] = {"arena": Arena.REDIS, "server": Redis()}
@@ -15,7 +17,7 @@ _CLIENT = "import redis\nclient = redis.Redis.from_url(sys.argv[1])\n"
 CONTENDERS = [
     Contender(
         name="holdfast redis",
-        threads=ours.HoldfastRedis,
+        threads=Holdfast,
         imports="import holdfast",
         first_use="client = holdfast.Client(sys.argv[1])\nwith client.lock('a'): pass\nclient.close()",
         waits="is woken",
@@ -26,7 +28,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast redis asyncio",
-        tasks=ours.HoldfastRedisAsync,
+        tasks=HoldfastAsync,
         imports="import asyncio, holdfast",
         first_use="""
 async def main():
@@ -42,7 +44,7 @@ asyncio.run(main())
     ),
     Contender(
         name="holdfast setnx",
-        threads=lambda url: ours.HoldfastRedis(f"{url}?method=setnx"),
+        threads=lambda url: Holdfast(f"{url}?method=setnx"),
         imports="import holdfast",
         first_use=None,
         waits="polls",
@@ -52,7 +54,7 @@ asyncio.run(main())
     ),
     Contender(
         name="holdfast setnx asyncio",
-        tasks=lambda url: ours.HoldfastRedisAsync(f"{url}?method=setnx"),
+        tasks=lambda url: HoldfastAsync(f"{url}?method=setnx"),
         imports="import asyncio, holdfast",
         first_use=None,
         waits="polls",
@@ -125,7 +127,7 @@ asyncio.run(main())
     ),
     Contender(
         name="tooz",
-        threads=peers.Tooz,
+        threads=lambda url: Tooz(f"redis://{urlsplit(url).netloc}"),  # whose lock is redis-py's; polls every 100 ms
         package="tooz",
         driver="redis",
         imports="from tooz import coordination",

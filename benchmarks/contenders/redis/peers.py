@@ -7,9 +7,7 @@ it is given an expiry of TTL, which the others have by themselves: that costs no
 
 from __future__ import annotations
 
-import uuid
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from urllib.parse import urlsplit
 
 from benchmarks.contender import peer
 from benchmarks.contenders.redis.clients import TTL, OneAsyncClient, OneClient
@@ -66,19 +64,3 @@ class Sherlock(OneClient):
         kind = peer("sherlock").RedisLock
         made: AbstractContextManager[object] = kind(name, client=self.redis, timeout=WAIT_MAX)
         return made
-
-
-class Tooz:
-    """tooz's coordinator for redis://, whose lock is redis-py's; polls every 100 ms."""
-
-    def __init__(self, url: str) -> None:
-        member = uuid.uuid4().hex.encode()
-        self._coordinator = peer("tooz.coordination").get_coordinator(f"redis://{urlsplit(url).netloc}", member)
-        self._coordinator.start()
-
-    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
-        return made
-
-    def close(self) -> None:
-        self._coordinator.stop()

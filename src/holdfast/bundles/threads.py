@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from holdfast.core import names
-from holdfast.core.bundles import Bundle, Part, interrupted_leaving, leave_body, release_all, renew_all, shown, take_all
+from holdfast.core.bundles import Bundle, interrupted_leaving, leave_body, release_all, renew_all, shown
 from holdfast.core.handles import UNSET, Handle, Unset
+from holdfast.core.taking import Part, take_all
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
 

@@ -1,75 +1,22 @@
-"""Several locks at once: all or nothing within one timeout, lost together, given back together.
-
-Everybody takes them in the same order, by name and then by kind of store, and keeps what it has while it waits for the
-next: so of all who wait for each other, the one that has got furthest waits for nobody, and no two ever wait for each
-other. What is free is taken in as few steps as the store allows, the first that is busy is waited for in its queue like
-any single lock, and so on with the rest.
-"""
+"""Several leases that are one: lost together, given back together."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.core.engine import Attempt, Engine
+from holdfast.core.engine import Engine
 from holdfast.core.events import Event, logger
 from holdfast.core.holds import Hold, OnLost, Phase
-from holdfast.core.tickets import Waiting
-from holdfast.errors import (
-    BackendError,
-    ConfigurationError,
-    LockLost,
-    NotHeld,
-    OutcomeUnknown,
-    UsageError,
-    WouldDeadlock,
-)
+from holdfast.errors import BackendError, LockLost, NotHeld
 
 if TYPE_CHECKING:
-    from holdfast.core.handles import Handle
-    from holdfast.core.ports import Owner, Runtime
-
-L = TypeVar("L", bound=Hold)
-B = TypeVar("B", bound="Bundle")
-T = TypeVar("T")
+    from holdfast.core.ports import Runtime
 
 _SHOWN_MAX = 3  # names in a message
-
-
-class Part(NamedTuple, Generic[L]):
-    """One of the locks, and the engine of its client."""
-
-    engine: Engine[L]
-    lock: Handle[L]
-
-
-class Whereabouts(NamedTuple):
-    """What tells one lock from another."""
-
-    name: str
-    store: str  # the kind of store
-    client: object
-
-
-def in_order(locks: Iterable[T], whereabouts: Callable[[T], Whereabouts]) -> list[T]:
-    """As everybody takes them; the same lock of the same client counts once.
-
-    Raises:
-        ConfigurationError: two cannot be told apart by name and kind of store, so not everybody would order them alike.
-    """
-    found: dict[tuple[str, str], tuple[object, T]] = {}
-    for lock in locks:
-        name, store, client = whereabouts(lock)
-        other, _ = found.setdefault((name, store), (client, lock))
-        if other is not client:
-            raise ConfigurationError(
-                f"lock_all() has {name!r} twice, on two clients of {store}: others might take them the other way "
-                "round, and wait for each other; give them different names"
-            )
-    return [found[place][1] for place in sorted(found)]
 
 
 def shown(names: Sequence[str]) -> str:
@@ -195,135 +142,6 @@ class _WeakTold:
             bundle._lose_all()
 
 
-async def take_all(parts: Sequence[Part[L]], timeout: float | None, make: Callable[[Sequence[L]], B]) -> Attempt[B]:
-    """Take all of them, which are in order, or none.
-
-    Raises:
-        WouldDeadlock: the caller holds one of them already.
-        BackendUnavailable, OutcomeUnknown: a server could not be asked; what was taken is given back.
-    """
-    runtime = parts[0].engine.runtime
-    owner, started = runtime.owner(), runtime.now()
-    give_up = float("inf") if timeout is None else started + timeout
-    for part in parts:
-        held = part.engine._held_by(owner, part.lock.terms)
-        if held is not None:
-            if timeout == 0:
-                return Attempt(None, holder="this thread or task itself")
-            reason = "lock_all() counts no re-entry; release it first, or leave it out"
-            raise WouldDeadlock(lock=part.lock.name, fence=held.fence, reason=reason)
-    holds: list[L] = []
-    try:
-        return await _take_in_turn(parts, owner, timeout, give_up, holds=holds, make=make)
-    except BaseException:
-        for part in parts:
-            # The caller had none of them at first, so what it has now was taken here, also if an interrupt came before
-            # it was noted.
-            taken = part.engine._held_by(owner, part.lock.terms)
-            if taken is not None:
-                holds.append(taken)
-        for hold in holds:
-            hold._engine.give_back(hold)
-            if hold._phase is Phase.RELEASED:  # by us, or before an interrupt; to be left twice does no harm
-                hold._engine._keeper.owe(hold._ticket)
-        raise
-
-
-async def _take_in_turn(
-    parts: Sequence[Part[L]],
-    owner: Owner,
-    timeout: float | None,
-    give_up: float,
-    *,
-    holds: list[L],
-    make: Callable[[Sequence[L]], B],
-) -> Attempt[B]:
-    """What is taken by now is in `holds`.
-
-    The guard is the caller's: to CPython, an interrupt at the jump back to a loop that a `try` begins with comes before
-    that `try`.
-    """
-    runtime = parts[0].engine.runtime
-    started = runtime.now()
-    holder: str | None = None
-    asked = False
-    while True:
-        if any(part.engine._closed for part in parts):
-            raise UsageError("a client was closed while its locks were waited for")
-        if not all(hold.held for hold in holds):
-            logger().warning("one of %d locks was lost while the next was waited for: starting again", len(holds))
-            await _give_back(holds, give_up)
-            holds.clear()
-        if len(holds) == len(parts):
-            return Attempt(make(holds))
-        # Each request has a second at least, so the requests alone do not end when the time is up. Without any time,
-        # what is free is taken to the end.
-        is_over = asked and bool(timeout) and runtime.now() >= give_up
-        if not is_over:
-            obstacle = await _take_free(parts[len(holds) :], owner, timeout, give_up, holds)
-            asked = True
-            if obstacle is None:
-                continue
-            holder = obstacle.holder
-            is_over = timeout == 0 or (obstacle is not _UNKNOWN and runtime.now() >= give_up)
-        if not is_over:
-            left = None if timeout is None else max(0.0, give_up - runtime.now())
-            engine, lock = parts[len(holds)]
-            attempt = await engine._take(lock, owner, left)
-            if attempt.lease is not None:
-                holds.append(attempt.lease)
-                continue
-            holder = attempt.holder
-        await _give_back(holds, give_up)
-        return Attempt(None, holder, runtime.now() - started)
-
-
-async def _take_free(
-    rest: Sequence[Part[L]], owner: Owner, timeout: float | None, give_up: float, holds: list[L]
-) -> Waiting | None:
-    """Take the first that are free, of one client, into `holds`, in one step; what is in the way, unless all were."""
-    engine = rest[0].engine
-    locks = [part.lock for part in takewhile(lambda part: part.engine is engine, rest)]
-    if len(locks) == 1 and timeout != 0:
-        return _UNKNOWN  # one by itself is entered and waited for in the same step
-    tickets = {lock: engine._ticket(lock.terms) for lock in locks}
-    try:
-        engine._taking.update((ticket.nonce, ticket) for ticket in tickets.values())
-        outcomes = await engine.backend.enter_all(list(tickets.values()), deadline=engine._limit(give_up))
-        if engine._closed:  # close() may have looked before these were there, and have left too early
-            with suppress(BackendError):
-                await engine.backend.leave(list(tickets.values()), deadline=engine._limit(give_up))
-            raise UsageError("the client was closed while this was on its way")
-        if engine._required is not None:
-            engine._required.insist(engine.backend.url, engine.backend.guarantees)
-        for lock, outcome in zip(locks, outcomes, strict=False):
-            if isinstance(outcome, Waiting):
-                return outcome
-            engine.publish(lock, tickets[lock], outcome, owner, holds)
-            engine._taking.pop(tickets.pop(lock).nonce, None)
-    except BaseException as error:
-        for ticket in tickets.values():
-            engine._keeper.owe(ticket)
-        if isinstance(error, OutcomeUnknown) and timeout != 0 and engine.runtime.now() < give_up:
-            return _UNKNOWN  # the next is asked for by itself, behind what may have been taken and is owed
-        raise
-    finally:
-        for ticket in tickets.values():
-            engine._taking.pop(ticket.nonce, None)
-    return None
-
-
-_UNKNOWN = Waiting(0.0)
-
-
-async def _give_back(holds: Sequence[Hold], give_up: float) -> None:
-    """What nobody works under, in one step for each store; what gets no answer is left to the keeper."""
-    for hold in holds:
-        hold._engine.give_back(hold)
-    for engine, _ in _by_engine(holds):
-        await engine._keeper.pay_all(engine._limit(give_up))
-
-
 async def release_all(bundle: Bundle) -> None:
     """Give all of them back, in one step for each store.
 
@@ -338,7 +156,7 @@ async def release_all(bundle: Bundle) -> None:
         raise NotHeld(lock=shown(bundle.names), reason=f"these leases were {bundle._phase.value} already")
     errors: list[BackendError] = []
     try:
-        for engine, those in _by_engine(bundle._holds):
+        for engine, those in by_engine(bundle._holds):
             try:
                 await _release(engine, those)
             except BackendError as error:
@@ -429,12 +247,13 @@ async def renew_all(bundle: Bundle) -> None:
         BackendError: no answer; the old deadlines still stand.
     """
     bundle.check()
-    for engine, those in _by_engine(bundle._holds):
+    for engine, those in by_engine(bundle._holds):
         with suppress(LockLost):  # told below, of all of them
             await engine.renew(*those)
     bundle.check()
 
 
-def _by_engine(holds: Sequence[Hold]) -> list[tuple[Engine[Any], list[Any]]]:
+def by_engine(holds: Sequence[Hold]) -> list[tuple[Engine[Any], list[Any]]]:
+    """Each client, and those that are its own."""
     by_serial = sorted(holds, key=lambda hold: hold._engine._serial)
     return [(engine, list(those)) for engine, those in groupby(by_serial, key=lambda hold: hold._engine)]

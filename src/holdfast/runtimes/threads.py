@@ -15,8 +15,6 @@ from holdfast.runtimes import system
 
 T = TypeVar("T")
 
-JOIN_MAX = 6.0  # seconds: a background thread is at most one request away from its end
-
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine over blocking adapters to its end, here and now.
@@ -84,6 +82,26 @@ def _seconds(until: float) -> float:
     return min(max(0.0, until - system.now()), threading.TIMEOUT_MAX)
 
 
+class Threads:
+    """Daemons: leases of a program that ends without closing its client run out, they do not keep it alive."""
+
+    join_max = 6.0  # seconds: a background thread is at most one request away from its end
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        thread = threading.Thread(target=lambda: run_sync(work()), name=f"holdfast-{name}", daemon=True)
+        self._threads = [one for one in self._threads if one.is_alive()]
+        thread.start()
+        self._threads.append(thread)
+
+    async def join(self) -> None:
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(self.join_max)
+
+
 class _Identity(threading.local):
     def __init__(self) -> None:
         self.owner = Owner()
@@ -106,7 +124,7 @@ class ThreadRuntime:
     _identity = _Identity()
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
+        self._threads = Threads()
 
     def owner(self) -> Owner:
         return self._identity.owner
@@ -118,16 +136,10 @@ class ThreadRuntime:
         time.sleep(seconds)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        # A daemon: leases of a program that ends without closing its client run out, they do not keep it alive.
-        thread = threading.Thread(target=lambda: run_sync(work()), name=f"holdfast-{name}", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
-        thread.start()
-        self._threads.append(thread)
+        self._threads.start(work, name)
 
     async def join(self) -> None:
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(JOIN_MAX)
+        await self._threads.join()
 
     def call(self, function: Callable[[], object]) -> None:
         threading.Thread(target=system.call_user, args=(function,), name="holdfast-callback", daemon=True).start()

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.checking import history as h
-from holdfast.core.bundles import Bundle, Part, Whereabouts, in_order, release_all, renew_all, take_all
+from holdfast.core.bundles import Bundle, release_all, renew_all
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.handles import Handle, LockOptions, make_terms
 from holdfast.core.holds import Hold, Phase
 from holdfast.core.periods import Period, claim
+from holdfast.core.taking import Part, Whereabouts, in_order, take_all
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost
 from holdfast.sim.runtime import SimRuntime
 from holdfast.sim.world import Cancelled

@@ -37,6 +37,17 @@ class Link:
         answer: T = await _Request(self, step, self.process.true_time(deadline))
         return answer
 
+    async def request_in_this_run(self, step: Callable[[], T], deadline: float) -> T:
+        """As `request`, unless the server goes down while it is on its way: that ends its connection."""
+        server, before = self.server, self.server.starts
+
+        def arrived() -> T:
+            if server.starts != before:
+                raise OutcomeUnknown(backend="sim", problem="connection reset")
+            return step()
+
+        return await self.request(arrived, deadline)
+
     def ring(self, action: Callable[..., None], *arguments: Any) -> None:
         """The server calls: a hint, which may be late or lost."""
         if not (self.cut_back or self.happens("lose_ring", self.faults.lose_ring)):

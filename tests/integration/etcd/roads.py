@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import holdfast
+from holdfast.backends.blocking import BlockingEyes, ListenerThreads
 from holdfast.backends.etcd.address import place_of
-from holdfast.backends.etcd.blocking import BlockingEyes, Threads
 from holdfast.backends.etcd.cluster import Cluster
 from holdfast.backends.etcd.methods import backend_on
 from holdfast.backends.etcd.port import Answer
@@ -51,7 +51,7 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         place, runtime = place_of(parse(url)), ThreadRuntime()
-        self.road = SlowRoad(place, BlockingEyes(), Threads(), runtime)
+        self.road = SlowRoad(place, BlockingEyes(), ListenerThreads(), runtime)
         self.backend: Backend = backend_on(self.road, place, runtime)
 
     def enter(self, ticket: Ticket) -> Granted | Waiting:

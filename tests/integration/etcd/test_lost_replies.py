@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
+from holdfast.backends.blocking import BlockingEyes, ListenerThreads
 from holdfast.backends.etcd.address import place_of
-from holdfast.backends.etcd.blocking import BlockingEyes, Threads
 from holdfast.backends.etcd.methods import backend_on
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system
@@ -76,7 +76,7 @@ def test_an_enter_that_arrives_after_it_was_withdrawn_takes_nothing(server: Serv
     if place.method == "key" and limit > 1:
         pytest.skip("method=key has no permits")
     runtime = ThreadRuntime()
-    road = SlowRoad(place, BlockingEyes(), Threads(), runtime)
+    road = SlowRoad(place, BlockingEyes(), ListenerThreads(), runtime)
     backend = backend_on(road, place, runtime)
     ticket = Ticket("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
     run_sync(backend.enter(ticket._replace(nonce="0" * 32), queue=False, deadline=system.now() + 5))

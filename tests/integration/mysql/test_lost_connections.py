@@ -8,11 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import holdfast
 from holdfast import BackendUnavailable, OutcomeUnknown
+from holdfast.backends.pool import CONNECTIONS_MAX
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
@@ -179,6 +181,25 @@ def test_too_many_connections_is_an_outage(own_server: Server, client_of: Open) 
     url = own_server.url_of(user="few")
     with client_of(url).lock("few"), pytest.raises(BackendUnavailable, match="max_user_connections"):
         client_of(url).lock("few").acquire(timeout=0)
+
+
+def test_threads_that_all_come_at_once_share_sixteen_connections(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    with client.lock("tables"):
+        pass
+    begin = threading.Barrier(48)
+
+    def take(number: int) -> None:
+        begin.wait()
+        with client.lock(f"n{number}", timeout=40):
+            pass
+
+    with ThreadPoolExecutor(begin.parties) as threads:
+        list(threads.map(take, range(begin.parties)))
+
+    assert len(server.clients(database)) <= CONNECTIONS_MAX
 
 
 def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, client_of: Open) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.mysql.blocking import create_tables
-from holdfast.backends.mysql.protocol import lock_id
 from holdfast.backends.mysql.schema import ddl
+from holdfast.backends.mysql.values import lock_id
 from holdfast.errors import ConfigurationError
 from holdfast.runtimes.threads import run_sync
 from holdfast.url import parse

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.backends.mysql.address import Place, place_of
-from holdfast.backends.mysql.blocking import BlockingEyes
+from holdfast.backends.mysql.blocking import BlockingLogin
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.methods import backend_of
@@ -28,7 +28,7 @@ class Heard(socket.socket):
         return super().send(data, *flags)
 
 
-class CountingEyes(BlockingEyes):
+class CountingLogin(BlockingLogin):
     """Makes such connections."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Driver(Verbs):
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
-        self._eyes = CountingEyes()
+        self._eyes = CountingLogin()
         place = place_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # what is said has to be seen
         self.backend = backend_of(place, Lines(place, self._eyes, self.runtime), self.runtime)
 

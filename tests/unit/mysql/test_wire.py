@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql.answers import NoTables, OnceMore, refusal
-from holdfast.backends.mysql.blocking import BlockingEyes
 from holdfast.backends.mysql.schema import additions, statements
 from holdfast.backends.mysql.wire import Wire, literal
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+from holdfast.backends.parts import seconds
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 PREFIX = "holdfast/"
 METHODS = ("queue", "key")
 CONNECT_TIMEOUT = 3.0  # seconds
-_SECONDS_MAX = 3600.0
 _PORT, _PORT_MAX = 2379, 65535
 _ENCODE = "write / ? # @ : in a user or password as %2F %3F %23 %40 %3A"
 
@@ -73,7 +72,7 @@ def place_of(address: Address) -> Place:
         prefix=options.get("prefix", PREFIX),
         raw_names=_choice(options, "raw_names", ("no", "yes")) == "yes",
         method=_choice(options, "method", METHODS),
-        connect_timeout=_seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        connect_timeout=seconds(options, "connect_timeout", CONNECT_TIMEOUT),
     )
 
 
@@ -135,13 +134,3 @@ def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> 
     if value not in choices:
         raise ConfigurationError(f"url has {name}={value!r}: it must be {' or '.join(choices)}")
     return value
-
-
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    try:
-        seconds = float(options.get(name, default))
-    except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds <= _SECONDS_MAX:
-        raise ConfigurationError(f"{name} must be a number of seconds up to {_SECONDS_MAX:g}, not {options[name]!r}")
-    return seconds

@@ -11,23 +11,24 @@ import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd import answers
 from holdfast.backends.etcd.answers import NoAuthentication, TokenRefused
-from holdfast.backends.etcd.listening import Background, Listener
+from holdfast.backends.etcd.listening import Listener
 from holdfast.backends.etcd.messages import encoded
 from holdfast.backends.etcd.port import Answer, ClusterChanged, Message, Watch
-from holdfast.backends.etcd.wires import Eyes, NotAnswered, NotSent, Wire
+from holdfast.backends.etcd.wires import NotAnswered, NotSent, Wire
+from holdfast.backends.pool import Pool
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node, Place
+    from holdfast.backends.eyes import Background, Eyes
     from holdfast.core.ports import Runtime
 
-CONNECTIONS_MAX = 16  # in use at the same time
 _OK = 200
-_ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
 _TOKENS_MAX = 2  # times that a request is repeated with a new token
 
 
@@ -37,17 +38,11 @@ class Cluster:
     def __init__(self, place: Place, eyes: Eyes, background: Background, runtime: Runtime) -> None:
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
         self._at = 0  # the member that is asked first
-        self._idle: dict[Node, list[Wire]] = {node: [] for node in place.nodes}
-        # All of them, and those in use, weakly: one that an interrupt has dropped does not count any more.
-        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
-        self._busy: weakref.WeakSet[Wire] = weakref.WeakSet()
-        self._mutex = runtime.mutex()
-        self._waiting = 0
-        self._freed = runtime.event()
+        self._pools = {node: Pool(place.url, partial(self.open, node), runtime) for node in place.nodes}
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._token = ""
         self._needs_token = bool(place.user)
         self._cluster_id = ""
-        self._closed = False
         self._listener = Listener(place.url, self, eyes, background, runtime)
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
@@ -101,8 +96,8 @@ class Cluster:
 
     async def _exchange(self, node: Node, method: str, token: str, body: bytes, until: float) -> tuple[Message, float]:
         url = self._place.url
-        wire = self._take(node) or await self._wait_or_open(node, until)
-        self._busy.add(wire)
+        pool = self._pools[node]
+        wire = pool.take() or await pool.wait(until)
         sent = self._now()
         try:
             response = await wire.ask(f"/v3/{method}", token, body, until)
@@ -111,7 +106,7 @@ class Cluster:
         except NotAnswered as error:
             raise OutcomeUnknown(backend=url, problem=f"{node}: {error}") from error
         finally:
-            self._give(wire)
+            pool.give(wire)
         if response.status != _OK:
             raise answers.refusal(response.status, response.body, url, str(node))
         try:
@@ -160,18 +155,12 @@ class Cluster:
         Raises:
             BackendUnavailable: this member cannot be reached.
         """
-        return await self._connected(Wire(node, self._eyes, self._runtime), until)
-
-    async def _connected(self, wire: Wire, until: float) -> Wire:
+        wire = Wire(node, self._eyes, self._runtime)
         self._wires.add(wire)
-        node = wire.node
         try:
             await wire.connect(self._place.tls, min(until, self._now() + self._place.connect_timeout))
-        except BaseException as error:
-            self._busy.discard(wire)  # the error may be kept for long, and with it the wire
-            if isinstance(error, OSError):
-                raise BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}") from error
-            raise
+        except OSError as error:
+            raise BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}") from error
         return wire
 
     async def open_stream(self, method: str, body: bytes, until: float) -> Wire:
@@ -213,53 +202,6 @@ class Cluster:
         if self._place.nodes[self._at] == node:
             self._at = (self._at + 1) % len(self._place.nodes)
 
-    def _take(self, node: Node) -> Wire | None:
-        while True:
-            try:
-                wire = self._idle[node].pop()  # one step, whatever other threads do
-            except IndexError:
-                return None
-            if not wire.is_dead():
-                return wire
-            wire.close()
-
-    def _give(self, wire: Wire) -> None:
-        self._busy.discard(wire)
-        if self._closed or not wire.is_open or len(self._idle[wire.node]) >= CONNECTIONS_MAX:
-            wire.close()
-        else:
-            self._idle[wire.node].append(wire)
-        if self._waiting:
-            self._freed.set()
-
-    async def _wait_or_open(self, node: Node, until: float) -> Wire:
-        wire: Wire | None
-        while (wire := self._new(node)) is None:
-            now = self._now()
-            if now >= until:
-                problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
-                raise BackendUnavailable(backend=self._place.url, problem=problem)
-            self._waiting += 1
-            try:
-                self._freed.clear()
-                if (wire := self._take(node)) is not None:
-                    return wire
-                await self._freed.wait(min(until, now + _ROOM_LOOK))
-            finally:
-                self._waiting -= 1
-            if (wire := self._take(node)) is not None:
-                return wire
-        return await self._connected(wire, until)
-
-    def _new(self, node: Node) -> Wire | None:
-        """One more, not connected yet, unless there are enough."""
-        with self._mutex:
-            if len(self._busy) >= CONNECTIONS_MAX:
-                return None
-            wire = Wire(node, self._eyes, self._runtime)
-            self._busy.add(wire)
-            return wire
-
     # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
@@ -274,18 +216,13 @@ class Cluster:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Keep no connection. Who was just waiting can still withdraw, on one that is closed when that is done."""
-        self._closed = True
         await self._listener.close()
-        for idle in self._idle.values():
-            while idle:
-                with contextlib.suppress(IndexError):
-                    idle.pop().close()
+        for pool in self._pools.values():
+            pool.close()
 
     def abandon(self) -> None:
-        self._closed = True
         self._listener.abandon()
-        for idle in self._idle.values():
-            idle.clear()
+        for pool in self._pools.values():
+            pool.abandon()
         for wire in list(self._wires):
             wire.abandon()

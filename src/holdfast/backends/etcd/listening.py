@@ -12,23 +12,22 @@ stream has few, and what is not confirmed soon is asked for anew.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import socket
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
+from holdfast.backends.bell import Bell
 from holdfast.backends.etcd.http import NotHttp, Response
 from holdfast.backends.etcd.messages import b64, encoded, watch_request
-from holdfast.backends.etcd.wires import READ
+from holdfast.backends.eyes import READ
 from holdfast.core.events import logger
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node
     from holdfast.backends.etcd.port import Message, Watch
-    from holdfast.backends.etcd.wires import Eyes, Wire
+    from holdfast.backends.etcd.wires import Wire
+    from holdfast.backends.eyes import Background, Eyes
     from holdfast.core.ports import Runtime
 
 WATCHES_MAX = 40  # on one stream, or two more: those of one ticket stay together
@@ -38,18 +37,8 @@ IDLE_MAX = 2.0  # seconds without anybody who waits, after which the listener en
 OPENING_MAX = 3.0  # seconds
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
 
-_Bell = tuple[socket.socket, socket.socket]
 _OK = 200
 _ENDED = (OSError, NotHttp, ValueError)
-
-
-class Background(Protocol):
-    """Where the listener runs: a thread, or a task."""
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
-
-    async def join(self) -> None:
-        """Wait a moment for what was started and has been told to end."""
 
 
 class Streams(Protocol):
@@ -125,7 +114,7 @@ class Listener:
         self._mutex = runtime.mutex()
         self._wanted: dict[str, Sequence[Watch]] = {}
         self._idle_since = 0.0
-        self._bell: _Bell | None = None  # while the listener runs
+        self._bell: Bell | None = None  # while the listener runs
         self._wake: Callable[[str], None] = lambda _: None
         self._distrusted: set[Node] = set()  # members that gave no answer: what they say is not waited for
         self._is_deaf = False  # said so already
@@ -141,13 +130,11 @@ class Listener:
                 return  # from an earlier revision on, and so much the better
             self._wanted[nonce] = watches
             if self._bell is not None:
-                self._ring(self._bell)
+                self._bell.ring()
                 return
-            self._bell = bell = socket.socketpair()
-            for end in bell:
-                end.setblocking(False)  # noqa: FBT003 (its name says it)
+            self._bell = bell = Bell()
             try:
-                self._background.start(lambda: self._run(bell))
+                self._background.start(lambda: self._run(bell), "listener")
             except BaseException:
                 self._close_bell(bell)
                 raise
@@ -162,29 +149,24 @@ class Listener:
         with self._mutex:
             if self._bell is not None:
                 self._distrusted.add(node)
-                self._ring(self._bell)
+                self._bell.ring()
 
     async def close(self) -> None:
         with self._mutex:
             self._closed = True
             if self._bell is not None:
-                self._ring(self._bell)
+                self._bell.ring()
         await self._background.join()
-
-    def _ring(self, bell: _Bell) -> None:
-        with contextlib.suppress(OSError):  # full: it rings already
-            bell[1].send(b"!")
 
     def abandon(self) -> None:
         self._closed = True
         bell, self._bell = self._bell, None
-        for end in bell or ():
-            with contextlib.suppress(OSError):
-                os.close(end.detach())
+        if bell is not None:
+            bell.abandon()
 
     # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
 
-    async def _run(self, bell: _Bell) -> None:
+    async def _run(self, bell: Bell) -> None:
         streams: list[Stream] = []
         pause, not_before = PAUSE_MIN, 0.0
         try:
@@ -237,14 +219,12 @@ class Listener:
             wire = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
             streams.append(Stream(wire, watches, self._runtime.now()))
 
-    async def _hear(self, streams: list[Stream], bell: _Bell, until: float) -> bool:
+    async def _hear(self, streams: list[Stream], bell: Bell, until: float) -> bool:
         """Pass on what comes; False if a stream has ended."""
-        wanted = [(bell[0].fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
+        wanted = [(bell.fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
         ready = await self._eyes.ready(wanted, until)
-        if bell[0].fileno() in ready:
-            with contextlib.suppress(BlockingIOError):
-                while bell[0].recv(4096):
-                    pass
+        if bell.fileno() in ready:
+            bell.hush()
         before = len(streams)
         for stream in [one for one in streams if one.wire.fileno() in ready]:
             try:
@@ -283,7 +263,7 @@ class Listener:
         if stream in streams:
             streams.remove(stream)
 
-    def _is_done(self, bell: _Bell) -> bool:
+    def _is_done(self, bell: Bell) -> bool:
         """Nobody needs it any more; if so, it is not there any more for who comes next."""
         with self._mutex:
             if self._bell is not bell:
@@ -294,11 +274,10 @@ class Listener:
                 return True
             return False
 
-    def _close_bell(self, bell: _Bell) -> None:
+    def _close_bell(self, bell: Bell) -> None:
         if self._bell is bell:
             self._bell = None
-        for end in bell:
-            end.close()
+        bell.close()
 
 
 def _in_parts(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:

@@ -14,13 +14,13 @@ without knowing whether it had been heard leaves a note under the same lease tha
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.etcd.base import OPERATIONS_MAX, Place
 from holdfast.backends.etcd.guarantees import KEY, KEY_LACKS, QUEUE, QUEUE_LACKS
 from holdfast.backends.etcd.keys import Keys, Ticketed, after, read
-from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases, Unheard
-from holdfast.backends.etcd.marks import Marks
+from holdfast.backends.etcd.leases import Lease, Unheard
 from holdfast.backends.etcd.messages import (
     Entry,
     absent,
@@ -45,20 +45,16 @@ from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, 
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
 from holdfast.backends.etcd.slots import Slots
 from holdfast.backends.etcd.together import FREE, Seen, Together
-from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     LOOK_AGAIN_BEHIND,
-    Gone,
     Granted,
-    Live,
     LockInfo,
     Ticket,
     TicketInfo,
     Waiting,
 )
-from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendUnavailable, LimitConflict, NameConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
@@ -66,18 +62,6 @@ if TYPE_CHECKING:
 
 GUARANTEES = {"queue": QUEUE, "key": KEY}
 LACKS = {"queue": QUEUE_LACKS, "key": KEY_LACKS}
-
-OPERATIONS_MAX = 100  # in one transaction; etcd itself takes 128
-CLOSING_MAX = 2.0  # seconds to give leases back
-
-
-class Place(NamedTuple):
-    """What is known of a ticket's key since the last answer about it."""
-
-    lease: Lease
-    created: int
-    is_next: bool = False  # exclusive, and only one is ahead
-    watches: tuple[Watch, ...] = ()
 
 
 class View(NamedTuple):
@@ -93,24 +77,12 @@ class EtcdBackend(Together):
 
     guarantees = QUEUE
     lacks = QUEUE_LACKS
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
-        self.url = url
-        self._port = port
-        self._runtime = runtime
-        self._keys = keys
-        self._leases = Leases(url, port, runtime)
-        self._wakeups = Wakeups(runtime)
-        self._places: dict[str, Place] = {}  # by nonce: waiting tickets and granted ones
-        self._marks = Marks(port, runtime, keys)
-        self._unheard: dict[str, set[Unheard]] = {}  # by nonce: enters that had no answer
-        self._delayed: dict[str, Lease] = {}  # by nonce: granted ones that keep others out for a while if they are lost
+        super().__init__(url, port, runtime, keys)
         self._left_unheard: set[str] = set()  # tickets of which a leave had no answer
         self._slots = Slots(runtime.nonce())
         self._occupied: set[str] = set()  # locks whose name is somebody's key, too
-        port.listen(self._wakeups.wake)
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,7 +121,6 @@ class EtcdBackend(Together):
             if view.place is not None:
                 self._places[nonce] = view.place
                 if view.is_in:
-                    self._stop_waiting(nonce)
                     return self._came(ticket, lease, view.place.created, sent)
             elif not queue:
                 await self._turn_away(ticket, deadline)
@@ -240,18 +211,10 @@ class EtcdBackend(Together):
             compare.append(absent(self._keys.base(ticket.name)))
         why_not = self._why_not(ticket) if explains else ()
         request = txn(compare, [put(key, written(ticket, self._runtime.wall()), lease.id), *then], why_not)
-        try:
-            answer = await self._port.call("kv/txn", request, deadline=deadline)
-        except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError | LeaseNotFound):
-                self._not_heard([ticket.nonce], unheard)
-            raise
-        if answer.repeated:
-            self._not_heard([ticket.nonce], unheard)
-        if explains and not succeeded(answer.message):
-            self._check_refusal(ticket, answer.message)
-        return answer.message
+        answer = await self._ask_for([ticket.nonce], unheard, request, deadline)
+        if explains and not succeeded(answer):
+            self._check_refusal(ticket, answer)
+        return answer
 
     def _why_not(self, ticket: Ticket) -> list[Message]:
         """Its own key; whether it was withdrawn; the other method's key; the first of all; and, if it shares, all."""
@@ -335,7 +298,7 @@ class EtcdBackend(Together):
             if not other.exclusive and other.limit != ticket.limit:
                 raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=other.limit, holder=holder)
 
-    # ── wait, leave, renew ───────────────────────────────────────────────────────────────────────────────────────
+    # ── wait, leave ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         place = self._places.get(ticket.nonce)
@@ -375,42 +338,6 @@ class EtcdBackend(Together):
                 self._forget(ticket.nonce)
             return found
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
-        by_lease: dict[int, list[Ticket]] = {}
-        outcomes: dict[str, Live | Gone | BackendError] = {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
-        for ticket in tickets:
-            if (place := self._places.get(ticket.nonce)) is not None:
-                by_lease.setdefault(place.lease.id, []).append(ticket)
-        for some in by_lease.values():
-            try:
-                outcomes |= await self._renew(some, self._places[some[0].nonce].lease, deadline)
-            except BackendError as error:
-                outcomes |= {ticket.nonce: error for ticket in some}
-            except ClusterChanged as error:
-                outcomes |= {ticket.nonce: Gone(str(error)) for ticket in some}
-        return [outcomes[ticket.nonce] for ticket in tickets]
-
-    async def _renew(self, tickets: Sequence[Ticket], lease: Lease, deadline: float) -> dict[str, Live | Gone]:
-        """One keep-alive for all of them; and whether each key is there still, for the lease does not know that."""
-        sent = self._runtime.now()
-        if not await self._leases.keep(lease, deadline):
-            return {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
-        outcomes: dict[str, Live | Gone] = {}
-        for start in range(0, len(tickets), OPERATIONS_MAX):
-            some = tickets[start : start + OPERATIONS_MAX]
-            request = txn([], [get(self._key(ticket), keys_only=True) for ticket in some])
-            answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
-            for number, ticket in enumerate(some):
-                place = self._places.get(ticket.nonce)
-                if place is not None and any(one.created == place.created for one in entries(answer, number)):
-                    outcomes[ticket.nonce] = Live(self._believed(ticket, lease, sent))
-                else:
-                    outcomes[ticket.nonce] = Gone()
-        return outcomes
-
-    def intact(self, store: Hashable) -> bool:
-        return True
-
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _compares(self, ticket: Ticket) -> list[Message]:
@@ -436,22 +363,8 @@ class EtcdBackend(Together):
             return Seen(created=there[0].created)
         return Seen(is_busy=True, holder=holder_of(there))
 
-    def _came(self, ticket: Ticket, lease: Lease, created: int, sent: float) -> Granted:
-        self._places[ticket.nonce] = Place(lease, created)
-        if ticket.delay:
-            self._delayed[ticket.nonce] = lease
-        return Granted(created, self._believed(ticket, lease, sent))
-
     def _turned_away(self, ticket: Ticket) -> None:
         self._slots.give_back(ticket.nonce)
-
-    # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._marks.raise_to(name, number, nonce=nonce, keep=keep, deadline=deadline)
-
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._marks.all(names, deadline)
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -497,35 +410,16 @@ class EtcdBackend(Together):
             (holders if is_in else waiters).append(described(one, known[one.lease], granted=is_in))
         return LockInfo(name, tuple(holders), tuple(waiters))
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def close(self) -> None:
-        self._wakeups.wake_all()
-        # What was lost and not given back keeps others out for its delay.
-        await self._leases.close(self._runtime.now() + CLOSING_MAX, keeping=set(self._delayed.values()))
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
-
-    def _believed(self, ticket: Ticket, lease: Lease, sent: float) -> float:
-        """Until when: what counts is the lease's last keep-alive; a ttl with a fraction is less than the lease's."""
-        return min(lease_deadline(sent, ticket.ttl, GRANULARITY), lease.deadline)
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget(self, nonce: str) -> None:
-        self._stop_waiting(nonce)
-        self._places.pop(nonce, None)
-        self._delayed.pop(nonce, None)
+        super()._forget(nonce)
         if nonce in self._unheard or nonce in self._left_unheard:
             self._unheard.pop(nonce, None)
             self._left_unheard.discard(nonce)
             self._slots.retire(nonce)
         else:
             self._slots.give_back(nonce)
-
-    def _stop_waiting(self, nonce: str) -> None:
-        if self._wakeups.forget(nonce):
-            self._port.unfollow(nonce)
 
     def _key(self, ticket: Ticket) -> bytes:
         slot = self._slots.of(ticket.nonce)

@@ -6,13 +6,13 @@ key has gone, and any of them may be next; and no readers or permits.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from holdfast.backends.etcd.base import OPERATIONS_MAX
 from holdfast.backends.etcd.guarantees import KEY, KEY_LACKS
 from holdfast.backends.etcd.keys import Keys, Ticketed, after
-from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases, Unheard
-from holdfast.backends.etcd.marks import Marks
+from holdfast.backends.etcd.leases import Lease, Unheard
 from holdfast.backends.etcd.messages import (
     Entry,
     absent,
@@ -32,25 +32,12 @@ from holdfast.backends.etcd.messages import (
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
 from holdfast.backends.etcd.together import FREE, Seen, Together
-from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, LockInfo, Ticket, Waiting
-from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, HoldfastError, NameConflict, OutcomeUnknown, Unsupported
+from holdfast.core.tickets import LOOK_AGAIN, Granted, LockInfo, Ticket, Waiting
+from holdfast.errors import BackendError, NameConflict, OutcomeUnknown, Unsupported
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
     from holdfast.core.ports import Runtime
-
-OPERATIONS_MAX = 100  # in one transaction; etcd itself takes 128
-CLOSING_MAX = 2.0  # seconds to give leases back
-
-
-class Held(NamedTuple):
-    """A key of ours, as far as it is known."""
-
-    lease: Lease
-    created: int
-    ticket: Ticket
 
 
 class KeyBackend(Together):
@@ -58,21 +45,10 @@ class KeyBackend(Together):
 
     guarantees = KEY
     lacks = KEY_LACKS
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
-        self.url = url
-        self._port = port
-        self._runtime = runtime
-        self._keys = keys
-        self._leases = Leases(url, port, runtime)
-        self._wakeups = Wakeups(runtime)
-        self._held: dict[str, Held] = {}  # by nonce
+        super().__init__(url, port, runtime, keys)
         self._seen: dict[str, int] = {}  # by nonce: the revision at which a waiting ticket last saw the key
-        self._marks = Marks(port, runtime, keys)
-        self._unheard: dict[str, set[Unheard]] = {}  # by nonce: enters that had no answer
-        port.listen(self._wakeups.wake)
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
@@ -103,23 +79,15 @@ class KeyBackend(Together):
             [*self._looks(ticket), get(unheard.note, keys_only=True)],
         )
         sent = self._runtime.now()
-        try:
-            answer = await self._port.call("kv/txn", request, deadline=deadline)
-        except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError | LeaseNotFound):
-                self._not_heard([ticket.nonce], unheard)
-            raise
-        if answer.repeated:
-            self._not_heard([ticket.nonce], unheard)
-        now = revision(answer.message)
-        if succeeded(answer.message):
+        answer = await self._ask_for([ticket.nonce], unheard, request, deadline)
+        now = revision(answer)
+        if succeeded(answer):
             granted = self._came(ticket, lease, now, sent)  # for now: whoever cannot give it back owes that
-            await self._check_methods([ticket], answer.message, deadline)
+            await self._check_methods([ticket], answer, deadline)
             return granted
-        if entries(answer.message, 1):
+        if entries(answer, 1):
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-        seen = self._seen_of(ticket, lease, answer.message, 0)
+        seen = self._seen_of(ticket, lease, answer, 0)
         if seen.created:
             return self._came(ticket, lease, seen.created, sent)
         self._seen[ticket.nonce] = now
@@ -148,15 +116,15 @@ class KeyBackend(Together):
         return answer
 
     def _compares(self, ticket: Ticket) -> list[Message]:
-        return [absent(self._keys.base(ticket.name))]
+        return [absent(self._key(ticket))]
 
     def _then(self, ticket: Ticket, lease: Lease) -> list[Message]:
-        base, folder = self._keys.base(ticket.name), self._keys.folder(ticket.name)
+        folder = self._keys.folder(ticket.name)
         value = written(ticket, self._runtime.wall(), METHOD_KEY)
-        return [put(base, value, lease.id), first(folder, after(folder))]
+        return [put(self._key(ticket), value, lease.id), first(folder, after(folder))]
 
     def _looks(self, ticket: Ticket) -> list[Message]:
-        return [get(self._keys.base(ticket.name))]
+        return [get(self._key(ticket))]
 
     def _seen_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> Seen:
         if succeeded(answer):
@@ -174,15 +142,12 @@ class KeyBackend(Together):
     def _turned_away(self, ticket: Ticket) -> None:
         """There is nothing to remember of it."""
 
-    def _came(self, ticket: Ticket, lease: Lease, created: int, sent: float) -> Granted:
-        self._stop_waiting(ticket.nonce)
-        self._held[ticket.nonce] = Held(lease, created, ticket)
-        return Granted(created, min(lease_deadline(sent, ticket.ttl, GRANULARITY), lease.deadline))
+    # ── wait, leave ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         seen = self._seen.get(ticket.nonce)
         if seen is not None:
-            self._port.follow(ticket.nonce, (Watch(self._keys.base(ticket.name), seen + 1),))
+            self._port.follow(ticket.nonce, (Watch(self._key(ticket), seen + 1),))
         await self._wakeups.wait(ticket.nonce, until)
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
@@ -212,11 +177,11 @@ class KeyBackend(Together):
 
     async def _leave_together(self, tickets: Sequence[Ticket], deadline: float) -> bool:
         """Give all of them back in one step, if nothing is to be said about any: whether that was done."""
-        held = [self._held.get(ticket.nonce) for ticket in tickets]
-        ours = [(self._keys.base(one.ticket.name), one.created) for one in held if one is not None]
+        places = [(self._key(ticket), self._places.get(ticket.nonce)) for ticket in tickets]
+        ours = [(key, place.created) for key, place in places if place is not None]
         if len(ours) < len(tickets) or any(ticket.nonce in self._unheard for ticket in tickets):
             return False
-        request = txn([created_at(*one) for one in ours], [delete(base) for base, _ in ours])
+        request = txn([created_at(*one) for one in ours], [delete(key) for key, _ in ours])
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
         except ClusterChanged:
@@ -228,7 +193,7 @@ class KeyBackend(Together):
         return True
 
     async def _leave(self, ticket: Ticket, deadline: float) -> bool:
-        base = self._keys.base(ticket.name)
+        key = self._key(ticket)
         unheard = tuple(self._unheard.get(ticket.nonce, ()))
         for lease, note in unheard:
             if lease.is_over:
@@ -237,60 +202,22 @@ class KeyBackend(Together):
                 await self._port.call("kv/txn", txn([], [put(note, b"", lease.id)]), deadline=deadline)
             except LeaseNotFound:
                 self._leases.is_over(lease)
-        held = self._held.get(ticket.nonce)
-        if held is not None:
-            return await self._delete(base, held.created, deadline)
+        place = self._places.get(ticket.nonce)
+        if place is not None:
+            return await self._delete(key, place.created, deadline)
         if not unheard:
             return False  # it was told that it had to wait, and left nothing behind
-        answer = await self._port.call("kv/txn", txn([], [get(base)]), deadline=deadline)
+        answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
         ours = [one for one in entries(answer.message, 0) if record(one.value).nonce == ticket.nonce]
-        return bool(ours) and await self._delete(base, ours[0].created, deadline)
+        return bool(ours) and await self._delete(key, ours[0].created, deadline)
 
-    async def _delete(self, base: bytes, created: int, deadline: float) -> bool:
+    async def _delete(self, key: bytes, created: int, deadline: float) -> bool:
         """Delete exactly this one."""
-        request = txn([created_at(base, created)], [delete(base)])
+        request = txn([created_at(key, created)], [delete(key)])
         answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
         return succeeded(answer.message) and deleted(answer.message, 0)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
-        outcomes: dict[str, Live | Gone | BackendError] = {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
-        by_lease: dict[Lease, list[Held]] = {}
-        for ticket in tickets:
-            if (held := self._held.get(ticket.nonce)) is not None:
-                by_lease.setdefault(held.lease, []).append(held)
-        for lease, those in by_lease.items():
-            for start in range(0, len(those), OPERATIONS_MAX):
-                some = those[start : start + OPERATIONS_MAX]
-                try:
-                    outcomes |= await self._renew(some, lease, deadline)
-                except BackendError as error:
-                    outcomes |= {held.ticket.nonce: error for held in some}
-                except ClusterChanged as error:
-                    outcomes |= {held.ticket.nonce: Gone(str(error)) for held in some}
-        return [outcomes[ticket.nonce] for ticket in tickets]
-
-    async def _renew(self, those: Sequence[Held], lease: Lease, deadline: float) -> dict[str, Live | Gone]:
-        """One keep-alive for all of them; and whether each key is there still, for the lease does not know that."""
-        sent = self._runtime.now()
-        if not await self._leases.keep(lease, deadline):
-            return {held.ticket.nonce: Gone(LEASE_OVER) for held in those}
-        request = txn([], [get(self._keys.base(held.ticket.name), keys_only=True) for held in those])
-        answer = await self._port.call("kv/txn", request, deadline=deadline)
-        outcomes: dict[str, Live | Gone] = {}
-        for number, held in enumerate(those):
-            is_there = any(one.created == held.created for one in entries(answer.message, number))
-            believed = min(lease_deadline(sent, held.ticket.ttl, GRANULARITY), lease.deadline)
-            outcomes[held.ticket.nonce] = Live(believed) if is_there else Gone()
-        return outcomes
-
-    def intact(self, store: Hashable) -> bool:
-        return True
-
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._marks.raise_to(name, number, nonce=nonce, keep=keep, deadline=deadline)
-
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._marks.all(names, deadline)
+    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         answer = await self._port.call("kv/txn", txn([], [get(self._keys.base(name))]), deadline=deadline)
@@ -319,22 +246,15 @@ class KeyBackend(Together):
             holders.append(described(one, remaining, granted=True, ticketed=kind))
         return LockInfo(name, tuple(holders), ())
 
-    async def close(self) -> None:
-        self._wakeups.wake_all()
-        # What was lost and not given back keeps others out for its delay.
-        keeping = {held.lease for held in self._held.values() if held.ticket.delay}
-        await self._leases.close(self._runtime.now() + CLOSING_MAX, keeping=keeping)
-        await self._port.close()
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def abandon(self) -> None:
-        self._port.abandon()
+    def _key(self, ticket: Ticket) -> bytes:
+        return self._keys.base(ticket.name)
 
     def _forget(self, nonce: str) -> None:
-        self._stop_waiting(nonce)
-        self._held.pop(nonce, None)
+        super()._forget(nonce)
         self._unheard.pop(nonce, None)
 
     def _stop_waiting(self, nonce: str) -> None:
         self._seen.pop(nonce, None)
-        if self._wakeups.forget(nonce):
-            self._port.unfollow(nonce)
+        super()._stop_waiting(nonce)

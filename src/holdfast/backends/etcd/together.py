@@ -7,10 +7,11 @@ transaction of which nobody knows whether it will still come.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.etcd.base import Base
 from holdfast.backends.etcd.leases import Unheard
 from holdfast.backends.etcd.messages import absent, txn
 from holdfast.backends.etcd.port import LeaseNotFound
@@ -18,10 +19,8 @@ from holdfast.core.tickets import LOOK_AGAIN, Granted, Ticket, Waiting
 from holdfast.errors import HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.keys import Keys
-    from holdfast.backends.etcd.leases import Lease, Leases
-    from holdfast.backends.etcd.port import EtcdPort, Message
-    from holdfast.core.ports import Runtime
+    from holdfast.backends.etcd.leases import Lease
+    from holdfast.backends.etcd.port import Message
     from holdfast.errors import BackendError
 
 TOGETHER_MAX = 63  # tickets in one transaction: two compares each, and the note's; etcd takes 128
@@ -39,14 +38,8 @@ class Seen(NamedTuple):
 FREE = Seen()
 
 
-class Together(ABC):
-    """Mixed into both methods."""
-
-    _port: EtcdPort
-    _runtime: Runtime
-    _keys: Keys
-    _leases: Leases
-    _unheard: dict[str, set[Unheard]]
+class Together(Base):
+    """For both methods."""
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         tickets = _as_many_as_fit(tickets)
@@ -93,20 +86,7 @@ class Together(ABC):
             then += self._then(ticket, lease)
             why_not += self._looks(ticket)
         nonces = [ticket.nonce for ticket in tickets]
-        try:
-            answer = await self._port.call("kv/txn", txn(compares, then, why_not), deadline=deadline)
-        except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError | LeaseNotFound):
-                self._not_heard(nonces, unheard)
-            raise
-        if answer.repeated:
-            self._not_heard(nonces, unheard)
-        return answer.message
-
-    def _not_heard(self, nonces: Sequence[str], unheard: Unheard) -> None:
-        for nonce in nonces:
-            self._unheard.setdefault(nonce, set()).add(unheard)
+        return await self._ask_for(nonces, unheard, txn(compares, then, why_not), deadline)
 
     async def _let_go(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
         """These are not in, so nobody will withdraw them. But what another member was asked before may still come."""
@@ -134,10 +114,6 @@ class Together(ABC):
     @abstractmethod
     def _seen_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> Seen:
         """What the answer says of the ticket with this number."""
-
-    @abstractmethod
-    def _came(self, ticket: Ticket, lease: Lease, created: int, sent: float) -> Granted:
-        """It is in."""
 
     @abstractmethod
     def _turned_away(self, ticket: Ticket) -> None:

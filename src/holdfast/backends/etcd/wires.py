@@ -8,28 +8,18 @@ import os
 import select
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.http import NotHttp, Response, request
+from holdfast.backends.eyes import READ, WRITE
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node
+    from holdfast.backends.eyes import Eyes
     from holdfast.core.ports import Runtime
 
-READ, WRITE = 1, 2
 _READ_MAX = 1 << 16
 _IN_PROGRESS = (0, 36, 115, 10035)  # EINPROGRESS as it is called here and there
-
-
-class Eyes(Protocol):
-    """How to wait, on threads or on asyncio."""
-
-    async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
-        """The descriptors that are ready, of these with READ or WRITE or both; none at `until`."""
-
-    async def addresses(self, node: Node, deadline: float) -> list[str]:
-        """A host's addresses. Raises OSError."""
 
 
 class NotSent(Exception):
@@ -64,7 +54,7 @@ class Wire:
             ipaddress.ip_address(host)
             addresses = [host]
         except ValueError:
-            addresses = await self._eyes.addresses(self.node, until)
+            addresses = await self._eyes.addresses(host, self.node.port, until)
         failure: OSError = OSError("it has no address")
         for number, address in enumerate(addresses):
             # Who does not answer must leave time to try the others.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from holdfast.backends.mysql.schema import database_of
+from holdfast.backends.parts import choice, host_and_port, seconds
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 3.0  # seconds
 METHODS = ("unique", "row", "version")
-_PORT, _PORT_MAX = 3306, 65535
-_SECONDS_MAX = 3600.0
+_PORT = 3306
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,19 +79,7 @@ def place_of(address: Address) -> Place:
 def _server(text: str) -> tuple[str, int]:
     if "," in text:
         raise ConfigurationError("url must name one host: locks are on one server, the one that takes the writes")
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        return host, _port(port.removeprefix(":"))
-    host, _, port = text.partition(":")
-    return unquote(host), _port(port)
-
-
-def _port(text: str) -> int:
-    if not text:
-        return _PORT
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _PORT_MAX:
-        raise ConfigurationError(f"url has the port {text!r}: a number from 1 to {_PORT_MAX}")
-    return int(text)
+    return host_and_port(text, _PORT)
 
 
 def _tls(options: Mapping[str, str], tls: str) -> ssl.SSLContext | None:
@@ -114,20 +101,3 @@ def _tls(options: Mapping[str, str], tls: str) -> ssl.SSLContext | None:
     if not is_verified:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
-
-
-def choice(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
-    value = options.get(name, known[0])
-    if value not in known:
-        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-    return value
-
-
-def seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    try:
-        number = float(options.get(name, default))
-    except ValueError:
-        number = math.nan
-    if not 0.0 < number <= _SECONDS_MAX:
-        raise ConfigurationError(f"{name} must be a number of seconds up to {_SECONDS_MAX:g}, not {options[name]!r}")
-    return number

@@ -10,7 +10,8 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from holdfast.backends.mysql.address import CONNECT_TIMEOUT, METHODS, Place, choice, seconds
+from holdfast.backends.mysql.address import CONNECT_TIMEOUT, METHODS, Place
+from holdfast.backends.parts import choice, seconds
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options
 

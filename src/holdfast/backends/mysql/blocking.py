@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import select
 from typing import TYPE_CHECKING
 
+from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql.address import Place, place_of
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.methods import backend_of
-from holdfast.backends.mysql.wire import READ
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
-    return backend_of(place, Lines(place, BlockingEyes(), runtime), runtime)
+    return backend_of(place, Lines(place, BlockingLogin(), runtime), runtime)
 
 
 def create_tables(address: Address) -> None:
@@ -33,17 +32,12 @@ def create_tables(address: Address) -> None:
         BackendError: the server could not be asked.
         ConfigurationError: this user may not create them.
     """
-    lines = Lines(place_of(address), BlockingEyes(), ThreadRuntime())
+    lines = Lines(place_of(address), BlockingLogin(), ThreadRuntime())
     run_sync(lines.create_tables(system.now() + IO_TIMEOUT))
 
 
-class BlockingEyes:
-    """Waits where it is asked to."""
-
-    async def ready(self, descriptor: int, events: int, until: float) -> bool:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN if events == READ else select.POLLOUT)
-        return bool(poll.poll(max(0.0, until - system.now()) * 1000))
+class BlockingLogin(BlockingEyes):
+    """Logs in where it is asked to."""
 
     async def log_in(self, place: Place, deadline: float) -> socket.socket:
         return log_in(place, deadline - system.now())

@@ -13,6 +13,7 @@ from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.backends.pool import pop
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.errors import BackendError, OutcomeUnknown
 
@@ -172,14 +173,11 @@ class Gates:
         return session
 
     def _reused(self) -> Wire | None:
-        while True:
-            try:
-                wire = self._idle.pop()  # one step, whatever other threads do
-            except IndexError:
-                return None
+        while (wire := pop(self._idle)) is not None:
             if not wire.is_dead():
                 return wire
             wire.close()
+        return None
 
     async def _opened(self, deadline: float) -> Wire:
         wire = await self._lines.open(deadline)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -10,21 +9,21 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.schema import NOW, VERSION, additions, statements
-from holdfast.backends.mysql.wire import Eyes, Wire, literal
+from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.backends.pool import Pool
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.backends.mysql.address import Place
+    from holdfast.backends.mysql.login import Logins
     from holdfast.backends.mysql.port import Answer, Statement, Value
     from holdfast.core.ports import Runtime
 
-CONNECTIONS_MAX = 16  # in use at the same time
 LOCK_WAIT_MAX = 4  # seconds, whole ones: less than we wait, so that the server says itself that it has given up
 CREATE_MAX = 10.0  # seconds for creating our tables, which happens once
 ONCE_MORE_PAUSE = 0.02  # seconds, at most, before a request that met another one is given again
-_ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
 
 # Our own session, so nobody minds: whatever the server's defaults are, ours are these. READ COMMITTED, since it locks
 # no gaps between rows, where different locks would meet; but not where the binary log is kept as statements, which does
@@ -48,18 +47,13 @@ class Repair(Enum):
 
 
 class Lines:
-    """The connection used last is used next."""
+    """As port.py has it."""
 
-    def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
+    def __init__(self, place: Place, eyes: Logins, runtime: Runtime) -> None:
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
-        self._idle: list[Wire] = []
-        # All of them, weakly: one that an interrupt has dropped does not count any more.
-        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
-        self._shared: weakref.WeakSet[Wire] = weakref.WeakSet()  # those of them that are anybody's
-        self._waiting = 0
-        self._freed = runtime.event()
+        self._pool = Pool(place.url, self.open, runtime)
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._has_tables = False
-        self._closed = False
         self.is_forgetful = False  # as far as is known
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
@@ -67,7 +61,7 @@ class Lines:
         repairs = [Repair.ADD, Repair.ALL] if statement.is_added else [Repair.ALL]
         repair: Repair | None = None
         while True:
-            wire = self._take() or await self._wait_or_open(deadline)
+            wire = self._pool.take() or await self._pool.wait(deadline)
             try:
                 if repair is not None or not self._has_tables:
                     began = self._now()
@@ -83,7 +77,7 @@ class Lines:
             except OnceMore as met:
                 if statement.is_transaction:
                     wire.close()  # which ends it: a lock wait that is given up rolls back one statement only
-                self._give(wire)
+                self._pool.give(wire)
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()
                 if self._now() + pause >= deadline:
                     raise answers.not_connected(self._place.url, f"others were in the way all the time: {met}") from met
@@ -91,18 +85,18 @@ class Lines:
             except NoTables as missing:
                 if statement.is_transaction:
                     wire.close()
-                self._give(wire)
+                self._pool.give(wire)
                 if not repairs:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
                 repair = repairs.pop(0)
             except HoldfastError:
-                self._give(wire)
+                self._pool.give(wire)
                 raise
             except BaseException:
                 wire.close()
                 raise
             else:
-                self._give(wire)
+                self._pool.give(wire)
                 return answer
 
     async def _ask_for_added(self, wire: Wire, sql: str, deadline: float) -> Answer:
@@ -145,57 +139,12 @@ class Lines:
             wire.close()
 
     async def close(self) -> None:
-        """Keep no connection. Who was just waiting can still withdraw, on one that is closed when that is done."""
-        self._closed = True
-        while self._idle:
-            with contextlib.suppress(IndexError):
-                self._idle.pop().close()
+        self._pool.close()
 
     def abandon(self) -> None:
-        self._closed = True
-        self._idle.clear()
+        self._pool.abandon()
         for wire in list(self._wires):
             wire.abandon()
-
-    def _take(self) -> Wire | None:
-        while True:
-            try:
-                wire = self._idle.pop()  # one step, whatever other threads do
-            except IndexError:
-                return None
-            if not wire.is_dead():
-                return wire
-            wire.close()
-            self._shared.discard(wire)
-
-    def _give(self, wire: Wire) -> None:
-        if self._closed or not wire.is_open:
-            wire.close()
-            self._shared.discard(wire)
-        else:
-            self._idle.append(wire)
-        if self._waiting:
-            self._freed.set()
-
-    async def _wait_or_open(self, deadline: float) -> Wire:
-        while len(self._shared) >= CONNECTIONS_MAX:
-            now = self._now()
-            if now >= deadline:
-                problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
-                raise answers.not_connected(self._place.url, problem)
-            self._waiting += 1
-            try:
-                self._freed.clear()
-                if (wire := self._take()) is not None:
-                    return wire
-                await self._freed.wait(min(deadline, now + _ROOM_LOOK))
-            finally:
-                self._waiting -= 1
-            if (wire := self._take()) is not None:
-                return wire
-        wire = await self.open(deadline)
-        self._shared.add(wire)
-        return wire
 
     async def _meet_tables(self, wire: Wire, deadline: float, repair: Repair | None) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""

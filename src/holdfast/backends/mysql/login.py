@@ -7,11 +7,12 @@ for a request, and there would have to be another driver for asyncio, with other
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pymysql
 from pymysql.constants import CLIENT
 
+from holdfast.backends.eyes import Eyes
 from holdfast.backends.mysql import answers
 from holdfast.errors import BackendUnavailable, ConfigurationError
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from holdfast.backends.mysql.address import Place
 
 _STEP_MIN = 0.05  # seconds
+
+
+class Logins(Eyes, Protocol):
+    """How to wait for that, on threads or on asyncio."""
+
+    async def log_in(self, place: Place, deadline: float) -> socket.socket: ...
 
 
 def log_in(place: Place, seconds: float) -> socket.socket:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.schema import REAP_EVERY, REAP_ROWS
 from holdfast.backends.mysql.statements import INSERTED, MARK, MARKS, REAP_MARKS
+from holdfast.backends.mysql.values import lock_id
 from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Marks:
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         kept = round(min(keep, KEEP_MAX) * 1e6)
-        answer = await self._port.ask(MARK, (_id(name), name, number, nonce, kept), deadline=deadline)
+        answer = await self._port.ask(MARK, (lock_id(name), name, number, nonce, kept), deadline=deadline)
         if answer.changed == INSERTED and self._runtime.jitter() < 1 / REAP_EVERY:
             with contextlib.suppress(BackendError):  # somebody else will, some other time
                 await self._port.ask(REAP_MARKS, (REAP_ROWS,), deadline=deadline)
@@ -35,10 +35,6 @@ class Marks:
     async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
         if not names:
             return []
-        rows = (await self._port.ask(MARKS, (tuple(map(_id, names)),), deadline=deadline)).rows
+        rows = (await self._port.ask(MARKS, (tuple(map(lock_id, names)),), deadline=deadline)).rows
         found = {bytes.fromhex(key or ""): int(number or 0) for key, number in rows}
-        return [found.get(_id(name), 0) for name in names]
-
-
-def _id(name: str) -> bytes:
-    return sha256(name.encode()).digest()
+        return [found.get(lock_id(name), 0) for name in names]

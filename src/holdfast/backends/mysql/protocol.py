@@ -11,77 +11,40 @@ they look little more often than the first two. Only while the line moves fast d
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Hashable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.marks import Marks
-from holdfast.backends.mysql.port import Row
+from holdfast.backends.mysql.base import GRANULARITY, Base, method_conflict
+from holdfast.backends.mysql.guarantees import ROW, ROW_LACKS, UNIQUE, UNIQUE_LACKS, VERSION, VERSION_LACKS
 from holdfast.backends.mysql.schema import REAP_EVERY
 from holdfast.backends.mysql.statements import (
-    BREAK,
     ENTER,
     ENTER_OWNED,
     GIVE_BACK,
     GIVE_BACK_ALL,
     INSERTED,
-    INSPECT,
     LEAVE,
-    LOCKS,
     LOOK,
     LOOK_OWNED,
     REAP,
-    RENEW,
     TAKE,
     leave_all,
     take_all,
 )
+from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import (
-    LOOK_AGAIN_BEHIND,
-    Gone,
-    Granted,
-    Live,
-    LockInfo,
-    Ticket,
-    TicketInfo,
-    Waiting,
-    who,
-)
+from holdfast.core.tickets import LOOK_AGAIN_BEHIND, Granted, Ticket, Waiting, who
 from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, ConfigurationError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
-from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
-from holdfast.primitives import Lacks, Primitive
+from holdfast.errors import BackendError, ConfigurationError, LimitConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
     from holdfast.core.ports import Runtime
 
-_UNIQUE = Guarantees(
-    exclusion=Exclusion.DURABLE_AUTHORITY,
-    fence=FenceOrder.CLOCK_BOUNDED,
-    order=Order.FIFO,
-    wake=Wake.POLL,
-    scope=Scope.NETWORK,
-)
 # By method; the first is the default.
-GUARANTEES = {
-    "unique": _UNIQUE,
-    "row": _UNIQUE._replace(order=Order.STORE, wake=Wake.PUSH),
-    "version": _UNIQUE._replace(order=Order.NONE),
-}
+GUARANTEES = {"unique": UNIQUE, "row": ROW, "version": VERSION}
+LACKS = {"unique": UNIQUE_LACKS, "row": ROW_LACKS, "version": VERSION_LACKS}
 
-_ALONE = "its one row has room for one holder"
-_ONE_CONNECTION = "one connection at a time has the row locked"
-LACKS: Mapping[str, Lacks] = {
-    "unique": {},
-    "row": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ONE_CONNECTION},
-    "version": {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE},
-}
-
-GRANULARITY = 0.0  # the server counts microseconds
-AGENT_MAX = 255  # characters
 BATCH = 128  # locks in one request, at most: it, and the transaction that it is, stay small
 LOOK_MIN, LOOK_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less
 _CALM = 8  # so many times the pause, without a change, until it grows
@@ -112,25 +75,17 @@ class Turn:
         return max(LOOK_MIN, min(by_pace, by_place))
 
 
-class UniqueBackend(Marks):
+class UniqueBackend(Base):
     """Locks in one database, in order."""
 
-    lacks = LACKS["unique"]
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    promises = UNIQUE
+    lacks = UNIQUE_LACKS
 
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
-        self.url = url
-        self._port = port
-        self._runtime = runtime
+        super().__init__(url, port, runtime)
         self._wakeups = Wakeups(runtime)
-        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
         self._turns: dict[str, Turn] = {}  # of tickets that wait
         self._leaving: set[str] = set()  # tickets that have tried to leave
-
-    @property
-    def guarantees(self) -> Guarantees:
-        return promised("unique", self._port)
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
@@ -142,11 +97,6 @@ class UniqueBackend(Marks):
         except BaseException as error:
             self._had_no_answer([ticket], error)
             raise
-
-    def _had_no_answer(self, tickets: Sequence[Ticket], error: BaseException) -> None:
-        """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
-        if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-            self._unheard.update(ticket.nonce for ticket in tickets)
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         """One request for all that are free; the first that is not is looked at more closely, by another one."""
@@ -304,94 +254,13 @@ class UniqueBackend(Marks):
         self._has_left(nonce)
         return was_in
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
-        return await renewed(self._port, self._runtime, tickets, deadline)
-
-    def intact(self, store: Hashable) -> bool:
-        return True
-
-    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = described((await self._port.ask(INSPECT, (lock_id(name),), deadline=deadline)).rows)
-        return found[0] if found else LockInfo(name, (), ())
-
-    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        answer = await self._port.ask(LOCKS, (prefix.encode(),), deadline=deadline)
-        return sorted(described(answer.rows), key=_name)
-
-    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        if not 0 < fence < 2**63:
-            return False  # no fence of ours
-        answer = await self._port.ask(BREAK, (lock_id(name), fence), deadline=deadline)
-        return answer.rows[0][0] == "1"
-
     async def close(self) -> None:
         self._wakeups.wake_all()
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
+        await super().close()
 
     def _stop(self, nonce: str) -> None:
         if self._turns.pop(nonce, None) is not None:
             self._wakeups.forget(nonce)
-
-
-def promised(method: str, port: MysqlPort) -> Guarantees:
-    """By what is known of the server so far."""
-    base = GUARANTEES[method]
-    return base._replace(exclusion=Exclusion.BEST_EFFORT) if port.is_forgetful else base
-
-
-def lock_id(name: str) -> bytes:
-    """What the tables know a name by."""
-    return sha256(name.encode()).digest()
-
-
-async def renewed(port: MysqlPort, runtime: Runtime, tickets: Sequence[Ticket], deadline: float) -> list[Live | Gone]:
-    """Let each lease run for its ttl again: one request for all that have the same."""
-    found: dict[str, float] = {}
-    for ttl in sorted({ticket.ttl for ticket in tickets}):
-        batch = [ticket for ticket in tickets if ticket.ttl == ttl]
-        keys = tuple(lock_id(ticket.name) for ticket in batch)
-        nonces = tuple(ticket.nonce for ticket in batch)
-        sent = runtime.now()
-        answer = await port.ask(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
-        found |= {nonce or "": sent for (nonce,) in answer.rows}
-    return [
-        Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else Gone()
-        for ticket in tickets
-    ]
-
-
-def method_conflict(lock: str, method: str) -> NameConflict:
-    """The error for a lock that is in use with another method than ours."""
-    return NameConflict(
-        lock=lock,
-        reason=f"it is in use with method={method}, and two methods need not exclude each other: "
-        "give all programs the same method, or use another name",
-    )
-
-
-def described(rows: Sequence[Row]) -> list[LockInfo]:
-    """Locks, from rows of who holds them and who waits, in order."""
-    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
-    for name, fence, exclusive, limit, remaining, since, agent, info, _ in rows:
-        one = TicketInfo.of(
-            info=info or "",
-            fence=None if fence is None else int(fence),
-            agent=agent or "",
-            since=int(since or 0) / 1e6,
-            remaining=int(remaining or 0) / 1e6,
-            exclusive=exclusive == "1",
-            limit=None if limit is None else int(limit),
-        )
-        found.setdefault(name or "", ([], []))[fence is None].append(one)
-    return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]
-
-
-def us(seconds: float) -> int:
-    """Microseconds, as the server counts."""
-    return math.ceil(seconds * 1e6)
 
 
 def _alike(tickets: Sequence[Ticket]) -> list[Ticket]:
@@ -406,7 +275,3 @@ def _alike(tickets: Sequence[Ticket]) -> list[Ticket]:
 
 def _listed(text: str | None) -> list[str]:
     return (text or "").split(",")[:-1]
-
-
-def _name(info: LockInfo) -> str:
-    return info.name

@@ -14,10 +14,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.backends.mysql.base import GRANULARITY, method_conflict
+from holdfast.backends.mysql.guarantees import ROW, ROW_LACKS
 from holdfast.backends.mysql.plain import PlainBackend
 from holdfast.backends.mysql.port import MysqlPort
-from holdfast.backends.mysql.protocol import AGENT_MAX, GRANULARITY, lock_id, method_conflict, us
 from holdfast.backends.mysql.statements import ENTER, GIVE_BACK, LEAVE, TAKE
+from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, Ticket, Waiting, who
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
@@ -49,6 +51,8 @@ class RowBackend(PlainBackend):
     """Who waits is let in by the server, in its order."""
 
     method = "row"
+    promises = ROW
+    lacks = ROW_LACKS
 
     def __init__(self, url: str, port: MysqlPort, gates: GatePort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)

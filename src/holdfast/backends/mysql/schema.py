@@ -6,6 +6,7 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from holdfast.backends.mysql.values import us
 from holdfast.core.tickets import LOOK_AGAIN_BEHIND, WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
@@ -77,16 +78,12 @@ def _text(files: Sequence[str]) -> str:
     values = {
         "version": VERSION,
         "now": NOW,
-        "waiter_lease": _us(WAITER_LEASE),
-        "woken_lease": _us(WOKEN),
-        "fence_idle": _us(FENCE_IDLE),
+        "waiter_lease": us(WAITER_LEASE),
+        "woken_lease": us(WOKEN),
+        "fence_idle": us(FENCE_IDLE),
         "reap_rows": REAP_ROWS,
     }
     text = "".join(resources.files(__package__).joinpath(file).read_text() for file in files)
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
-
-
-def _us(seconds: float) -> int:
-    return round(seconds * 1e6)

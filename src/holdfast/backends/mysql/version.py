@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.backends.mysql.base import GRANULARITY
+from holdfast.backends.mysql.guarantees import VERSION, VERSION_LACKS
 from holdfast.backends.mysql.plain import PlainBackend
 from holdfast.backends.mysql.port import Statement
-from holdfast.backends.mysql.protocol import AGENT_MAX, GRANULARITY, lock_id, us
+from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting, who
 
@@ -46,6 +48,8 @@ class VersionBackend(PlainBackend):
     """Who asks at the right moment is next."""
 
     method = "version"
+    promises = VERSION
+    lacks = VERSION_LACKS
 
     async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         for _ in range(TRIES_MAX):

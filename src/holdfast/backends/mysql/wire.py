@@ -19,19 +19,19 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.eyes import READ, WRITE
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.port import Answer, Row
 from holdfast.backends.mysql.schema import NOW
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.address import Place
+    from holdfast.backends.eyes import Eyes
     from holdfast.backends.mysql.port import Statement, Value
     from holdfast.core.ports import Runtime
 
-READ, WRITE = 1, 2
 _PACKET_MAX = 0xFFFFFF  # bytes; a longer payload would be split, and none of ours is
 _CHUNK = 65536
 _QUERY, _PREPARE, _EXECUTE = b"\x03", b"\x16", b"\x17"
@@ -41,16 +41,6 @@ _PLACE = re.compile(r"\{(\d)\}")
 _OK, _END, _ERROR, _LOCAL_FILE, _NULL = 0x00, 0xFE, 0xFF, 0xFB, 0xFB
 _END_MAX = 9  # bytes: a longer payload that begins with FE is a row
 _MORE_RESULTS = 0x0008
-
-
-class Eyes(Protocol):
-    """How to wait, on threads or on asyncio."""
-
-    async def ready(self, descriptor: int, events: int, until: float) -> bool:
-        """Wait until it can be read or written; False at `until`."""
-
-    async def log_in(self, place: Place, deadline: float) -> socket.socket:
-        """As login.py has it."""
 
 
 class Wire:
@@ -241,7 +231,7 @@ class Wire:
             is_ready = False
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
-        if not await self._eyes.ready(sock.fileno(), events, deadline):
+        if not await self._eyes.ready([(sock.fileno(), events)], deadline):
             raise answers.no_answer(self._url, "no answer in time")
 
 

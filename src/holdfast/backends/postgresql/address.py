@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+from holdfast.backends.parts import choice, host_and_port, port_of, seconds
 from holdfast.backends.postgresql.schema import SCHEMA, quoted
 from holdfast.errors import ConfigurationError
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from holdfast.url import Address
 
 CONNECT_TIMEOUT = 3.0  # seconds
-_PORT, _PORT_MAX = 5432, 65535
-_SECONDS_MAX = 3600.0
+_PORT = 5432
 
 # Handed on to libpq as they are.
 LIBPQ_OPTIONS = (
@@ -90,55 +89,28 @@ def place_of(address: Address) -> Place:
         servers=_servers(hosts, options),
         login=login,
         schema=quoted(options.get("schema", SCHEMA)),
-        method=_method(options.get("method", METHODS[0])),
-        connect_timeout=_seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        method=choice(options, "method", METHODS),
+        connect_timeout=seconds(options, "connect_timeout", CONNECT_TIMEOUT),
     )
-
-
-def _method(method: str) -> str:
-    if method not in METHODS:
-        raise ConfigurationError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    return method
 
 
 def _servers(hosts: str, options: Mapping[str, str]) -> tuple[Server, ...]:
     if hosts and "host" in options:
         raise ConfigurationError("url has a host before the path and as an option: give it once")
     if "host" in options:
-        return (Server(options["host"], _port(options.get("port", ""))),)
+        return (Server(options["host"], port_of(options.get("port", ""), _PORT)),)
     if "port" in options and hosts:
         raise ConfigurationError("url has the option 'port' and a host: write postgresql://host:port/database")
     if not hosts:
-        return (Server("", _port(options["port"]) if "port" in options else 0),)
+        return (Server("", port_of(options["port"], _PORT) if "port" in options else 0),)
     return tuple(map(_server, hosts.split(",")))
 
 
 def _server(text: str) -> Server:
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        return Server(host, _port(port.removeprefix(":")))
-    host, _, port = text.partition(":")
-    if not host:
+    server = Server(*host_and_port(text, _PORT))
+    if not server.host:
         raise ConfigurationError("url has a host without a name: postgresql://host1,host2:5433/database")
-    return Server(unquote(host), _port(port))
-
-
-def _port(text: str) -> int:
-    if not text:
-        return _PORT
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _PORT_MAX:
-        raise ConfigurationError(f"url has the port {text!r}: a number from 1 to {_PORT_MAX}")
-    return int(text)
-
-
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    try:
-        seconds = float(options.get(name, default))
-    except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds <= _SECONDS_MAX:
-        raise ConfigurationError(f"{name} must be a number of seconds up to {_SECONDS_MAX:g}, not {options[name]!r}")
-    return seconds
+    return server
 
 
 def attempts(place: Place, found: Mapping[Server, Sequence[str]]) -> list[dict[str, str]]:

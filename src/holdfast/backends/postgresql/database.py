@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.postgresql.gates import Gates
-from holdfast.backends.postgresql.lines import Eyes, Lines
-from holdfast.backends.postgresql.listening import Background, Listener
+from holdfast.backends.postgresql.lines import Lines
+from holdfast.backends.postgresql.listening import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.backends.eyes import Background, Eyes
     from holdfast.backends.postgresql.address import Place
     from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
     from holdfast.core.ports import Runtime
@@ -52,7 +53,7 @@ class Database:
     async def close(self) -> None:
         await self._listener.close()
         self._gates.close()
-        await self._lines.close()
+        self._lines.close()
 
     def abandon(self) -> None:
         self._listener.abandon()

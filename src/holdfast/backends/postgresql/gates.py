@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.backends.pool import pop
+
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.lines import Lines, Wire
+    from holdfast.backends.postgresql.lines import Lines
     from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
+    from holdfast.backends.postgresql.wire import Wire
     from holdfast.core.ports import Runtime
 
 IDLE_MAX = 4  # connections that are kept for the next who comes
@@ -26,11 +28,9 @@ class Gates:
         self._closed = False
 
     async def open(self, deadline: float) -> Gate:
-        while self._idle:
-            with contextlib.suppress(IndexError):  # another thread was faster
-                gate = self._idle.pop()
-                if gate.is_open:
-                    return gate
+        while (gate := pop(self._idle)) is not None:
+            if gate.is_open:
+                return gate
         wire = await self._lines.open(deadline)
         try:
             await wire.say(_SETTINGS, deadline)
@@ -47,9 +47,8 @@ class Gates:
 
     def close(self) -> None:
         self._closed = True
-        while self._idle:
-            with contextlib.suppress(IndexError):
-                self._idle.pop().close()
+        while (gate := pop(self._idle)) is not None:
+            gate.close()
 
 
 class GateWire:

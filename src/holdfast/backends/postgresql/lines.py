@@ -1,43 +1,29 @@
-"""Connections, written once for threads and asyncio: libpq does the talking, `Eyes` the waiting.
-
-psycopg's own `Connection` is not used: its waits cannot be given a deadline, and on an interrupt it would talk to the
-server for up to five more seconds. Its `pq` layer is libpq without any waiting.
-
-A connection is used again only after a complete exchange, which ends with ReadyForQuery: only then is the transaction
-committed, even though its rows come earlier. Whatever happens in between, be it an interrupt or a cancellation, closes
-the connection: nobody ever reads another's answer.
-"""
+"""The connections of one client, and the tables they lead to. Written once for threads and asyncio."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from psycopg import Error, pq
+from psycopg import Error
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
+from holdfast.backends.pool import Pool
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, attempts
 from holdfast.backends.postgresql.answers import NoTables, OnceMore
 from holdfast.backends.postgresql.schema import NEWEST, VERSION, tables
+from holdfast.backends.postgresql.wire import Wire, words
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn, PGresult
-
+    from holdfast.backends.eyes import Eyes
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
-CONNECTIONS_MAX = 16  # in use at the same time
 STATEMENT_MAX = 4.5  # seconds: a bit less than we wait, so that the server says itself that it has given up
 ONCE_MORE_PAUSE = 0.02  # seconds, at most, before a statement that met another one is given again
-_ROOM_LOOK = 0.05  # seconds between looks for a free connection, should its bell go unheard
-_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 # Our own session, so nobody minds. READ COMMITTED, since the functions look again after they have locked a row. Plain
 # index scans only: they step over the rows of earlier tickets, whereas what the planner prefers for tables as small as
 # these reads every one of them until the next vacuum. And who turned synchronous_commit off did not think of locks:
@@ -51,211 +37,27 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 _POOLER_LOOKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of those who create our tables
 
-READ, WRITE = 1, 2
-
-
-class Eyes(Protocol):
-    """How to wait, on threads or on asyncio."""
-
-    async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
-        """The descriptors that are ready, of these with READ or WRITE or both; none at `until`."""
-
-    async def addresses(self, server: Server, deadline: float) -> list[str]:
-        """A host's addresses. Raises OSError."""
-
-
-class Wire:
-    """One connection."""
-
-    __slots__ = ("__weakref__", "_eyes", "_now", "_prepared", "_results", "_url", "is_asking", "pgconn", "pid")
-
-    def __init__(self, url: str, eyes: Eyes, runtime: Runtime) -> None:
-        self.pgconn: PGconn | None = None
-        self._url, self._eyes, self._now = url, eyes, runtime.now
-        self._prepared: set[str] = set()
-        self._results: list[PGresult] = []  # what has come so far of an answer
-        self.is_asking = False  # there is a statement that may take long: `ask_long`
-        self.pid = 0  # of the server's process at the other end
-
-    async def connect(self, conninfo: str, until: float) -> None:
-        """Raises psycopg's Error or an OSError if that does not work out."""
-        self.pgconn = pgconn = pq.PGconn.connect_start(conninfo.encode())
-        try:
-            if pgconn.status == ConnStatus.BAD:
-                raise _failed(pgconn)
-            events = WRITE  # as if the last poll had said so
-            while True:
-                if not await self._eyes.ready([(pgconn.socket, events)], until):
-                    raise TimeoutError("no answer in time")
-                match pgconn.connect_poll():
-                    case PollingStatus.OK:
-                        break
-                    case PollingStatus.READING:
-                        events = READ
-                    case PollingStatus.WRITING:
-                        events = WRITE
-                    case _:
-                        raise _failed(pgconn)
-            pgconn.nonblocking = 1
-            self.pid = pgconn.backend_pid
-        except BaseException:
-            self.close()
-            raise
-
-    async def ask(self, statement: Statement, schema: str, values: Sequence[Value], deadline: float) -> list[Row]:
-        name = statement.name.encode()
-        if statement.name not in self._prepared:
-            sql = statement.sql.replace("{schema}", schema).encode()
-            try:
-                await self._exchange(lambda pgconn: pgconn.send_prepare(name, sql), deadline)
-            except OutcomeUnknown as error:  # of preparing, that is: it has not been executed
-                raise BackendUnavailable(backend=self._url, problem=error.problem) from error
-            self._prepared.add(statement.name)
-        encoded = [_encode(value) for value in values]
-        return await self._exchange(lambda pgconn: pgconn.send_query_prepared(name, encoded), deadline)
-
-    async def process(self, deadline: float) -> int:
-        """The number of the server's process that answers."""
-        ((pid,),) = await self.say("SELECT pg_backend_pid()", deadline)
-        return int(pid or 0)
-
-    async def say(self, sql: str, deadline: float) -> list[Row]:
-        """One or more plain statements, in one transaction; the rows of the last."""
-        return await self._exchange(lambda pgconn: pgconn.send_query(sql.encode()), deadline)
-
-    async def ask_long(self, sql: str, until: float) -> bool:
-        """Say it, unless it was said before and is not answered yet; whether it is answered by then.
-
-        A wire that was closed before the answer came goes on to say that it `is_asking`: the server may do so still.
-        """
-        pgconn = self._open()
-        try:
-            if not self.is_asking:
-                self.is_asking = True
-                pgconn.send_query(sql.encode())
-            if not await self._finish(pgconn, until):
-                return False
-        except BaseException as failure:
-            self.close()
-            if isinstance(failure, Error):
-                raise answers.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
-            raise
-        self.is_asking = False
-        self._said(pgconn)
-        return True
-
-    def heard(self) -> list[str]:
-        """Read what has arrived; the payloads of notifications.
-
-        Raises:
-            OutcomeUnknown: the connection has ended.
-        """
-        pgconn = self._open()
-        try:
-            pgconn.consume_input()
-            said = []
-            while (notification := pgconn.notifies()) is not None:
-                said.append(notification.extra.decode(errors="replace"))
-        except Error as error:
-            self.close()
-            raise answers.no_answer(self._url, f"the connection broke while we listened: {_words(error)}") from error
-        return said
-
-    def is_dead(self) -> bool:
-        """The server has closed it, or said something that nobody asked for."""
-        if self.pgconn is None or self.pgconn.status != ConnStatus.OK:
-            return True
-        poll = select.poll()
-        poll.register(self.pgconn.socket, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def close(self) -> None:
-        pgconn, self.pgconn = self.pgconn, None
-        if pgconn is not None:
-            pgconn.finish()
-
-    def abandon(self) -> None:
-        """In a forked child: the descriptor only. psycopg itself says nothing on it, for it is another process's."""
-        pgconn, self.pgconn = self.pgconn, None
-        if pgconn is not None:
-            with contextlib.suppress(OSError, Error):
-                os.close(pgconn.socket)
-
-    async def _exchange(self, send: Callable[[PGconn], None], deadline: float) -> list[Row]:
-        pgconn = self._open()
-        if deadline <= self._now():
-            raise answers.not_connected(self._url, "there was no time left to ask")
-        try:
-            send(pgconn)
-            if not await self._finish(pgconn, deadline):
-                raise answers.no_answer(self._url, "no answer in time")
-        except BaseException as failure:
-            self.close()
-            if isinstance(failure, Error):
-                raise answers.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
-            raise
-        return self._said(pgconn)
-
-    async def _finish(self, pgconn: PGconn, until: float) -> bool:
-        """Send the rest, and read the answer to its end; False if that has not come by then."""
-        while pgconn.flush():
-            if not await self._eyes.ready([(pgconn.socket, READ | WRITE)], until):
-                return False
-            pgconn.consume_input()
-        while True:
-            while pgconn.is_busy():
-                if not await self._eyes.ready([(pgconn.socket, READ)], until):
-                    return False
-                pgconn.consume_input()
-            result = pgconn.get_result()
-            if result is None:
-                return True
-            self._results.append(result)
-
-    def _said(self, pgconn: PGconn) -> list[Row]:
-        """What the answer says, good or bad."""
-        results, self._results = self._results, []
-        bad = next((result for result in results if result.status not in _GOOD), None)
-        error = None if bad is None else answers.refusal(bad, self._url)
-        if pgconn.status != ConnStatus.OK and not isinstance(error, OutcomeUnknown):
-            error = answers.no_answer(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
-        if error is not None:
-            if isinstance(error, BackendError):
-                self.close()  # broken; or, say, a standby by now: the next one may lead to the primary
-            raise error
-        return _rows(results[-1])
-
-    def _open(self) -> PGconn:
-        if self.pgconn is None:
-            raise answers.not_connected(self._url, "the connection is closed")
-        return self.pgconn
-
 
 class Lines:
-    """The connections of one client. The one used last is used next."""
+    """One database."""
 
     def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
-        self._idle: list[Wire] = []
-        # All of them, weakly: one that an interrupt has dropped does not count any more.
-        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
-        self._shared: weakref.WeakSet[Wire] = weakref.WeakSet()  # those that `ask` uses: the others belong to somebody
-        self._waiting = 0
-        self._freed = runtime.event()
+        self._pool = Pool(place.url, self.open, runtime)
+        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._has_tables = False
-        self._closed = False
 
     async def ask(self, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
-        wire = self._take() or await self._wait_or_open(deadline)
+        wire = self._pool.take() or await self._pool.wait(deadline)
         try:
             rows = await self.ask_on(wire, statement, values, deadline)
         except HoldfastError:
-            self._give(wire)
+            self._pool.give(wire)
             raise
         except BaseException:
             wire.close()
             raise
-        self._give(wire)
+        self._pool.give(wire)
         return rows
 
     async def ask_on(self, wire: Wire, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
@@ -276,8 +78,8 @@ class Lines:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
                 self._has_tables, some = False, missing
 
-    async def open(self, deadline: float, *, shared: bool = False) -> Wire:
-        """A connection, for the caller alone unless it is given to be `shared`.
+    async def open(self, deadline: float) -> Wire:
+        """A connection, for the caller alone.
 
         Raises:
             BackendUnavailable: no server could be reached, or none let us in.
@@ -289,7 +91,7 @@ class Lines:
         for server in place.servers:
             if server.needs_lookup:
                 try:
-                    found[server] = await self._eyes.addresses(server, deadline)
+                    found[server] = await self._eyes.addresses(server.host, server.port, deadline)
                 except OSError as error:
                     problem = f"{server.host}: {error}"
         tries = attempts(place, found)
@@ -299,15 +101,13 @@ class Lines:
             until = now + (deadline - now) / (len(tries) - number)
             wire = Wire(url, self._eyes, self._runtime)
             self._wires.add(wire)
-            if shared:  # counted from here on: others may open theirs meanwhile
-                self._shared.add(wire)
             try:
                 await wire.connect(make_conninfo(**told), until)
                 is_pooled = await self._is_pooled(wire, told, until)
                 if not is_pooled:
                     await wire.say(_SETTINGS, until)
             except (Error, OSError) as error:
-                problem = _words(error)
+                problem = words(error)
             except (HoldfastError, OnceMore, NoTables) as error:
                 wire.close()
                 problem = error.problem if isinstance(error, BackendError) else str(error)
@@ -353,54 +153,13 @@ class Lines:
         finally:
             wire.close()
 
-    async def close(self) -> None:
-        """Keep no connection. Who was just waiting can still withdraw, on one that is closed when that is done."""
-        self._closed = True
-        while self._idle:
-            with contextlib.suppress(IndexError):
-                self._idle.pop().close()
+    def close(self) -> None:
+        self._pool.close()
 
     def abandon(self) -> None:
-        self._closed = True
-        self._idle.clear()
+        self._pool.abandon()
         for wire in list(self._wires):
             wire.abandon()
-
-    def _take(self) -> Wire | None:
-        while True:
-            try:
-                wire = self._idle.pop()  # one step, whatever other threads do
-            except IndexError:
-                return None
-            if not wire.is_dead():
-                return wire
-            wire.close()
-
-    def _give(self, wire: Wire) -> None:
-        if self._closed or wire.pgconn is None:
-            wire.close()
-        else:
-            self._idle.append(wire)
-        if self._waiting:
-            self._freed.set()
-
-    async def _wait_or_open(self, deadline: float) -> Wire:
-        while len(self._shared) >= CONNECTIONS_MAX:
-            now = self._now()
-            if now >= deadline:
-                problem = f"all {CONNECTIONS_MAX} connections were in use all the time"
-                raise answers.not_connected(self._place.url, problem)
-            self._waiting += 1
-            try:
-                self._freed.clear()
-                if (wire := self._take()) is not None:
-                    return wire
-                await self._freed.wait(min(deadline, now + _ROOM_LOOK))
-            finally:
-                self._waiting -= 1
-            if (wire := self._take()) is not None:
-                return wire
-        return await self.open(deadline, shared=True)
 
     async def _meet_tables(self, wire: Wire, deadline: float, missing: NoTables | None = None) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet.
@@ -438,28 +197,3 @@ class Lines:
             if refused is error:
                 raise
             raise refused from error
-
-
-def _rows(result: PGresult) -> list[Row]:
-    columns = range(result.nfields)
-    return [tuple(_decode(result.get_value(row, column)) for column in columns) for row in range(result.ntuples)]
-
-
-def _decode(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
-def _encode(value: Value) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return b"t" if value else b"f"
-    return str(value).encode()
-
-
-def _failed(pgconn: PGconn) -> ConnectionError:
-    return ConnectionError(pgconn.get_error_message().strip() or "cannot connect")
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -10,35 +10,25 @@ as heard and is not. So it is heard from the answer to LISTEN on, until the firs
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-import socket
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
+from holdfast.backends.bell import Bell
+from holdfast.backends.eyes import READ
 from holdfast.backends.postgresql import answers
-from holdfast.backends.postgresql.lines import READ
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.lines import Eyes, Lines, Wire
+    from collections.abc import Callable
+
+    from holdfast.backends.eyes import Background, Eyes
+    from holdfast.backends.postgresql.lines import Lines
+    from holdfast.backends.postgresql.wire import Wire
     from holdfast.core.ports import Event, Runtime
 
 IDLE_MAX = 2.0  # seconds without anybody who waits, after which the connection, a process of the server, is let go
 SILENCE_MAX = 5.0  # seconds without a word before the server is asked for one, and as many again for its answer
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
-
-_Bell = tuple[socket.socket, socket.socket]
-
-
-class Background(Protocol):
-    """Where the listener runs: a thread, or a task."""
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
-
-    async def join(self) -> None:
-        """Wait a moment for what was started and has been told to end."""
 
 
 class Listener:
@@ -54,7 +44,7 @@ class Listener:
         self._generations = itertools.count(1)
         self._events: list[Event] = []  # of those who wait until it is heard
         self._trouble: HoldfastError | None = None
-        self._bell: _Bell | None = None  # while the listener runs
+        self._bell: Bell | None = None  # while the listener runs
         self._wake: Callable[[str], None] = lambda _: None
         self._missed: Callable[[], None] = lambda: None
         self._closed = False
@@ -81,14 +71,11 @@ class Listener:
             self._trouble = None  # of an earlier attempt: this is the next one
             self._events.append(event)
             if self._bell is None:
-                self._bell = socket.socketpair()
-                for end in self._bell:
-                    end.setblocking(False)  # noqa: FBT003 (its name says it)
+                self._bell = bell = Bell()
                 try:
-                    bell = self._bell
-                    self._background.start(lambda: self._run(bell))
+                    self._background.start(lambda: self._run(bell), "listener")
                 except BaseException:
-                    self._close_bell(self._bell)
+                    self._close_bell(bell)
                     raise
         try:
             await event.wait(deadline)
@@ -109,20 +96,18 @@ class Listener:
             self._closed = True
             self._tell()
             if self._bell is not None:
-                with contextlib.suppress(OSError):
-                    self._bell[1].send(b"!")
+                self._bell.ring()
         await self._background.join()
 
     def abandon(self) -> None:
         self._closed, self._generation = True, 0
         bell, self._bell = self._bell, None
-        for end in bell or ():
-            with contextlib.suppress(OSError):
-                os.close(end.detach())
+        if bell is not None:
+            bell.abandon()
 
     # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
 
-    async def _run(self, bell: _Bell) -> None:
+    async def _run(self, bell: Bell) -> None:
         pause, is_gap = PAUSE_MIN, False
         try:
             while not self._is_done(bell):
@@ -141,7 +126,7 @@ class Listener:
                     if wire is not None:
                         wire.close()
                 if not self._is_done(bell):
-                    await self._eyes.ready([(bell[0].fileno(), READ)], self._runtime.now() + pause)
+                    await self._eyes.ready([(bell.fileno(), READ)], self._runtime.now() + pause)
                     pause = min(2 * pause, PAUSE_MAX)
         except BaseException as error:
             self._deafen(answers.not_connected(self._url, f"the listener ended: {error!r}"))
@@ -149,11 +134,11 @@ class Listener:
                 self._close_bell(bell)
             raise
 
-    async def _follow(self, wire: Wire, bell: _Bell) -> None:
+    async def _follow(self, wire: Wire, bell: Bell) -> None:
         last_word = self._runtime.now()
         while not self._is_done(bell) and wire.pgconn is not None:
             until = self._runtime.now() + IDLE_MAX / 2  # to see whether it is needed still: nobody rings for that
-            ready = await self._eyes.ready([(wire.pgconn.socket, READ), (bell[0].fileno(), READ)], until)
+            ready = await self._eyes.ready([(wire.pgconn.socket, READ), (bell.fileno(), READ)], until)
             now = self._runtime.now()
             if ready:
                 last_word = now
@@ -163,7 +148,7 @@ class Listener:
             for nonce in wire.heard():
                 self._wake(nonce)
 
-    def _is_done(self, bell: _Bell) -> bool:
+    def _is_done(self, bell: Bell) -> bool:
         """Nobody needs it any more; if so, it is not there any more for who comes next."""
         with self._mutex:
             if self._bell is not bell:
@@ -190,8 +175,7 @@ class Listener:
         for event in self._events:
             event.set()
 
-    def _close_bell(self, bell: _Bell) -> None:
+    def _close_bell(self, bell: Bell) -> None:
         if self._bell is bell:
             self._bell = None
-            for end in bell:
-                end.close()
+            bell.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+from holdfast.backends.parts import choice, host_and_port
 from holdfast.backends.zookeeper.nodes import LAYOUTS, why_invalid
 from holdfast.errors import ConfigurationError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 ROOT = "/holdfast"  # where the locks are if the URL does not say
 SESSION_TIMEOUT = 30.0  # seconds, as a lock's own ttl
 _SESSION_TIMEOUT_MIN, _SESSION_TIMEOUT_MAX = 0.5, 3600.0
-_PORT, _PORT_MAX = 2181, 65535
+_PORT = 2181
 _TLS_FILES = ("ca_certs", "certfile", "keyfile")
 
 # As ZooKeeper's own shell writes them.
@@ -69,14 +70,11 @@ def place_of(address: Address) -> Place:
     userinfo, at, hosts = address.host.rpartition("@")
     if not at and "@" in address.path:
         raise ConfigurationError("url has an @ behind its first /: write / and @ in a password as %2F and %40")
-    layout = options.get("layout", LAYOUTS[0])
-    if layout not in LAYOUTS:
-        raise ConfigurationError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
     return Place(
         url=address.redacted,
         hosts=",".join(map(_host, hosts.split(","))),
         root=_root(address.path),
-        layout=layout,
+        layout=choice(options, "layout", LAYOUTS),
         raw_names=_yes(options, "raw_names", default=False),
         session_timeout=_seconds(options, "session_timeout", SESSION_TIMEOUT),
         login=_login(userinfo),
@@ -95,21 +93,10 @@ def _login(userinfo: str) -> str | None:
 
 
 def _host(text: str) -> str:
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        return f"[{host}]:{_port(port.removeprefix(':'))}"
-    host, _, port = text.partition(":")
+    host, port = host_and_port(text, _PORT)
     if not host:
         raise ConfigurationError("url has a host without a name: zookeeper://host1,host2:2182/path")
-    return f"{unquote(host)}:{_port(port)}"
-
-
-def _port(text: str) -> int:
-    if not text:
-        return _PORT
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _PORT_MAX:
-        raise ConfigurationError(f"url has the port {text!r}: a number from 1 to {_PORT_MAX}")
-    return int(text)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _root(path: str) -> str:

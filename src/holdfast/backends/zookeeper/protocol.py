@@ -4,7 +4,7 @@
               those with smaller numbers; else watch the nearest one in the way, and look again when it has gone.
     leave     delete the node.
     renew     look whether the node is still there. What keeps it there is the session, and what proves that is the
-              pulse: pairs of writes in the background, committed by a quorum, for all tickets together (standing.py).
+              pulse: pairs of writes in the background, committed by a quorum, for all tickets together (pulse.py).
 
 A node counts for a ticket only if its name carries the ticket's nonce *and* the session that is open now: one of an
 older session of ours may vanish at any moment. A listing can be late, but never so that it misses anybody ahead: it
@@ -13,12 +13,13 @@ shows our own node, so it shows all that were created before. All that can be mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.zookeeper import nodes
 from holdfast.backends.zookeeper.marks import Marks
-from holdfast.backends.zookeeper.nodes import MARKS, SESSIONS, Contender, behind, in_order
+from holdfast.backends.zookeeper.nodes import Contender, behind, in_order
 from holdfast.backends.zookeeper.parents import ATTEMPTS_MAX, Parents
 from holdfast.backends.zookeeper.port import (
     Children,
@@ -30,9 +31,10 @@ from holdfast.backends.zookeeper.port import (
     Refusal,
     Set,
 )
-from holdfast.backends.zookeeper.standing import Standing
+from holdfast.backends.zookeeper.pulse import Pulse
+from holdfast.backends.zookeeper.records import name_of, written
+from holdfast.backends.zookeeper.tree import Tree
 from holdfast.core.clock import before_delay, lease_deadline
-from holdfast.core.events import logger
 from holdfast.core.tickets import (
     LOOK_AGAIN,
     Gone,
@@ -40,10 +42,8 @@ from holdfast.core.tickets import (
     Live,
     LockInfo,
     Ticket,
-    TicketInfo,
     Waiting,
     first_obstacle,
-    who,
 )
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import (
@@ -73,9 +73,7 @@ LACKS: Lacks = {
     Primitive.OWNER: "nodes in their order are the lock: Curator and kazoo would not see that two belong to one owner",
 }
 
-IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
 DELAY_SHARE = 0.25  # of the session's timeout: half of it is proven at any time, and half of that is for the holder
-DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
@@ -115,12 +113,11 @@ class ZookeeperBackend:
     lacks = LACKS
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
+    pulse_type: ClassVar[type[Pulse]] = Pulse
 
     def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
         self.url = place.url
         self._layout = place.layout
-        self._root = place.root
-        self._raw_names = place.raw_names
         self._port = port
         self._runtime = runtime
         self._wakeups = Wakeups(runtime)
@@ -128,12 +125,10 @@ class ZookeeperBackend:
         self._holdings: dict[str, _Holding] = {}  # by nonce
         self._unheard: set[str] = set()  # tickets of which a create had no answer: there may be a node of theirs
         self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
-        self._standing: dict[int, Standing] = {}  # of the session that is open, by its number
-        self._used = 0.0
-        self._bell = runtime.event()  # for the pulse
         self._parents = Parents(place.url)
+        self._tree = Tree(place, port, self._parents)
         self._marks = Marks(place.url, place.root, port, runtime, self._parents)
-        self._closed = False
+        self._pulse = self.pulse_type(place, port, self._parents, runtime, self)
         port.listen(self._fired, self._changed)
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -154,9 +149,9 @@ class ZookeeperBackend:
             raise
 
     async def _enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        session = await self._open(deadline)
+        session = await self._pulse.open(deadline)
         self._check_delay(ticket, session)
-        lock = self._path(ticket.name)
+        lock = self._tree.path(ticket.name)
         nonce = ticket.nonce
         while True:
             sent = self._runtime.now()
@@ -165,9 +160,9 @@ class ZookeeperBackend:
                 self._forget(nonce)  # it went with its session, and so did the place
                 holding = None
             if holding is not None:
-                children = await self._children(session, lock, deadline)
+                children = await self._tree.children(session, lock, deadline)
             elif nonce in self._unheard or not queue:
-                look = self._children_now if nonce in self._unheard else self._children
+                look = self._children_now if nonce in self._unheard else self._tree.children
                 found = in_order(await look(session, lock, deadline))
                 holding = await self._find(ticket, session, lock, found, deadline)
                 if holding is None:
@@ -202,7 +197,7 @@ class ZookeeperBackend:
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
                 self._unheard.discard(ticket.nonce)
                 self._parents.note(lock)
-                return holding, self._listed(children)
+                return holding, self._tree.listed(children)
             if created is not Refusal.NO_NODE:
                 raise self._parents.refused(created, lock)
             self._parents.missed(lock, answers[:-2])
@@ -212,7 +207,7 @@ class ZookeeperBackend:
         beginning = nodes.beginning(
             self._layout, session.number, ticket.nonce, ticket.limit, exclusive=ticket.exclusive, waits=waits
         )
-        return Create(f"{lock}/{beginning}", self._data(ticket, session))
+        return Create(f"{lock}/{beginning}", written(ticket, session))
 
     def _check_delay(self, ticket: Ticket, session: Session) -> None:
         """What keeps others out after the holder's end is the session, which ends by a timer of its own."""
@@ -290,7 +285,7 @@ class ZookeeperBackend:
                 self._wake(kind)
                 return None
         before = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
-        return Waiting(LOOK_AGAIN if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, _name_of(shown))
+        return Waiting(LOOK_AGAIN if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, name_of(shown))
 
     def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
         return [one for one in ordered if behind(one.number, holding.number) < 0]
@@ -324,16 +319,14 @@ class ZookeeperBackend:
             holding.granted = True  # after `believed`: the sweep looks at both
             if holding.waited or (is_followed and not ticket.exclusive):
                 # Tells since when it has the lock, and the next in line for a permit that it is the next.
-                self._port.tell(session, Set(holding.path, self._data(ticket, session)))
+                self._port.tell(session, Set(holding.path, written(ticket, session)))
             if holding.waited:
                 self._wakeups.forget(ticket.nonce)
         return Granted(holding.czxid, deadline, store=session)
 
     def _deadline(self, holding: _Holding, sent: float) -> float:
         """The session's, or the ttl's if that is earlier."""
-        standing = self._standing.get(holding.session.number)
-        until = 0.0 if standing is None else standing.until
-        return min(lease_deadline(sent, holding.ticket.ttl, 0.0), until)
+        return min(lease_deadline(sent, holding.ticket.ttl, 0.0), self._pulse.proven(holding.session))
 
     async def _withdraw(self, holding: _Holding, deadline: float) -> None:
         await self._port.ask(holding.session, (Delete(holding.path),), deadline=deadline)
@@ -351,12 +344,12 @@ class ZookeeperBackend:
 
     async def _enter_free(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted | Waiting]:
         """Those at which nobody is, up to the first other one; or up to one at which somebody came in between."""
-        session = await self._open(deadline)
+        session = await self._pulse.open(deadline)
         sent = self._runtime.now()
         made = await self._create_free(tickets, session, deadline)
         outcomes: list[Granted | Waiting] = []
         for holding, children in made:
-            lock = self._path(holding.ticket.name)
+            lock = self._tree.path(holding.ticket.name)
             outcome = await self._decide(holding, lock, children, sent, queue=False, deadline=deadline)
             outcomes.append(outcome or await self.enter(holding.ticket, queue=False, deadline=deadline))
             if isinstance(outcomes[-1], Waiting):
@@ -371,13 +364,13 @@ class ZookeeperBackend:
         Raises:
             OutcomeUnknown: no answer; there may be nodes.
         """
-        locks = [self._path(ticket.name) for ticket in tickets]
+        locks = [self._tree.path(ticket.name) for ticket in tickets]
         listed = await self._port.ask(session, [Children(lock) for lock in locks], deadline=deadline)
         free: list[tuple[Ticket, str]] = []
         for ticket, lock, children in zip(tickets, locks, listed, strict=True):
             self._check_delay(ticket, session)
             is_known = ticket.nonce in self._holdings or ticket.nonce in self._unheard  # `enter` looks for its node
-            if is_known or in_order(self._listed(children)):
+            if is_known or in_order(self._tree.listed(children)):
                 break
             free.append((ticket, lock))
         if not free:
@@ -400,7 +393,7 @@ class ZookeeperBackend:
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
                 self._parents.note(lock)
                 if len(made) == number:
-                    made.append((holding, self._listed(children)))
+                    made.append((holding, self._tree.listed(children)))
             elif created is not Refusal.NO_NODE:
                 refused = self._parents.refused(created, lock)
             # Else the lock's node was taken away meanwhile: it and those behind it are not in.
@@ -428,7 +421,7 @@ class ZookeeperBackend:
         paths = [holding.path for holding in there if holding is not None and not holding.session.is_over]
         left: dict[str, Answer] = {}
         if paths:
-            session = await self._open(deadline)
+            session = await self._pulse.open(deadline)
             answers = await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
             left = dict(zip(paths, answers, strict=True))
         outcomes: list[bool | BackendError] = []
@@ -443,8 +436,8 @@ class ZookeeperBackend:
 
     async def _settle(self, ticket: Ticket, deadline: float) -> None:
         """Take away what a create without an answer may have left."""
-        session = await self._open(deadline)
-        lock = self._path(ticket.name)
+        session = await self._pulse.open(deadline)
+        lock = self._tree.path(ticket.name)
         found = in_order(await self._children_now(session, lock, deadline))
         paths = [f"{lock}/{one.node}" for one in found if one.nonce == ticket.nonce]
         if paths:
@@ -457,7 +450,7 @@ class ZookeeperBackend:
         living = [holding for holding in there if holding is not None and not holding.session.is_over]
         seen: dict[str, Answer] = {}
         if living:
-            session = await self._open(deadline)
+            session = await self._pulse.open(deadline)
             # Not the data, which may be long: an empty list says as well that it is there.
             answers = await self._port.ask(session, [Children(one.path) for one in living], deadline=deadline)
             seen = {one.path: answer for one, answer in zip(living, answers, strict=True)}
@@ -480,155 +473,30 @@ class ZookeeperBackend:
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        session = await self._open(deadline)
+        session = await self._pulse.open(deadline)
         return await self._marks.raise_to(session, name, number, nonce=nonce, keep=keep, deadline=deadline)
 
     async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._marks.all(await self._open(deadline), names, deadline)
+        return await self._marks.all(await self._pulse.open(deadline), names, deadline)
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        session = await self._open(deadline)
-        return (await self._describe(session, name, self._path(name), deadline))[0]
+        return await self._tree.inspect(await self._pulse.open(deadline), name, deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        session = await self._open(deadline)
-        found = []
-        for name, path in await self._names(session, deadline):
-            if name.startswith(prefix):
-                info, _ = await self._describe(session, name, path, deadline)
-                if info.holders or info.waiters:
-                    found.append(info)
-        return sorted(found, key=lambda info: info.name)
+        return await self._tree.locks(await self._pulse.open(deadline), prefix, deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        session = await self._open(deadline)
-        info, paths = await self._describe(session, name, self._path(name), deadline)
-        broken = [path for path, holder in zip(paths, info.holders, strict=False) if holder.fence == fence > 0]
-        if not broken:
-            return False
-        (answer,) = await self._port.ask(session, (Delete(broken[0]),), deadline=deadline)
-        if answer is not None and answer is not Refusal.NO_NODE:
-            raise self._parents.refused(answer, broken[0])
-        return answer is None
+        return await self._tree.break_lock(await self._pulse.open(deadline), name, fence, deadline)
 
-    async def _describe(self, session: Session, name: str, lock: str, deadline: float) -> tuple[LockInfo, list[str]]:
-        """Who is there, and the paths of the nodes, in order."""
-        ordered = in_order(await self._children(session, lock, deadline))
-        if not ordered:
-            return LockInfo(name, (), ()), []
-        requests = [Get(f"{lock}/{one.node}") for one in ordered]
-        answers = await self._port.ask(session, requests, deadline=deadline)
-        there = [(one, node) for one, node in zip(ordered, answers, strict=True) if isinstance(node, Node)]
-        holders: list[TicketInfo] = []
-        waiters: list[TicketInfo] = []
-        for place, (one, node) in enumerate(there):
-            is_in = first_obstacle(one.limit, (other for other, _ in there[:place])) is None and not waiters
-            if is_in or one.waits:
-                (holders if is_in else waiters).append(_described(one, node, is_in=is_in))
-        return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{one.node}" for one, _ in there]
+    # ── at each pulse ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _names(self, session: Session, deadline: float) -> list[tuple[str, str]]:
-        """All locks whose nodes are there, with their paths."""
-        found: list[tuple[str, str]] = []
-        below = [""]
-        while below:
-            parents = [self._root + part for part in below]
-            listed = await self._port.ask(session, [Children(parent or "/") for parent in parents], deadline=deadline)
-            next_below: list[str] = []
-            for part, names in zip(below, listed, strict=True):
-                for node in names if isinstance(names, list) else ():
-                    path = f"{part}/{node}"
-                    if path in (f"/{SESSIONS}", f"/{MARKS}", "/zookeeper") or (
-                        part and nodes.contender(node) is not None
-                    ):
-                        continue
-                    if self._raw_names:
-                        found.append((path[1:], self._root + path))
-                        next_below.append(path)
-                    elif (name := nodes.plain(node)) is not None:
-                        found.append((name, self._root + path))
-            below = next_below
-        return found
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._holdings or self._unheard)
 
-    # ── the session, and its pulse ───────────────────────────────────────────────────────────────────────────────
-
-    async def _open(self, deadline: float) -> Session:
-        self._used = self._runtime.now()
-        session = await self._port.open(deadline=deadline)
-        standing = self._standing.get(session.number)
-        if standing is None:
-            standing = self._begin(session)
-        standing.connected(session.connection, session.connected)
-        return session
-
-    def _begin(self, session: Session) -> Standing:
-        """A new session: the older one is over."""
-        with self._mutex:
-            standing = self._standing.get(session.number)
-            if standing is not None:
-                return standing
-            standing = Standing(session.timeout)
-            self._standing = {session.number: standing}
-        self._port.start(lambda: self._pulse(session, standing))
-        return standing
-
-    async def _pulse(self, session: Session, standing: Standing) -> None:
-        """Keep the session and know that it is kept, while anybody needs it."""
-        own = f"{self._root}/{SESSIONS}/{session.number:016x}"
-        is_there = False
-        while not session.is_over and not self._closed:
-            await self._sweep(session, standing)
-            now = self._runtime.now()
-            if not self._holdings and not self._unheard and now - self._used > IDLE_MAX:
-                self._port.end(session)
-                return
-            connection = session.connection
-            try:
-                if connection:
-                    is_there = is_there or await self._make_own(session, own, now + standing.pause)
-                if connection and is_there:
-                    await self._pair(session, standing, own)
-            except BackendError as error:
-                logger().info("the pulse of the session with %s got no answer: %s", self.url, error)
-                if session.connection == connection:
-                    self._port.hang_up(session)  # another server may answer; this one has had its time
-            except HoldfastError as error:
-                logger().warning("the session with %s cannot be kept: %s", self.url, error)
-            await self._bell.wait(self._next_pulse(standing))
-            self._bell.clear()  # what rang until now is looked at after this
-
-    def _next_pulse(self, standing: Standing) -> float:
-        now = self._runtime.now()
-        granted = [one.kept_until for one in list(self._holdings.values()) if one.granted]
-        return min([now + standing.pause, *(until for until in granted if until > now)])
-
-    async def _make_own(self, session: Session, own: str, deadline: float) -> bool:
-        above, _, _ = own.rpartition("/")
-        create = Create(own, b"", is_numbered=False)
-        *answers, created = await self._port.ask(session, (*self._parents.made(above), create), deadline=deadline)
-        if created is Refusal.NO_NODE:
-            self._parents.missed(above, answers)
-            return False  # the next pulse tries again
-        if isinstance(created, Refusal) and created is not Refusal.EXISTS:
-            raise self._parents.refused(created, own)
-        return True
-
-    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
-        """Two writes, one after the other: what that proves, standing.py says."""
-        connection = session.connection
-        standing.connected(connection, session.connected)
-        times = []
-        for _ in range(2):
-            times.append(self._runtime.now())
-            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=times[-1] + standing.pause)
-            if answer is not None:
-                raise self._parents.refused(answer, own)
-        if connection and session.connection == connection:
-            standing.pair(connection, times[0], times[1], self._runtime.now())
-
-    async def _sweep(self, session: Session, standing: Standing) -> None:
+    async def sweep(self, session: Session, deadline: float) -> None:
         """Take away leases that were dropped: nobody has renewed them, and nobody believes in them any longer."""
         now = self._runtime.now()
         with self._mutex:
@@ -636,10 +504,17 @@ class ZookeeperBackend:
         for holding in over:
             try:
                 if not holding.session.is_over:
-                    await self._port.ask(session, (Delete(holding.path),), deadline=now + standing.pause)
+                    await self._port.ask(session, (Delete(holding.path),), deadline=deadline)
                 self._forget(holding.ticket.nonce)
             except BackendError:
                 return  # the next pulse tries again
+
+    def next_sweep(self) -> float:
+        now = self._runtime.now()
+        granted = [one.kept_until for one in list(self._holdings.values()) if one.granted]
+        return min((until for until in granted if until > now), default=math.inf)
+
+    # ── what the port tells ──────────────────────────────────────────────────────────────────────────────────────
 
     def _fired(self, path: str) -> None:
         self._wake((Children, path))
@@ -656,36 +531,22 @@ class ZookeeperBackend:
         with self._mutex:
             self._watched.clear()
         self._wakeups.wake_all()
-        self._bell.set()
+        self._pulse.changed()
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        self._closed = True
-        self._bell.set()
+        self._pulse.close()
         self._wakeups.wake_all()
         # What was lost and not given back keeps others out for its delay: it must not go with the session at once.
         is_delayed = any(one.granted and one.ticket.delay for one in list(self._holdings.values()))
         await self._port.close(keeps_session=is_delayed)
 
     def abandon(self) -> None:
-        self._closed = True
+        self._pulse.abandon()
         self._port.abandon()
 
-    # ── paths ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _path(self, name: str) -> str:
-        """Of the lock's node."""
-        if not self._raw_names:
-            return f"{self._root}/{nodes.escaped(name)}"
-        path = f"/{name}"
-        top = name.partition("/")[0]
-        problem = nodes.why_invalid(path) or (f"{top} is taken" if top in (SESSIONS, MARKS) else "")
-        if problem:
-            raise ConfigurationError(f"name {name!r} cannot be a node of ZooKeeper as it is (raw_names): {problem}")
-        return self._root + path
-
-    async def _children(self, session: Session, lock: str, deadline: float) -> list[str]:
-        (children,) = await self._port.ask(session, (Children(lock),), deadline=deadline)
-        return self._listed(children)
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
         """The listing behind every create of ours, wherever it is.
@@ -696,53 +557,12 @@ class ZookeeperBackend:
         """
         write = self._parents.itself(lock)  # which is there already, mostly
         _, children = await self._port.ask(session, (write, Children(lock)), deadline=deadline)
-        return self._listed(children)
-
-    def _listed(self, answer: Answer) -> list[str]:
-        if isinstance(answer, list):
-            return answer
-        if answer is Refusal.NO_NODE:
-            return []
-        raise self._parents.refused(answer, "the lock's node")
-
-    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _data(self, ticket: Ticket, session: Session) -> bytes:
-        data = f"{ticket.info}\n{session.timeout:g}\n{ticket.agent}".encode("utf-8", "replace")
-        if len(data) > DATA_MAX:
-            raise ConfigurationError(f"meta is too long for a node of ZooKeeper: at most {DATA_MAX} bytes")
-        return data
+        return self._tree.listed(children)
 
     async def _holder(self, session: Session, path: str, deadline: float) -> str:
         (node,) = await self._port.ask(session, (Get(path),), deadline=deadline)
-        return _name_of(node)
+        return name_of(node)
 
     def _forget(self, nonce: str) -> None:
         self._holdings.pop(nonce, None)
         self._wakeups.forget(nonce)
-
-
-def _name_of(node: Answer) -> str:
-    """Who holds it, for messages."""
-    if not isinstance(node, Node):
-        return "somebody who has just left"
-    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
-    return who(info) if rest else "another program"
-
-
-def _described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:
-    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
-    timeout, _, agent = rest.partition("\n")
-    try:
-        remaining = float(timeout)
-    except ValueError:
-        remaining = float("inf")
-    return TicketInfo.of(
-        info="" if one.is_foreign else info,
-        fence=None if not is_in else 0 if one.is_foreign else node.czxid,
-        agent="" if one.is_foreign else agent,
-        since=node.mtime if is_in else node.ctime,
-        remaining=float("inf") if one.is_foreign else remaining,
-        exclusive=one.exclusive,
-        limit=one.limit,
-    )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.mysql import statements
 from holdfast.backends.mysql.port import Answer, Statement
-from holdfast.backends.mysql.protocol import UniqueBackend, us
+from holdfast.backends.mysql.protocol import UniqueBackend
 from holdfast.backends.mysql.row import RowBackend
+from holdfast.backends.mysql.values import us
 from holdfast.backends.mysql.version import VersionBackend
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.mysql.gates import RowServer

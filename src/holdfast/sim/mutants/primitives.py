@@ -9,11 +9,11 @@ from typing import Any
 from holdfast.backends.memory.port import Mark, Store
 from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.checking import history as h
-from holdfast.core.bundles import Part, take_all
 from holdfast.core.clock import DRIFT
 from holdfast.core.engine import Attempt
 from holdfast.core.holds import Hold
 from holdfast.core.periods import CLAIMED, Period, claim
+from holdfast.core.taking import Part, take_all
 from holdfast.core.tickets import Ticket, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.client import SimBundle, SimClient, SimLease, SimLock

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.zookeeper.nodes import Contender
 from holdfast.backends.zookeeper.port import Children, Get, Set
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend, _Holding
+from holdfast.backends.zookeeper.pulse import Pulse
 from holdfast.errors import BackendError
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
@@ -26,7 +27,7 @@ def _with(backend: Callable[..., Any]) -> type[ZookeeperServer]:
     return type("Mutated", (ZookeeperServer,), {"backend": backend})
 
 
-class PingAsRenewal(ZookeeperBackend):
+class PingsOnly(Pulse):
     """As every library does that leaves it to its driver: the own server has answered, so the session lives."""
 
     async def _pair(self, session: Session, standing: Standing, own: str) -> None:
@@ -35,7 +36,11 @@ class PingAsRenewal(ZookeeperBackend):
         standing._since = max(standing._since, sent)
 
 
-class OneWriteIsProof(ZookeeperBackend):
+class PingAsRenewal(ZookeeperBackend):
+    pulse_type = PingsOnly
+
+
+class SingleWrites(Pulse):
     """Writes three times in a timeout, and counts from the last write that was committed, less a tick."""
 
     tick = 0.25
@@ -45,6 +50,10 @@ class OneWriteIsProof(ZookeeperBackend):
         standing.pause = standing.timeout / 3
         await self._port.ask(session, (Set(own, b""),), deadline=sent + standing.pause)
         standing._since = max(standing._since, sent - self.tick)
+
+
+class OneWriteIsProof(ZookeeperBackend):
+    pulse_type = SingleWrites
 
 
 class OldNodeReused(ZookeeperBackend):
@@ -90,7 +99,7 @@ class LooksWhereItLags(ZookeeperBackend):
     """Looks for what a lost create has left on whatever server it finds, which may not have heard of it yet."""
 
     async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
-        return await self._children(session, lock, deadline)
+        return await self._tree.children(session, lock, deadline)
 
 
 class AllWatchTheFirst(ZookeeperBackend):

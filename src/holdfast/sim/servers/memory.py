@@ -40,12 +40,6 @@ class MemoryServer(Server):
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         return type(self).backend("sim://memory", _Port(self, link, runtime), runtime)
 
-    def execute(self, step: Callable[[], T]) -> T:
-        try:
-            return step()
-        finally:
-            self.recorder.look(self.tickets())
-
     def tickets(self) -> dict[str, Entry]:
         return {nonce: _entry(place) for queue in self.store.queues.values() for nonce, place in queue.items()}
 

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.sim.servers.base import Server
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ class PushServer(Server):
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self.starts = 1
         self.listeners: list[Listening[Any]] = []  # all clients, whether they listen or not
         self._subscribers: dict[str, dict[Listening[Any], int]] = {}  # channel -> who hears it, on which connection
 
@@ -107,15 +106,7 @@ class Listening(Generic[C]):
         """By which the server knows it."""
 
     async def request(self, step: Callable[[], T], deadline: float) -> T:
-        """Have it done, unless the server goes down while it is on its way: that ends its connection."""
-        server, before = self._push_server, self._push_server.starts
-
-        def arrived() -> T:
-            if server.starts != before:
-                raise OutcomeUnknown(backend="sim", problem="connection reset")
-            return step()
-
-        return await self.link.request(arrived, deadline)
+        return await self.link.request_in_this_run(step, deadline)
 
     def hearing(self, channel: C) -> int:
         return self._heard.get(self.name_of(channel), 0)

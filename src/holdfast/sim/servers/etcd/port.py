@@ -57,15 +57,7 @@ class SimPort:
         return contextlib.nullcontext()
 
     async def _ask(self, step: Callable[[], T], deadline: float) -> T:
-        """Have it done, unless the server goes down while it is on its way: that ends its connection."""
-        server, before = self._server, self._server.starts
-
-        def arrived() -> T:
-            if server.starts != before:
-                raise OutcomeUnknown(backend="sim", problem="connection reset")
-            return step()
-
-        return await self.link.request(arrived, deadline)
+        return await self.link.request_in_this_run(step, deadline)
 
     # ── watches ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -49,7 +49,6 @@ class EtcdServer(Server):
         super().__init__(world, recorder)
         self.store = Store()
         self.keys = Keys(PREFIX, raw_names=False)
-        self.starts = 1
         self.ports: list[SimPort] = []
         # Who watches what, on which connection. A stream that is opened late does not take the place of a later one.
         self._watches: dict[tuple[SimPort, str, tuple[Watch, ...]], int] = {}

@@ -7,7 +7,6 @@ What was waiting for a server that stood still may be done before its clock has 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from holdfast.backends.memcached.port import Life
@@ -57,12 +56,6 @@ class MemcachedServer(Server):
             "sim://memcached", type(self).port(self, link), runtime, prefix=PREFIX, nodes=(NODE,)
         )
         return backend
-
-    def execute(self, step: Callable[[], T]) -> T:
-        try:
-            return step()
-        finally:
-            self.recorder.look(self.tickets())
 
     def respond(self, requests: bytes) -> bytes:
         self._tick()

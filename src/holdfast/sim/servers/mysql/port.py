@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.errors import OutcomeUnknown
-
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Answer, Statement, Value
     from holdfast.sim.network import Link
@@ -28,15 +26,7 @@ class SimPort:
         return await self.request(lambda: self._server.run(statement, values), deadline)
 
     async def request(self, step: Callable[[], T], deadline: float) -> T:
-        """Have it done, unless the server goes down while it is on its way: that ends its connection."""
-        server, before = self._server, self._server.starts
-
-        def arrived() -> T:
-            if server.starts != before:
-                raise OutcomeUnknown(backend="sim", problem="connection reset")
-            return step()
-
-        return await self.link.request(arrived, deadline)
+        return await self.link.request_in_this_run(step, deadline)
 
     async def close(self) -> None: ...
 

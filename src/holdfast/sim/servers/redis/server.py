@@ -70,12 +70,6 @@ class RedisServer(PushServer):
 
     # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
 
-    def execute(self, step: Callable[[], T]) -> T:
-        try:
-            return step()
-        finally:
-            self.recorder.look(self.tickets())
-
     def run(self, call: Call) -> Reply:
         text = type(self).texts.get(call.script.name, call.script.text)
         return self.machine.run(text, self._known(call.keys), call.arguments)

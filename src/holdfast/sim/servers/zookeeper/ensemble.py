@@ -162,12 +162,6 @@ class ZookeeperServer(Server):
         backend: Backend = type(self).backend(place, port, runtime)
         return backend
 
-    def execute(self, step: Callable[[], T]) -> T:
-        try:
-            return step()
-        finally:
-            self.recorder.look(self.tickets())
-
     # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
 
     def connect(self, member: Member, number: int, connection: int) -> tuple[int, int] | object:

@@ -1,13 +1,15 @@
-"""holdfast on Redis, through its public face."""
+"""Those that contend in more than one arena."""
 
 from __future__ import annotations
 
+import uuid
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 import holdfast
+from benchmarks.contender import peer
 
 
-class HoldfastRedis:
+class Holdfast:
     """As in README.md: one client in the process, a lock by its name."""
 
     def __init__(self, url: str) -> None:
@@ -20,7 +22,7 @@ class HoldfastRedis:
         self._client.close()
 
 
-class HoldfastRedisAsync:
+class HoldfastAsync:
     """The same, awaited."""
 
     def __init__(self, url: str) -> None:
@@ -31,3 +33,18 @@ class HoldfastRedisAsync:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+class Tooz:
+    """tooz, which has drivers for many stores: one coordinator in the process, by the URL that its driver takes."""
+
+    def __init__(self, url: str) -> None:
+        self._coordinator = peer("tooz.coordination").get_coordinator(url, uuid.uuid4().hex.encode())
+        self._coordinator.start()
+
+    def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
+        made: AbstractContextManager[object] = self._coordinator.get_lock(name.encode())
+        return made
+
+    def close(self) -> None:
+        self._coordinator.stop()

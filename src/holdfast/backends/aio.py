@@ -1,0 +1,111 @@
+"""What the adapters for asyncio share: waiting on the loop, a task to listen in, and turns for those who come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import socket
+import weakref
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.eyes import READ, WRITE
+
+if TYPE_CHECKING:
+    from holdfast.errors import BackendError
+    from holdfast.runtimes.aio import AsyncioRuntime
+
+
+class LoopEyes:
+    """Has the loop wait."""
+
+    def __init__(self, runtime: AsyncioRuntime) -> None:
+        self._runtime = runtime
+
+    async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
+        loop = self._runtime.loop
+        seen: asyncio.Future[list[int]] = loop.create_future()
+        timer = loop.call_later(max(0.0, until - self._runtime.now()), _tell, seen, [])
+        try:
+            for descriptor, events in wanted:
+                if events & READ:
+                    loop.add_reader(descriptor, _tell, seen, [descriptor])
+                if events & WRITE:
+                    loop.add_writer(descriptor, _tell, seen, [descriptor])
+            return await seen
+        finally:
+            timer.cancel()
+            for descriptor, events in wanted:
+                if events & READ:
+                    loop.remove_reader(descriptor)
+                if events & WRITE:
+                    loop.remove_writer(descriptor)
+
+    async def addresses(self, host: str, port: int, deadline: float) -> list[str]:
+        async with asyncio.timeout(max(0.0, deadline - self._runtime.now())):
+            found = await self._runtime.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [str(address[0]) for *_, address in found]
+
+
+def _tell(seen: asyncio.Future[list[int]], ready: list[int]) -> None:
+    if not seen.done():
+        seen.set_result(ready)
+
+
+class ListenerTasks:
+    """A task for each listener."""
+
+    def __init__(self, runtime: AsyncioRuntime) -> None:
+        self._runtime = runtime
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        # In a context of its own: what the caller's context holds must not live as long as the client does.
+        task = self._runtime.loop.create_task(work(), name=f"holdfast-{name}", context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def join(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+
+class Turns:
+    """Tasks begin in an order that people rely on. On connections of their own they would overtake each other.
+
+    So those that enter the same lock do it one after the other, as they would inside the server anyway.
+    """
+
+    def __init__(self, runtime: AsyncioRuntime, refusal: Callable[[], BackendError]) -> None:
+        """`refusal`: what to raise where the others take all the time there is."""
+        self._runtime, self._refusal = runtime, refusal
+        self._turns: weakref.WeakValueDictionary[Hashable, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def of(self, lock: Hashable, deadline: float) -> AbstractAsyncContextManager[None]:
+        """One's turn to enter this lock."""
+        turn = self._turns.get(lock)
+        if turn is None:
+            turn = self._turns[lock] = asyncio.Lock()
+        return _Turn(turn, deadline - self._runtime.now(), self._refusal)
+
+
+class _Turn(AbstractAsyncContextManager[None]):
+    """Not a generator: that would be felt, for it is on the way of every lock that is taken."""
+
+    __slots__ = ("_refusal", "_seconds", "_turn")
+
+    def __init__(self, turn: asyncio.Lock, seconds: float, refusal: Callable[[], BackendError]) -> None:
+        self._turn, self._seconds, self._refusal = turn, seconds, refusal
+
+    async def __aenter__(self) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, self._seconds)):
+                await self._turn.acquire()
+        except TimeoutError as error:
+            raise self._refusal() from error
+
+    async def __aexit__(self, *_: object) -> None:
+        self._turn.release()

@@ -1,0 +1,47 @@
+"""Parts of a URL that mean the same in more than one store, checked. Each raises ConfigurationError, with the fix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
+
+from holdfast.errors import ConfigurationError
+
+_PORT_MAX = 65535
+_SECONDS_MAX = 3600.0
+
+
+def host_and_port(text: str, default: int) -> tuple[str, int]:
+    """From `host`, `host:port`, `[::1]` or `[::1]:port`. The host may be empty."""
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        return host, port_of(port.removeprefix(":"), default)
+    host, _, port = text.partition(":")
+    return unquote(host), port_of(port, default)
+
+
+def port_of(text: str, default: int) -> int:
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _PORT_MAX:
+        raise ConfigurationError(f"url has the port {text!r}: a number from 1 to {_PORT_MAX}")
+    return int(text)
+
+
+def seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        found = float(options.get(name, default))
+    except ValueError:
+        found = math.nan
+    if not 0.0 < found <= _SECONDS_MAX:
+        raise ConfigurationError(f"{name} must be a number of seconds up to {_SECONDS_MAX:g}, not {options[name]!r}")
+    return found
+
+
+def choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
+    """One of those that are known; the first where nothing is said."""
+    value = options.get(name, known[0])
+    if value not in known:
+        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    return value

@@ -1,0 +1,162 @@
+"""The default store: $HOLDFAST_URL, or a file in the user's state folder; `holdfast.lock` and its like are on it.
+
+One client for all of them, made at first use.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+
+from holdfast.client import Client, Locked, LockedOrSkipped, decorated
+from holdfast.core.calls import Plan, make_plan, make_plan_once
+from holdfast.core.handles import UNSET, AllOptions, LockOptions
+from holdfast.primitives import Primitive
+from holdfast.shell import DEFAULT_TTL
+
+if TYPE_CHECKING:
+    from holdfast.bundles.threads import LockAll
+    from holdfast.client import Lock, RWLock, Semaphore
+    from holdfast.elections.threads import Election
+
+D = TypeVar("D")
+
+
+def default_client() -> Client:
+    """The client behind `holdfast.lock`: made at first use, closed at exit."""
+    global _default
+    with _default_mutex:
+        if _default is None or _default._closed:
+            _default = Client()
+            atexit.register(_default.close)
+        return _default
+
+
+def lock(name: str, **options: Unpack[LockOptions]) -> Lock:
+    """`Client.lock` on the default store: $HOLDFAST_URL, or a file in the user's state folder."""
+    return default_client().lock(name, **options)
+
+
+def rwlock(name: str, **options: Unpack[LockOptions]) -> RWLock:
+    """`Client.rwlock` on the default store."""
+    return default_client().rwlock(name, **options)
+
+
+def semaphore(name: str, limit: int, **options: Unpack[LockOptions]) -> Semaphore:
+    """`Client.semaphore` on the default store."""
+    return default_client().semaphore(name, limit, **options)
+
+
+def election(name: str, **options: Unpack[LockOptions]) -> Election:
+    """`Client.election` on the default store."""
+    return default_client().election(name, **options)
+
+
+def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> LockAll:
+    """`Client.lock_all` on the default store."""
+    return default_client().lock_all(locks, **options)
+
+
+@overload
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: Literal["wait", "raise"] = "wait",
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> Locked: ...
+
+
+@overload
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: Literal["skip"],
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[None]: ...
+
+
+@overload
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: Literal["skip"],
+    skipped: D,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[D]: ...
+
+
+def locked(
+    name: str | Callable[..., str],
+    *,
+    busy: str = "wait",
+    skipped: object = UNSET,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> Any:
+    """`Client.locked` on the default store, whose client is made at the first call, not at import."""
+    plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
+    return lambda function: decorated(function, plan, lambda: _client_for(plan))
+
+
+@overload
+def once_per(
+    period: str | float | timedelta,
+    *,
+    name: str | Callable[..., str],
+    offset: str | float | timedelta = 0,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[None]: ...
+
+
+@overload
+def once_per(
+    period: str | float | timedelta,
+    *,
+    name: str | Callable[..., str],
+    offset: str | float | timedelta = 0,
+    skipped: D,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> LockedOrSkipped[D]: ...
+
+
+def once_per(
+    period: str | float | timedelta,
+    *,
+    name: str | Callable[..., str],
+    offset: str | float | timedelta = 0,
+    skipped: object = UNSET,
+    lease: str | None = None,
+    **options: Unpack[LockOptions],
+) -> Any:
+    """`Client.once_per` on the default store, whose client is made at the first call, not at import."""
+    plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
+    return lambda function: decorated(function, plan, lambda: _client_for(plan))
+
+
+def _client_for(plan: Plan) -> Client:
+    made = default_client()
+    if plan.period is not None:
+        made._insist_on(Primitive.ONCE_PER)
+    made._insist_on_what(plan.terms)
+    return made
+
+
+_default: Client | None = None
+_default_mutex = threading.Lock()
+
+
+def _in_forked_child() -> None:
+    global _default_mutex
+    _default_mutex = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

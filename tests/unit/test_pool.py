@@ -1,0 +1,167 @@
+"""The connections of one client: never more than allowed, none lost to an error or an interrupt, no dead one used."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast import BackendUnavailable
+from holdfast.backends.pool import CONNECTIONS_MAX, Pool
+from holdfast.runtimes import system
+from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+
+
+class Line:
+    """One end of a pair of sockets. Its server is the other end."""
+
+    def __init__(self) -> None:
+        self.ours, self.server = socket.socketpair()
+        self.ours.setblocking(False)  # noqa: FBT003 (its name says it)
+
+    @property
+    def is_open(self) -> bool:
+        return self.ours.fileno() >= 0
+
+    def is_dead(self) -> bool:
+        try:
+            return self.ours.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        self.ours.close()
+        self.server.close()
+
+
+class Lines:
+    """Opens them, and knows those that it has opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[Line] = []
+
+    async def open(self, deadline: float) -> Line:
+        self.opened.append(Line())
+        return self.opened[-1]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    made = Lines()
+    yield made
+    for line in made.opened:
+        line.close()
+
+
+@pytest.fixture
+def pool(lines: Lines) -> Pool[Line]:
+    return Pool("test://", lines.open, ThreadRuntime())
+
+
+def get(pool: Pool[Line], seconds: float = 30.0) -> Line:
+    return pool.take() or run_sync(pool.wait(system.now() + seconds))
+
+
+def test_the_one_used_last_is_used_next(pool: Pool[Line], lines: Lines) -> None:
+    first, second = get(pool), get(pool)
+    pool.give(first)
+    pool.give(second)
+
+    assert get(pool) is second
+    assert get(pool) is first
+    assert len(lines.opened) == 2
+
+
+def test_one_that_the_server_has_closed_is_not_used(pool: Pool[Line], lines: Lines) -> None:
+    line = get(pool)
+    pool.give(line)
+    line.server.close()
+
+    assert get(pool) is not line
+    assert not line.is_open
+
+
+def test_who_finds_all_in_use_is_told_so_when_the_time_is_up(pool: Pool[Line], lines: Lines) -> None:
+    used = [get(pool) for _ in range(CONNECTIONS_MAX)]
+
+    with pytest.raises(BackendUnavailable, match="all 16 connections were in use"):
+        get(pool, seconds=0.01)
+
+    assert len(used) == len(lines.opened) == CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize("end", [Line.close, lambda line: line.server.close()], ids=["by us", "by the server"])
+def test_one_that_has_ended_makes_room(pool: Pool[Line], end: Callable[[Line], None]) -> None:
+    used = [get(pool) for _ in range(CONNECTIONS_MAX)]
+    end(used[0])
+    pool.give(used[0])
+
+    assert get(pool, seconds=1.0).is_open
+
+
+def test_one_that_an_interrupt_has_dropped_makes_room() -> None:
+    async def connect(deadline: float) -> Line:
+        return Line()
+
+    pool = Pool("test://", connect, ThreadRuntime())
+    used = [get(pool) for _ in range(CONNECTIONS_MAX)]
+    dropped = used.pop()
+    dropped.close()
+    del dropped  # and nobody has given it back
+
+    used.append(get(pool, seconds=1.0))
+    for line in used:
+        line.close()
+
+
+def test_one_that_could_not_be_opened_makes_room_even_while_its_error_is_kept(lines: Lines) -> None:
+    errors: list[BackendUnavailable] = []
+
+    async def connect(deadline: float) -> Line:
+        if len(errors) < 2 * CONNECTIONS_MAX:
+            raise BackendUnavailable(backend="test://", problem="nobody is there")
+        return await lines.open(deadline)
+
+    pool = Pool("test://", connect, ThreadRuntime())
+    for _ in range(2 * CONNECTIONS_MAX):
+        with pytest.raises(BackendUnavailable, match="nobody is there") as caught:
+            get(pool, seconds=1.0)
+        errors.append(caught.value)
+
+    assert get(pool, seconds=1.0).is_open
+
+
+def test_closed_it_keeps_none_and_closes_what_comes_back(pool: Pool[Line]) -> None:
+    idle, used = get(pool), get(pool)
+    pool.give(idle)
+
+    pool.close()
+    pool.give(used)
+
+    assert not idle.is_open
+    assert not used.is_open
+
+
+async def test_those_that_are_just_being_opened_count_too(lines: Lines) -> None:
+    let_in = asyncio.Event()
+
+    async def connect(deadline: float) -> Line:
+        line = await lines.open(deadline)
+        await let_in.wait()
+        return line
+
+    pool = Pool("test://", connect, AsyncioRuntime())
+
+    async def use() -> None:
+        pool.give(pool.take() or await pool.wait(system.now() + 30))
+
+    users = [asyncio.create_task(use()) for _ in range(3 * CONNECTIONS_MAX)]
+    while len(lines.opened) < CONNECTIONS_MAX:
+        await asyncio.sleep(0)
+    let_in.set()
+    await asyncio.gather(*users)
+
+    assert len(lines.opened) == CONNECTIONS_MAX
