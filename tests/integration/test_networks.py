@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.support.partitions.networks import Cut, Host, Network, inside, network
+from tests.support.processes import PATIENCE
 
 PORT = 7000
 SOON = 0.3  # seconds, in which nothing comes that is lost
@@ -27,17 +28,15 @@ def connected(pair: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
     with contextlib.ExitStack() as stack:
         with at(pair.hosts["server"]):
             listening = stack.enter_context(socket.create_server(("", PORT)))
-        client = stack.enter_context(connect(pair))
+        client = stack.enter_context(connect(pair, PATIENCE))
         server = stack.enter_context(listening.accept()[0])
-        for end in (client, server):
-            end.settimeout(SOON)
+        stack.callback(pair.heal)
         yield client, server
-        pair.heal()
 
 
-def connect(pair: Network) -> socket.socket:
+def connect(pair: Network, timeout: float) -> socket.socket:
     with at(pair.hosts["client"]):
-        return socket.create_connection((pair.hosts["server"].address, PORT), timeout=SOON)
+        return socket.create_connection((pair.hosts["server"].address, PORT), timeout=timeout)
 
 
 def at(host: Host) -> contextlib.AbstractContextManager[None]:
@@ -45,12 +44,17 @@ def at(host: Host) -> contextlib.AbstractContextManager[None]:
     return inside(host.namespace)
 
 
-def gets_through(one: socket.socket, other: socket.socket) -> bool:
+def assert_passed(one: socket.socket, other: socket.socket) -> None:
     one.send(b"!")
-    try:
-        return other.recv(1) == b"!"
-    except TimeoutError:
-        return False
+    other.settimeout(PATIENCE)
+    assert other.recv(1) == b"!"
+
+
+def assert_lost(one: socket.socket, other: socket.socket) -> None:
+    one.send(b"!")
+    other.settimeout(SOON)
+    with pytest.raises(TimeoutError):
+        other.recv(1)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +68,14 @@ def gets_through(one: socket.socket, other: socket.socket) -> bool:
 )
 def test_what_gets_through_on_a_connection_that_was_there(pair: Network, how: Cut, passed: Sequence[str]) -> None:
     with connected(pair) as (client, server):
-        assert gets_through(client, server)
-        assert gets_through(server, client)
+        ways = {"requests": (client, server), "replies": (server, client)}
+        for ends in ways.values():
+            assert_passed(*ends)
 
         pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], how)
 
-        assert gets_through(server, client) is ("replies" in passed)
-        assert gets_through(client, server) is ("requests" in passed)
+        for way, ends in ways.items():
+            (assert_passed if way in passed else assert_lost)(*ends)
 
 
 def test_a_reset_reaches_who_sends(pair: Network) -> None:
@@ -78,6 +83,7 @@ def test_a_reset_reaches_who_sends(pair: Network) -> None:
         pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], Cut.RESET)
 
         for end in (client, server):
+            end.settimeout(PATIENCE)
             end.send(b"!")
             with pytest.raises(ConnectionResetError):
                 end.recv(1)
@@ -98,9 +104,9 @@ def test_how_a_new_connection_fails_and_that_it_heals(pair: Network, how: Cut, e
         pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], how)
 
         with pytest.raises(OSError) as failed:  # noqa: PT011 (which one is asked below)
-            connect(pair)
+            connect(pair, SOON if error is None else PATIENCE)
         assert failed.value.errno == error
         assert isinstance(failed.value, TimeoutError) is (error is None)
 
         pair.heal()
-        connect(pair).close()
+        connect(pair, PATIENCE).close()

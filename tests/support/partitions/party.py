@@ -5,6 +5,7 @@ python party.py URL       told what to do as tests/support/worker.py is; tests/ 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import holdfast
 from tests.support.worker import PR_SET_PDEATHSIG, Answer, Turn, Worker, now
@@ -21,14 +23,50 @@ HOLD = 0.01  # seconds of one turn
 BEAT = 0.005  # seconds between two looks at what is held
 
 
+class Awaited:
+    """A lock of a client for asyncio, on a loop of its own, with the face of one for threads."""
+
+    def __init__(self, client: holdfast.AsyncClient, loop: asyncio.AbstractEventLoop, lock: holdfast.AsyncLock) -> None:
+        self._client, self._loop, self._lock = client, loop, lock
+
+    @classmethod
+    def of(cls, url: str, name: str, **options: Any) -> Awaited:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        client = holdfast.AsyncClient(url)
+        return cls(client, loop, client.lock(name, **options))
+
+    def acquire(self, *, timeout: float) -> AwaitedLease | None:
+        lease = asyncio.run_coroutine_threadsafe(self._lock.acquire(timeout=timeout), self._loop).result()
+        return None if lease is None else AwaitedLease(lease, self._loop)
+
+
+class AwaitedLease:
+    """Its lease."""
+
+    def __init__(self, lease: holdfast.AsyncLease, loop: asyncio.AbstractEventLoop) -> None:
+        self._lease, self._loop = lease, loop
+        self.fence = lease.fence
+
+    @property
+    def held(self) -> bool:
+        return asyncio.run_coroutine_threadsafe(self._look(), self._loop).result()
+
+    async def _look(self) -> bool:
+        return self._lease.held  # asked on its loop, to which it belongs
+
+    def release(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._lease.release(), self._loop).result()
+
+
 class Party(Worker):
     """What one side does in a drill."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, None)
         self._url = url
-        self._clients: dict[str, holdfast.Client] = {}  # by lock, of those who hold one
-        self._begun: dict[str, tuple[float, holdfast.Lease]] = {}  # when it was acquired
+        self._locks: dict[str, holdfast.Lock | Awaited] = {}  # of those who have held one
+        self._begun: dict[str, tuple[float, holdfast.Lease | AwaitedLease]] = {}  # when it was acquired
         self._believed: dict[str, float] = {}  # by lock: when it was last seen to be held
         self._told_at: dict[str, float] = {}  # by lock: when its loss was told
         self._stood_still = 0.0  # seconds: how late a look was, at most
@@ -38,11 +76,19 @@ class Party(Worker):
         self._taking = threading.Thread(target=self._take_turns, daemon=True)
 
     def hold(self, locks: Sequence[str], *, ttl: float) -> None:
-        """Take them, each with a client of its own: what happens next comes at another moment of each one's renewal."""
+        """Take them, each with a client of its own: what happens next comes at another moment of each one's renewal.
+
+        Every other client is for asyncio.
+        """
         threading.Thread(target=self._beat, daemon=True).start()
-        for lock in locks:
-            client = self._clients[lock] = holdfast.Client(self._url)
-            lease = client.lock(lock, ttl=ttl, on_lost=self._note).acquire(timeout=PATIENCE)
+        for number, lock in enumerate(locks):
+            mine: holdfast.Lock | Awaited
+            if number % 2:
+                mine = Awaited.of(self._url, lock, ttl=ttl, on_lost=self._note)
+            else:
+                mine = holdfast.Client(self._url).lock(lock, ttl=ttl, on_lost=self._note)
+            self._locks[lock] = mine
+            lease = mine.acquire(timeout=PATIENCE)
             assert lease is not None
             self._begun[lock] = (now(), lease)
             time.sleep(ttl / 3 / len(locks))
@@ -57,7 +103,7 @@ class Party(Worker):
         return {"turns": turns, "told": self._told_at, "stood_still": self._stood_still}
 
     def queue(self, locks: Sequence[str]) -> None:
-        """Wait for them, with whatever clients it has had for them."""
+        """Wait for them, with the clients that it has held them with."""
         for lock in locks:
             thread = self._waiting[lock] = threading.Thread(target=self._take, args=(lock,), daemon=True)
             thread.start()
@@ -111,7 +157,7 @@ class Party(Worker):
         begun, lease = self._begun[lock]
         return begun, begun, end, lease.fence
 
-    def _note(self, lease: holdfast.Lease) -> None:
+    def _note(self, lease: holdfast.Lease | holdfast.AsyncLease) -> None:
         self._told_at[lease.name] = now()
 
     def _beat(self) -> None:
@@ -125,8 +171,7 @@ class Party(Worker):
                     self._believed[lock] = looked
 
     def _take(self, lock: str) -> None:
-        client = self._clients.get(lock, self._client)
-        lease = self._stubbornly(client.lock(lock), PATIENCE)
+        lease = _stubbornly(self._locks.get(lock) or self._client.lock(lock), PATIENCE)
         if lease is not None:
             self._begun[lock] = (now(), lease)
 
@@ -134,26 +179,27 @@ class Party(Worker):
         lock = self._client.lock("elsewhere")
         while not self._stopped.is_set():
             asked = now()
-            lease = self._stubbornly(lock, 1.0)
+            lease = _stubbornly(lock, 1.0)
             if lease is None:
                 continue
             acquired = now()
             time.sleep(HOLD)
             leaving = now()
-            if not lease.lost:
+            if lease.held:
                 self._turns.append((asked, acquired, leaving, lease.fence))
             with contextlib.suppress(holdfast.HoldfastError):  # the keeper gives it back
                 lease.release()
 
-    def _stubbornly(self, lock: holdfast.Lock, patience: float) -> holdfast.Lease | None:
-        """While servers elect a leader, none of them can be asked, and who asks hears of it."""
-        end = now() + patience
-        while (left := end - now()) > 0:
-            try:
-                return lock.acquire(timeout=left)
-            except holdfast.BackendError:
-                time.sleep(0.05)
-        return None
+
+def _stubbornly(lock: holdfast.Lock | Awaited, patience: float) -> holdfast.Lease | AwaitedLease | None:
+    """While servers elect a leader, none of them can be asked, and who asks hears of it."""
+    end = now() + patience
+    while (left := end - now()) > 0:
+        try:
+            return lock.acquire(timeout=left)
+        except holdfast.BackendError:
+            time.sleep(0.05)
+    return None
 
 
 if __name__ == "__main__":
