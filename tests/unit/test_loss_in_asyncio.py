@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +18,12 @@ def current_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None
     return task
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    """With the loop standing still meanwhile: only the thread can find out."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(work).result()
 
 
 class Rig:
@@ -200,3 +209,62 @@ async def test_a_lease_can_be_the_body_s_own_context(rig: Rig) -> None:
     with pytest.raises(holdfast.LockLost):
         async with lease:
             await asyncio.sleep(60)
+
+
+async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_is_told(rig: Rig) -> None:
+    """As `asyncio.to_thread` has it: the work is in a thread, and looks at its lease there."""
+    told: list[int] = []
+    lease = await rig.lock(on_lost=lambda lost: told.append(lost.fence)).acquire()
+    assert lease is not None
+    seen: list[object] = []
+
+    def work() -> None:
+        while not lease.lost:
+            time.sleep(0.01)
+        seen.extend((lease.held, lease.remaining))
+        with pytest.raises(holdfast.LockLost, match=r"ttl of 0\.1 s is over"):
+            lease.check()
+
+    in_a_thread(work)
+
+    assert seen == [False, 0.0]
+    assert told == []
+    await asyncio.wait_for(lease.wait_lost(), 10)
+    while not told:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert told == [lease.fence]  # once
+
+
+async def test_a_thread_sees_the_loss_of_several_locks(rig: Rig) -> None:
+    leases = await rig.client.lock_all(["a", "b"], ttl=0.1, renew=False).acquire()
+    assert leases is not None
+
+    def work() -> None:
+        while not leases.lost:
+            time.sleep(0.01)
+        with pytest.raises(holdfast.LockLost):
+            leases.check()
+
+    in_a_thread(work)
+
+    with pytest.raises(holdfast.LockLost, match="with it"):
+        while True:
+            leases.check()
+            await asyncio.sleep(0.01)
+
+
+def test_a_lease_that_outlives_its_loop_says_when_it_is_over() -> None:
+    async def take() -> holdfast.AsyncLease:
+        lease = await holdfast.AsyncClient("memory://outlived").lock("a", ttl=0.1, renew=False).acquire()
+        assert lease is not None
+        return lease
+
+    lease = asyncio.run(take())
+    while not lease.lost:
+        time.sleep(0.01)
+
+    with pytest.raises(holdfast.LockLost):
+        lease.check()
+    with pytest.warns(ResourceWarning, match="dropped without"):
+        del lease

@@ -84,6 +84,8 @@ class Bundle:
             for hold in self._holds:
                 hold.check()
         except LockLost:
+            if self._worst is not Phase.LOST:
+                raise  # in a thread beside the loop, which has been asked to give them all up
             raise self._loss() from None
 
     def __repr__(self) -> str:

@@ -430,6 +430,8 @@ class Engine(Generic[L]):
 
     def lose(self, hold: Hold, reason: str) -> None:
         """End the lease without a release: told exactly once, whoever finds out first."""
+        if self.runtime.hand_in(lambda: self.lose(hold, reason)):
+            return
         with self.mutex:
             if hold._phase is not Phase.HELD:
                 return

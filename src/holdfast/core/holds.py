@@ -44,6 +44,7 @@ class Phase(Enum):
 # What runs at every acquire and release uses these: asking an Enum for a member takes as long as reading the clock.
 HELD, RELEASING, OWED, RELEASED, LOST = Phase
 _NOT_GIVEN_BACK = (HELD, OWED)
+_TAKEN_AWAY = "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
 
 
 class Terms(NamedTuple):
@@ -171,6 +172,8 @@ class Hold:
         """It ended without having been released. Once True, always True."""
         if self._phase is HELD and self._engine.runtime.now() >= self._stop_at:
             self._engine.lose(self, self._why_over())
+            if self._phase is HELD:
+                return True  # this is a thread beside the loop, which has been asked to see to it
         return self._phase is LOST
 
     @property
@@ -185,14 +188,15 @@ class Hold:
             LockLost: the lease has ended or was taken; stop touching the resource.
             NotHeld: it was released.
         """
-        if self._phase is HELD and not self._engine.backend.intact(self._store):
-            self._engine.lose(
-                self, "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
-            )
+        is_taken_away = self._phase is HELD and not self._engine.backend.intact(self._store)
+        if is_taken_away:
+            self._engine.lose(self, _TAKEN_AWAY)
         if self.lost:
             raise self._loss()
         if self._phase is not HELD:
             raise NotHeld(lock=self.name, reason=f"this lease was {self._phase.value}")
+        if is_taken_away:  # a thread beside the loop, as above
+            raise LockLost(lock=self.name, fence=self._fence, reason=_TAKEN_AWAY)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} fence={self._fence} {self._phase.value}>"
@@ -223,4 +227,4 @@ class Hold:
         return f"{why} (told {margin:g} s before: stop_margin)" if margin else why
 
     def _loss(self) -> LockLost:
-        return LockLost(lock=self.name, fence=self._fence, reason=self._reason)
+        return LockLost(lock=self.name, fence=self._fence, reason=self._reason or self._why_over())

@@ -67,6 +67,9 @@ class Runtime(Protocol):
     def call(self, function: Callable[[], object]) -> None:
         """Call a user's function soon, where it may take its time without holding up the keeper."""
 
+    def hand_in(self, function: Callable[[], object]) -> bool:
+        """Where the client's state may be looked at but not changed, have it called where it may. Whether it was so."""
+
 
 class Owner:
     """A thread or a task, for as long as it lives. Compared by identity, never by a number that could be reused.

@@ -124,6 +124,15 @@ class AsyncioRuntime:
     def call(self, function: Callable[[], object]) -> None:
         self.loop.call_soon(self._call_now, function)
 
+    def hand_in(self, function: Callable[[], object]) -> bool:
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # a thread beside the loop, or after its end
+            is_here = False
+        if not is_here:
+            self.call_from_thread(function)
+        return not is_here
+
     def _call_now(self, function: Callable[[], object]) -> None:
         outcome = system.call_user(function)
         if asyncio.iscoroutine(outcome):

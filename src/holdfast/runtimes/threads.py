@@ -144,6 +144,9 @@ class ThreadRuntime:
     def call(self, function: Callable[[], object]) -> None:
         threading.Thread(target=system.call_user, args=(function,), name="holdfast-callback", daemon=True).start()
 
+    def hand_in(self, function: Callable[[], object]) -> bool:
+        return False  # every thread may
+
 
 _warned_inside_loop = False
 

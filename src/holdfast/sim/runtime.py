@@ -145,6 +145,9 @@ class SimRuntime:
     def call(self, function: Callable[[], object]) -> None:
         self._world.soon(self._process.do, function)
 
+    def hand_in(self, function: Callable[[], object]) -> bool:
+        return False  # there are no threads
+
     @property
     def task(self) -> Task:
         """Who runs this."""
