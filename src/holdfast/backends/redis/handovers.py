@@ -50,6 +50,8 @@ class Handovers:
 
     def take(self, ticket: Ticket, now: float) -> Granted | None:
         """The grant, if it was heard and is to be believed."""
+        if not self._places:
+            return None
         place = self._places.pop(ticket.nonce, None)
         if place is None or place.fence <= place.number or now - place.sent > SPENT_MAX * ticket.ttl:
             return None

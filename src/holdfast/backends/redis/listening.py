@@ -102,12 +102,12 @@ class Hints:
         self._attended: dict[str, Channel] = {}
         self._listeners: dict[Node, Listener] = {}
         self._generations = itertools.count(1)
-        self._wake: Callable[[str], None] = lambda _: None
+        self.hint: Callable[[str], None] = lambda _: None  # where hints go
         self._missed: Callable[[], None] = lambda: None
         self._closed = False
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        self._wake, self._missed = wake, missed
+        self.hint, self._missed = wake, missed
 
     def channel(self, keys: Keys) -> Channel:
         if self._is_sharded:
@@ -238,9 +238,6 @@ class Hints:
             subscription.tell()
         if is_heard and was_gap:
             self._missed()
-
-    def hint(self, said: str) -> None:
-        self._wake(said)
 
     def fail(self, node: Node, error: HoldfastError) -> None:
         """Whoever waits to be heard need not wait longer; who was heard is not any more."""

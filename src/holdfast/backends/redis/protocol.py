@@ -68,7 +68,7 @@ _LOOKS_OFTEN = 2
 
 _ENTER = load("queue", "layout", "enter_free", "common", "enter")
 _ENTER_ALL = load_all("queue", "layout", "enter_free", "common", "enter")
-_LEAVE = load("queue", "layout", "leave_unwaited", "common", "leave")
+_LEAVE = load("queue", "layout", "leave_unwaited", "hand_over", "common", "leave")
 _RENEW = load("queue", "layout", "common", "renew")
 _INSPECT = load("queue", "layout", "common", "inspect")
 _BREAK = load("queue", "layout", "common", "break")
@@ -124,14 +124,14 @@ class QueueBackend(Marking):
         return promised(GUARANTEES["queue"], self._port.standing)
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        sent = self._runtime.now()
+        granted = self._handovers.take(ticket, sent)
+        if granted is not None:
+            self._hearing.stop(ticket.nonce)
+            return granted
         keys = keys_of(self._prefix, ticket.name)
         channel = self._port.channel(keys)
-        sent = self._runtime.now()
         if queue:
-            granted = self._handovers.take(ticket, sent)
-            if granted is not None:
-                self._hearing.stop(ticket.nonce)
-                return granted
             self._hearing.look(ticket.nonce, channel)
         arguments = self._entering(ticket, channel, queue=queue)
         try:
