@@ -8,7 +8,16 @@ import pytest
 
 from holdfast.backends.redis.keys import keys_of, slot_of
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.resp import ErrorReply, Parser, PythonParser, new_parser, pack, pack_call, pack_text
+from holdfast.backends.redis.resp import (
+    ErrorReply,
+    Parser,
+    PythonParser,
+    lone_message,
+    new_parser,
+    pack,
+    pack_call,
+    pack_text,
+)
 from holdfast.backends.redis.scripts import Script
 
 NASTY = ["a", "ä", "order{42}", "{x}y", "a}b", "{}", "}{", "{{x}}", "{", "}", "a{}b", "x" * 512, "\n", "☃{☃}☃", " "]
@@ -91,3 +100,25 @@ def test_an_error_reply_keeps_its_code(parser: Parser) -> None:
     assert isinstance(first, ErrorReply)
     assert str(first) == "NOSCRIPT No matching script."
     assert isinstance(second[1], ErrorReply)
+
+
+MESSAGE = pack(b"message", "holdfast:wake:1", "n1 17")
+
+
+@pytest.mark.parametrize("kind", ["message", "smessage"])
+def test_a_message_alone_is_found_without_a_parser(kind: str) -> None:
+    assert lone_message(pack(kind, "holdfast:wake:1", "n1 17")) == b"n1 17"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        MESSAGE + MESSAGE,
+        MESSAGE + b"+PONG\r\n",
+        b"+PONG\r\n",
+        pack(b"subscribe", "c", "1"),
+        *(MESSAGE[:at] for at in range(len(MESSAGE))),
+    ],
+)
+def test_what_is_not_a_message_alone_is_left_to_the_parser(data: bytes) -> None:
+    assert lone_message(data) == b""

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis import replies
-from holdfast.backends.redis.resp import new_parser
+from holdfast.backends.redis.resp import lone_message, new_parser
 from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 
@@ -176,6 +176,9 @@ class SocketEar:
             while not (event.is_set() or self.is_closed or self._trouble is not None):
                 is_my_turn = self._reader() is event
                 if is_my_turn and (data := self._received()):
+                    if not self._parser.has_data() and (said := lone_message(data)):
+                        hint(said.decode(errors="replace"))  # as nearly always
+                        continue
                     self._parser.feed(data)
                     for reply in self._parsed():
                         self._pass_on(reply, hint)

@@ -12,7 +12,7 @@ the ticket looks again, and is let in once more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 SPENT_MAX = 0.1  # of its ttl is what a lease may have used up when it begins
 
 
-class _Place(NamedTuple):
+class _Place:
     """What a ticket in line knows of it."""
 
-    sent: float  # when it last asked, and was told to wait
-    number: int
-    fence: int = 0  # what a hint has said since
+    __slots__ = ("fence", "number", "sent")
+
+    def __init__(self, sent: float, number: int) -> None:
+        self.sent = sent  # when it last asked, and was told to wait
+        self.number = number
+        self.fence = 0  # what a hint has said since
 
 
 class Handovers:
@@ -46,7 +49,7 @@ class Handovers:
         """What its hint said."""
         place = self._places.get(ticket.nonce)
         if place is not None and news.isdecimal():
-            self._places[ticket.nonce] = place._replace(fence=int(news))
+            place.fence = int(news)
 
     def take(self, ticket: Ticket, now: float) -> Granted | None:
         """The grant, if it was heard and is to be believed."""

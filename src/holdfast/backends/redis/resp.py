@@ -23,6 +23,7 @@ class Parser(Protocol):
 
     def feed(self, data: bytes, /) -> object: ...
     def gets(self) -> Reply: ...
+    def has_data(self) -> bool: ...
 
 
 def pack(*words: Word) -> bytes:
@@ -56,7 +57,7 @@ def pack_text(call: Call) -> bytes:
 
 def new_parser() -> Parser:
     """That of hiredis if it is there, as with redis-py itself."""
-    if _hiredis is None:
+    if _hiredis is None or not hasattr(_hiredis.Reader, "has_data"):
         return PythonParser()
     parser: Parser = _hiredis.Reader(replyError=ErrorReply)
     return parser
@@ -72,6 +73,9 @@ class PythonParser:
     def feed(self, data: bytes, /) -> None:
         self._data = data if self._at == len(self._data) else self._data[self._at :] + data
         self._at = 0
+
+    def has_data(self) -> bool:
+        return self._at < len(self._data)
 
     def gets(self) -> Reply:
         start = self._at
@@ -110,6 +114,15 @@ class PythonParser:
         if self._at > len(self._data):
             raise IndexError
         return self._data[start : start + length]
+
+
+def lone_message(data: bytes) -> bytes:
+    """What a message says, if that is all there is: what a parser would find, in a tenth of the time."""
+    match data.split(b"\r\n"):
+        case [b"*3", _, b"message" | b"smessage", _, _, _, said, b""]:
+            return said
+        case _:
+            return b""
 
 
 def _find_hiredis() -> Any:

@@ -172,7 +172,7 @@ class _FromTheHint(Handovers):
     def take(self, ticket: Ticket, now: float) -> Granted | None:
         place = self._places.get(ticket.nonce)
         if place is not None:
-            self._places[ticket.nonce] = place._replace(sent=now)
+            place.sent = now
         return super().take(ticket, now)
 
 
