@@ -104,7 +104,7 @@ sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each
 		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
 	done
 
-bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for two minutes
+bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for four minutes
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 

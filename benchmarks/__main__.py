@@ -85,7 +85,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PATTERN",
         help="cases whose name, or a part of it, begins so (see --list; * and ? as in a shell); may be repeated",
     )
-    parser.add_argument("--quick", action="store_true", help="two minutes: one short round, for a first look")
+    parser.add_argument("--quick", action="store_true", help="four minutes: one short round, for a first look")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="rounds at most; long cases have fewer")
     parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
     parser.add_argument("--out", default=RESULTS, metavar="FOLDER", help="where the results go")
