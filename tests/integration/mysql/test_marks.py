@@ -199,7 +199,7 @@ def test_who_may_not_create_what_older_tables_lack_is_told_what_to_do_and_has_lo
     driver.enter(ticket)
     assert driver.leave(ticket) == [True]
     # One new lock in many looks for rows that nobody uses. Who may not do that has the lock all the same.
-    run_sync(driver.backend._reap(lock_id("a"), driver.runtime.now() + 20))  # type: ignore[attr-defined]
+    run_sync(driver.backend._reap(lock_id("a"), driver.runtime.now() + 20))  # type: ignore[attr-defined]  # MySQL has it
 
     words = ["mariadb", "--no-defaults", "-uroot", f"--socket={server.socket}"]
     subprocess.run(words, input=ddl(parse(restricted)).encode(), check=True, timeout=60)

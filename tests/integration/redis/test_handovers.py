@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from concurrent.futures import Future
 from pathlib import Path
 from statistics import median
 
@@ -14,7 +15,7 @@ from holdfast.backends.redis.keys import keys_of
 from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
-from tests.support.processes import Crew, eventually, now
+from tests.support.processes import Crew, Worker, eventually, now
 from tests.support.redis.binaries import Binary
 from tests.support.redis.servers import Server, running
 from tests.support.redis.topologies import Cluster, Pair
@@ -114,16 +115,22 @@ def test_the_server_agrees_on_who_is_in_and_with_which_fence_and_for_how_long(
     assert fences == sorted(set(fences))
 
 
+def queue_up(first: Worker, second: holdfast.Client, observer: holdfast.Client) -> Future[holdfast.Lease]:
+    """Until both wait for the lock, in this order; the lease of the second."""
+    first.tell("acquire", lock="one", ttl=TTL)
+    await_waiters(observer, "one", 1)
+    coming = acquiring(second.lock("one"))
+    await_waiters(observer, "one", 2)
+    return coming
+
+
 def test_a_waiter_that_was_killed_is_passed_over_although_it_looked_just_now(
     crew: Crew, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
     killed = crew.start(server.url)
-    killed.tell("acquire", lock="one", ttl=TTL)
-    await_waiters(holder, "one", 1)
-    coming = acquiring(other.lock("one"))
-    await_waiters(holder, "one", 2)
+    coming = queue_up(killed, other, holder)
     eventually(lambda: len(server.subscribers()) == 2)
 
     killed.kill()
@@ -141,10 +148,7 @@ def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
     stopped = crew.start(server.url)
-    stopped.tell("acquire", lock="one", ttl=TTL)
-    await_waiters(holder, "one", 1)
-    coming = acquiring(other.lock("one"))
-    await_waiters(holder, "one", 2)
+    coming = queue_up(stopped, other, holder)
 
     stopped.stop()
     eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - LOOK_AGAIN)

@@ -152,7 +152,7 @@ def test_a_client_that_is_not_used_any_more_ends_its_session(
     monkeypatch.setattr("holdfast.backends.zookeeper.pulse.IDLE_MAX", 0.2)
     client = client_of(f"{url}?session_timeout=1")
     with client.lock("a"):
-        port = client._engine.backend._port  # type: ignore[attr-defined]
+        port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
         assert port.session is not None
 
     eventually(lambda: port.session is None)
@@ -200,7 +200,7 @@ async def test_who_asks_when_the_connection_has_just_come_does_not_overtake_thos
 
         first = asyncio.create_task(take("first"))
         await asyncio.sleep(0)
-        ensemble = client._engine.backend._port  # type: ignore[attr-defined]
+        ensemble = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
         eventually(lambda: bool(ensemble.session.connection))  # without a turn of the loop
         second = asyncio.create_task(take("second"))
         await asyncio.gather(first, second)
