@@ -22,6 +22,7 @@ CAUGHT_BY = {
     "nothing-changed-after-create": {"nothing left", "steady progress"},
     "numbers-as-text": {"mutual exclusion", "fair order", "steady progress"},
     "ping-as-renewal": {"mutual exclusion"},
+    "renews-by-stale-read": {"true renewals"},
     "alarm-behind-request": {"loss told", "true renewals"},
     "believes-the-server-only": {"mutual exclusion"},
     "busy-said-of-silence": {"exact outcomes"},

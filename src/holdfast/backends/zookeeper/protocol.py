@@ -3,8 +3,8 @@
     enter     create a node below the lock's node and list the children, in one round trip. In, if the rule says so of
               those with smaller numbers; else watch the nearest one in the way, and look again when it has gone.
     leave     delete the node.
-    renew     look whether the node is still there. What keeps it there is the session, and what proves that is the
-              pulse: pairs of writes in the background, committed by a quorum, for all tickets together (pulse.py).
+    renew     write, and look whether the node is still there. The session keeps it there, and the pulse proves that:
+              pairs of writes in the background, committed by a quorum, for all tickets together (pulse.py).
 
 A node counts for a ticket only if its name carries the ticket's nonce *and* the session that is open now: one of an
 older session of ours may vanish at any moment. A listing can be late, but never so that it misses anybody ahead: it
@@ -451,8 +451,7 @@ class ZookeeperBackend:
         seen: dict[str, Answer] = {}
         if living:
             session = await self._pulse.open(deadline)
-            # Not the data, which may be long: an empty list says as well that it is there.
-            answers = await self._port.ask(session, [Children(one.path) for one in living], deadline=deadline)
+            answers = await self._listed_now(session, [one.path for one in living], deadline)
             seen = {one.path: answer for one, answer in zip(living, answers, strict=True)}
         outcomes: list[Live | Gone | BackendError] = []
         for holding in there:
@@ -466,6 +465,17 @@ class ZookeeperBackend:
             else:
                 outcomes.append(Gone())
         return outcomes
+
+    async def _listed_now(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
+        """The children of tickets' nodes, which have none: an empty list proves that the node exists.
+
+        The write before the listings makes the server apply everything that was committed before it. Without it, a
+        server that is cut off from the leader would show a node forever that an operator has deleted. Its answer does
+        not matter: a refused write is ordered by the leader too.
+        """
+        requests: list[Request] = [Set(self._pulse.own(session), b""), *map(Children, paths)]
+        _, *answers = await self._port.ask(session, requests, deadline=deadline)
+        return answers
 
     def intact(self, store: Hashable) -> bool:
         return not getattr(store, "is_over", False)

@@ -67,6 +67,10 @@ class Pulse:
         standing = self._standing.get(session.number)
         return 0.0 if standing is None else standing.until
 
+    def own(self, session: Session) -> str:
+        """The path of the node that the session's heartbeat writes to."""
+        return f"{self._root}/{SESSIONS}/{session.number:016x}"
+
     def changed(self) -> None:
         """A session or a connection came or went."""
         self._bell.set()
@@ -91,7 +95,7 @@ class Pulse:
         return standing
 
     async def _run(self, session: Session, standing: Standing) -> None:
-        own = f"{self._root}/{SESSIONS}/{session.number:016x}"
+        own = self.own(session)
         is_there = False
         while not session.is_over and not self._closed:
             await self._chores.sweep(session, self._runtime.now() + standing.pause)

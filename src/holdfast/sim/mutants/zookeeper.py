@@ -18,7 +18,7 @@ from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Session
+    from holdfast.backends.zookeeper.port import Answer, Session
     from holdfast.backends.zookeeper.standing import Standing
     from holdfast.core.tickets import Granted, Ticket, Waiting
 
@@ -102,6 +102,13 @@ class LooksWhereItLags(ZookeeperBackend):
         return await self._tree.children(session, lock, deadline)
 
 
+class RenewsByStaleRead(ZookeeperBackend):
+    """Renews by a read alone, which a server answers that is cut off from the leader and does not know of a break."""
+
+    async def _listed_now(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
+        return await self._port.ask(session, [Children(path) for path in paths], deadline=deadline)
+
+
 class AllWatchTheFirst(ZookeeperBackend):
     """Correct, and a herd: test_zookeeper_worlds.py counts."""
 
@@ -151,6 +158,13 @@ ZOOKEEPER = [
         backend="zookeeper",
         server=_with(NothingChanged),
         kinds=frozenset({"slow", "refuse", "drop"}),
+    ),
+    Mutant(
+        name="renews-by-stale-read",
+        mistake="a lease is renewed because the client's own server, which may be cut off, still shows its node",
+        backend="zookeeper",
+        server=_with(RenewsByStaleRead),
+        kinds=frozenset({"break_lock", "stall"}),
     ),
 ]
 
