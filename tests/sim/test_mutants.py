@@ -109,6 +109,7 @@ CAUGHT_BY = {
     "renews-by-the-ttl-only": {"true renewals"},
     "resend-makes-second-lease": {"nothing left", "steady progress", "fair order", "single grants"},
     "row-gate-is-the-lock": {"mutual exclusion"},
+    "row-kills-by-number": {"true renewals"},
     "row-waits-for-itself": {"steady progress"},
     "row-renewal-recreates": {"true renewals", "nothing left", "fair order", "steady progress"},
     "row-renewed-blindly": {"true renewals", "mutual exclusion"},

@@ -12,7 +12,7 @@ from holdfast.backends.mysql.row import RowBackend
 from holdfast.backends.mysql.values import us
 from holdfast.backends.mysql.version import VersionBackend
 from holdfast.sim.mutants.base import Mutant
-from holdfast.sim.servers.mysql.gates import RowServer
+from holdfast.sim.servers.mysql.gates import RowServer, SimWire
 from holdfast.sim.servers.mysql.marks import Mark
 from holdfast.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
 from holdfast.sim.servers.mysql.tables import Lock, Tables
@@ -204,6 +204,23 @@ class NobodyIsExpelled(RowServer):
         return Answer() if statement.name == "kill" else super().run(statement, values)
 
 
+class KillsByNumber(RowServer):
+    """The number of the connection is read in one request and killed by another, which may be slow."""
+
+    def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        if statement.name != "kill":
+            return super().run(statement, values)
+        wire = self.marks.get(str(values[0]).encode())
+        if wire is not None:
+            later = self.world.choices.between(0.0, 6.0)
+            self.world.at(self.world.now + later, self.when_it_answers, self._kill, wire)
+        return Answer()
+
+    def _kill(self, wire: SimWire) -> None:
+        if not wire.is_over:
+            self._end([wire])
+
+
 MYSQL = [
     Mutant(
         name="version-not-compared",
@@ -342,5 +359,12 @@ MYSQL = [
         backend="mysql-row",
         server=NobodyIsExpelled,
         by_seeds=False,  # in a healed world no process is stopped
+    ),
+    Mutant(
+        name="row-kills-by-number",
+        mistake="the number of a connection is read, then killed, when it may belong to the next lease already",
+        backend="mysql-row",
+        server=KillsByNumber,
+        kinds=frozenset({"pause", "slow"}),
     ),
 ]

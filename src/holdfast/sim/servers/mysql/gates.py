@@ -270,13 +270,10 @@ class RowServer(MysqlServer):
                 return Answer()
             case "in_gate":
                 return Answer(rows=[(self.gates[key].nonce,)] if key in self.gates else [])
-            case "marked":
-                keeper = self.marks.get(key)
-                return Answer(rows=[(None if keeper is None else str(keeper.number),)])
             case "kill":
-                wire = self.sessions.get(int(key))
-                if wire is not None:
-                    self._end([wire])
+                if key not in self.marks:
+                    raise BackendUnavailable(backend="sim", problem="unknown thread id")
+                self._end([self.marks[key]])
                 return Answer()
             case _:
                 return super().run(statement, values)
