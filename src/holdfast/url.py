@@ -42,7 +42,7 @@ _TLS = ("ca_certs", "certfile", "keyfile", "verify")
 
 SCHEMES: dict[str, Scheme] = {
     "memory": Scheme("holdfast.backends.memory"),
-    "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3"),
+    "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3", options=("local",)),
     "redis": _redis(),
     "rediss": _redis(*_TLS),
     "redis+unix": _redis("db", "user", "password"),

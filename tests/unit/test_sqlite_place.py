@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.sqlite import place
+from holdfast.errors import ConfigurationError
 
 MOUNTS = r"""
 22 1 252:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -37,9 +38,28 @@ def test_a_folder_is_on_the_nearest_mount_above_it(folder: str, kind: str) -> No
     assert place.file_system_in(MOUNTS, folder) == kind
 
 
-def test_network_file_systems_are_known_and_local_ones_are_not_taken_for_them() -> None:
-    assert all(map(place.is_network, ["nfs", "nfs4", "cifs", "fuse.sshfs", "9p"]))
-    assert not any(map(place.is_network, ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk", None]))
+def refusal(kind: str | None, *, is_local: bool) -> str | None:
+    try:
+        place.check_file_system("/folder/locks.db", kind, is_local=is_local)
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk", None])
+def test_a_local_file_system_is_accepted(kind: str | None) -> None:
+    assert refusal(kind, is_local=False) is None
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "9p", "ocfs2"])
+def test_a_network_file_system_is_refused_also_when_the_user_calls_it_local(kind: str) -> None:
+    for is_local in (False, True):
+        assert "network file system" in (refusal(kind, is_local=is_local) or "")
+
+
+def test_a_file_system_of_unknown_type_is_refused_unless_the_user_calls_it_local() -> None:
+    assert "?local=yes" in (refusal("fuse.newfs", is_local=False) or "")
+    assert refusal("fuse.newfs", is_local=True) is None
 
 
 def test_the_kernel_says_what_a_folder_is_on(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ lock, or shows itself as an error of sqlite3 that nobody can act upon, or is mad
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import random
 import shutil
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -130,6 +132,57 @@ def test_a_disk_that_becomes_full_is_named_and_passes_with_its_cause(small_disk:
     small_disk.ask("renew", lock="held")
     small_disk.ask("release", lock="held")
     small_disk.ask("close")
+
+
+# ── modes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_files_and_folders_that_holdfast_makes_are_private_whatever_the_umask_is(tmp_path: Path) -> None:
+    above = tmp_path / "made" / "by" / "us"
+    umask = os.umask(0)
+    try:
+        with holdfast.Client(f"sqlite://{above}/locks.db") as client, client.lock("one"):
+            modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in (tmp_path / "made").rglob("*")}
+    finally:
+        os.umask(umask)
+
+    report(str({str(path.relative_to(tmp_path)): oct(mode) for path, mode in modes.items()}))
+    assert {path.name for path in modes} >= {
+        "by",
+        "us",
+        "locks.db",
+        "locks.db-wal",
+        "locks.db-shm",
+        "locks.db-sessions",
+    }
+    assert all(mode & 0o077 == 0 for mode in modes.values())
+
+
+def test_a_folder_that_another_program_keeps_locked_is_named(store: Store) -> None:
+    folder = os.open(store.path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with holdfast.Client(store.url) as client, pytest.raises(holdfast.BackendUnavailable, match="flock"):
+            client.lock("one").acquire(timeout=0)
+    finally:
+        os.close(folder)
+
+
+# ── files of other programs among the sessions ───────────────────────────────────────────────────────────────────────
+
+
+def test_files_of_other_programs_among_the_sessions_are_left_alone_and_keep_no_client_out(store: Store) -> None:
+    _make_lock_file(store)
+    store.query("UPDATE tickets SET session = 'another boot' WHERE name = ''")
+    (store.sessions / ".keep").touch()
+    os.mkfifo(store.sessions / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(store.sessions / "agent"))
+
+        with holdfast.Client(store.url) as client, client.lock("one", timeout=0) as lease:
+            lease.check()
+
+    assert {path.name for path in store.sessions.iterdir()} == {".keep", "pipe", "agent"}
 
 
 # ── a file that is not a lock file, or not any more ──────────────────────────────────────────────────────────────────

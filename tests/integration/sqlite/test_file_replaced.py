@@ -9,10 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.backends.sqlite.place import Standing
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import assert_exclusive, report, turns_of
 from tests.support.processes import Crew, Refused, eventually, now
@@ -176,6 +182,85 @@ def test_without_sqlite_s_two_files_beside_it_the_file_is_not_the_one_that_was_l
 
     with pytest.raises(Refused, match="LockLost"):
         holder.ask("check", lock="one")
+
+
+@pytest.fixture
+def coarse_disk(tmp_path: Path) -> Iterator[Path]:
+    """A mounted file system that keeps its times in whole seconds: ext4 with inodes of 128 bytes."""
+    image, mount = tmp_path / "image", tmp_path / "mount"
+    mount.mkdir()
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    for command in (
+        ["mkfs.ext4", "-q", "-F", "-I", "128", str(image)],
+        ["mount", "-o", "loop", str(image), str(mount)],
+    ):
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            reason = f"cannot make a file system with times of whole seconds: {done.stderr.strip()}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+    yield mount
+    subprocess.run(["umount", mount], check=True)
+
+
+def test_the_files_are_compared_at_every_check_on_a_disk_with_times_of_whole_seconds(coarse_disk: Path) -> None:
+    store = Store(coarse_disk / "locks.db")
+    with holdfast.Client(store.url) as client, client.lock("one"):
+        standing = Standing(str(store.path))
+        standing.note()
+        changed = os.stat(coarse_disk).st_ctime_ns
+        assert changed % 1_000_000_000 == 0
+        eventually(lambda: time.time_ns() - changed > 2 * Standing._SETTLED_NS)
+
+        assert standing.is_as_noted()
+        assert standing._settled is None  # the folder's time says nothing about changes within the same second
+
+
+def test_a_file_with_a_second_hard_link_is_refused(store: Store, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with holdfast.Client(store.url) as client, client.lock("one") as lease:
+        os.link(store.path, other / "locks.db")
+
+        with pytest.raises(holdfast.ConfigurationError, match="2 hard links"):
+            holdfast.Client(f"sqlite://{other}/locks.db")
+        lease.check()  # the first path is the one that counts
+
+
+def test_a_client_made_before_the_second_hard_link_is_refused_at_its_first_use(store: Store, tmp_path: Path) -> None:
+    with holdfast.Client(store.url) as client, client.lock("one"):
+        pass
+    with holdfast.Client(store.url) as late:
+        os.link(store.path, tmp_path / "link.db")
+
+        with pytest.raises(holdfast.BackendUnavailable, match="2 hard links"):
+            late.lock("one").acquire(timeout=0)
+
+
+def test_a_file_that_is_mounted_alone_is_refused(store: Store, tmp_path: Path) -> None:
+    with holdfast.Client(store.url) as client, client.lock("one"):
+        pass
+    alone = tmp_path / "alone.db"
+    alone.touch()
+    bind = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    mount = ["unshare", "--mount", "sh", "-c", bind, "sh", str(store.path), str(alone)]
+    probe = subprocess.run([*mount, "true"], check=False, capture_output=True, text=True)
+    if probe.returncode != 0:
+        reason = f"cannot mount: {probe.stderr.strip()}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    program = "import holdfast, sys; holdfast.Client(sys.argv[1])"
+    child = subprocess.run(
+        [*mount, sys.executable, "-c", program, f"sqlite://{alone}"], check=False, capture_output=True, text=True
+    )
+
+    assert child.returncode != 0
+    assert "ConfigurationError" in child.stderr
+    assert "mount the folder that contains it" in child.stderr
 
 
 def test_a_file_deleted_while_it_is_opened_is_not_taken_for_the_one_that_follows(crew: Crew, store: Store) -> None:

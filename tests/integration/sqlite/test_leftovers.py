@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import holdfast
+from holdfast.backends.sqlite.protocol import SqliteBackend
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.processes import Crew
 
@@ -80,3 +82,15 @@ def test_closing_a_client_ends_the_waits_of_its_other_threads(crew: Crew, store:
 
     assert outcome in {"UsageError", "BackendUnavailable"}
     assert store.tickets == 1
+
+
+def test_a_refused_acquire_leaves_nothing_in_memory(store: Store) -> None:
+    with holdfast.Client(store.url) as holder, holdfast.Client(store.url) as client:
+        with holder.semaphore("one", limit=3):
+            for _ in range(3):
+                with pytest.raises(holdfast.LimitConflict):
+                    client.semaphore("one", limit=4).acquire(timeout=5)
+
+        backend = client._engine.backend
+        assert isinstance(backend, SqliteBackend)
+        assert not backend._wakeups._expected

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.backends.sqlite.blocking import BlockingPort
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
 from tests.integration.sqlite.conftest import Store
 from tests.support.verbs import Verbs
 
@@ -124,7 +125,7 @@ def test_locks_and_marks_of_one_name_do_not_meet(verbs: Verbs) -> None:
 
 def test_what_has_to_outlive_a_power_cut_waits_for_the_disk_and_nothing_else_does(store: Store) -> None:
     runtime = ThreadRuntime()
-    port = BlockingPort(str(store.path), store.url, runtime)
+    port = BlockingPort(parse(store.url), runtime)
 
     def level(*, durable: bool) -> object:
         by = runtime.now() + 5.0

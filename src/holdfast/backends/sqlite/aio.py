@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.backends.sqlite.file import LockFile, patiently
 from holdfast.backends.sqlite.protocol import SqliteBackend
 from holdfast.backends.sqlite.sessions import Session, Watch
+from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.port import Transaction
@@ -26,10 +27,10 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 class AsyncioPort:
     """One lock file, used by the tasks of one loop."""
 
-    def __init__(self, path: str, url: str, runtime: AsyncioRuntime) -> None:
+    def __init__(self, address: Address, runtime: AsyncioRuntime) -> None:
         self._runtime = runtime
-        self._file = LockFile(path, url, self._ring_own)
-        self._worker = _Worker()
+        self._file = LockFile(address, self._ring_own)
+        self._worker = _Worker(address.redacted)
         self._wake: Callable[[str], None] = lambda _: None
         self._watch = Watch(
             self._file.sessions_folder,
@@ -76,9 +77,12 @@ class AsyncioPort:
         self._watch.close()
         if self._heard is not None:
             loop.remove_reader(self._heard.fd)
-        await self._worker.run(loop, self._file.close)
-        self._worker.stop()
-        self._worker.join()
+        if self._worker.is_running:
+            await self._worker.run(loop, self._file.close)
+            self._worker.stop()
+            self._worker.join()
+        else:  # the file was never used; no thread is needed to close it
+            self._file.close()
 
     def abandon(self) -> None:
         self._watch.abandon()
@@ -109,15 +113,24 @@ class _Worker:
     begun or done to its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
+        self._url = url
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None
 
     async def run(self, loop: asyncio.AbstractEventLoop, job: Callable[[], T]) -> T:
         if self._thread is None:
             # It knows the queue only, so it does not keep a forgotten client alive.
-            self._thread = threading.Thread(target=_work, args=(self._jobs,), name="holdfast-sqlite", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=_work, args=(self._jobs,), name="holdfast-sqlite", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise BackendUnavailable(backend=self._url, problem=str(error)) from error
+            self._thread = thread
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put((job, future))
         return await future
@@ -154,4 +167,4 @@ def _hand_over(future: asyncio.Future[Any], settle: Callable[[Any], None], outco
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> SqliteBackend:
-    return SqliteBackend(address.redacted, AsyncioPort(address.path, address.redacted, runtime), runtime)
+    return SqliteBackend(address.redacted, AsyncioPort(address, runtime), runtime)

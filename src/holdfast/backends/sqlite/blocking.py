@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.backends.sqlite.file import Busy, LockFile, patiently
 from holdfast.backends.sqlite.protocol import SqliteBackend
 from holdfast.backends.sqlite.sessions import Session, Watch
+from holdfast.core.events import logger
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.port import Transaction
@@ -24,9 +25,9 @@ IDLE_MAX = 5.0  # seconds without a waiter before the listening thread ends
 class BlockingPort:
     """One lock file, used by the threads of one client."""
 
-    def __init__(self, path: str, url: str, runtime: ThreadRuntime) -> None:
+    def __init__(self, address: Address, runtime: ThreadRuntime) -> None:
         self._runtime = runtime
-        self._file = LockFile(path, url, self._ring_own)
+        self._file = LockFile(address, self._ring_own)
         self._mutex = threading.Lock()  # guards the watch, which callers and the listening thread share
         # Kernels let descriptors come and go while another thread waits on the selector.
         self._selector = selectors.DefaultSelector()
@@ -94,8 +95,13 @@ class BlockingPort:
             self._heard = session
             self._add_reader(session.fd, lambda: self._hear(session))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread is to be had: waiters poll until the next one of them gets one
+                logger().warning("no thread can be started to listen, so waiters have to poll: %s", error)
+            else:
+                self._thread = thread
 
     def _hear(self, session: Session) -> None:
         for nonce in session.rings():
@@ -114,4 +120,4 @@ class BlockingPort:
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> SqliteBackend:
-    return SqliteBackend(address.redacted, BlockingPort(address.path, address.redacted, runtime), runtime)
+    return SqliteBackend(address.redacted, BlockingPort(address, runtime), runtime)

@@ -19,14 +19,18 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from importlib import resources
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.backends.parts import choice
 from holdfast.backends.sqlite import place, sessions
 from holdfast.backends.sqlite.port import Transaction, Value
 from holdfast.backends.sqlite.protocol import REMOVE_SESSION
 from holdfast.core.ports import Runtime
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
+
+if TYPE_CHECKING:
+    from holdfast.url import Address
 
 T = TypeVar("T")
 
@@ -62,7 +66,7 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
 class Busy(Exception):
-    """Another process holds the file's write lock just now."""
+    """Another process holds the file's write lock just now, or what the message says."""
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], file: LockFile, runtime: Runtime, deadline: float) -> T:
@@ -77,7 +81,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]], file: LockFile, runtime
             return await attempt()
         except Busy as busy:
             if runtime.now() >= deadline:
-                raise file.still_busy() from busy
+                raise file.still_busy(busy) from busy
         await runtime.sleep(pause * (0.5 + runtime.jitter()))
         pause = min(2 * pause, _RETRY_MAX)
 
@@ -87,10 +91,10 @@ class LockFile:
 
     _spoilt: set[str] = set()  # noqa: RUF012  (the process's: paths that this child of a fork cannot use)
 
-    def __init__(self, path: str, url: str, ring_own: Callable[[str], None]) -> None:
-        self._path = path
+    def __init__(self, address: Address, ring_own: Callable[[str], None]) -> None:
+        self._path = path = address.path
         self._ring_own = ring_own
-        self._url = url
+        self._url = address.redacted
         self._folder = f"{path}-sessions"
         self._turn = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -101,7 +105,7 @@ class LockFile:
         self._closed = False
         self._forking: int | None = None  # the thread that forks, while it keeps our turn
         self.session: sessions.Session | None = None
-        place.check_path(path)
+        place.check_path(path, is_local=choice(address.options, "local", ("no", "yes")) == "yes")
         system.on_fork(self)
 
     @property
@@ -127,8 +131,10 @@ class LockFile:
             self._do_afterwards(transaction)
         return result
 
-    def still_busy(self) -> BackendUnavailable:
-        """The error for who has tried long enough."""
+    def still_busy(self, busy: Busy) -> BackendUnavailable:
+        """The error after the last try."""
+        if str(busy):
+            return self._unavailable(str(busy))
         pid = place.write_lock_holder(f"{self._path}-shm")
         if pid is None:
             return self._unavailable("other processes kept the file busy all the time")
@@ -265,7 +271,10 @@ class LockFile:
         try:
             place.make_folder(os.path.dirname(self._path))
             with self._nobody_else_opens():
-                place.clear_for_new(self._path)
+                problem = place.second_path_problem(self._path)
+                if problem is not None:
+                    raise self._unavailable(problem)
+                place.prepare_new(self._path)
                 connection = sqlite3.connect(
                     self._path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=64
                 )
@@ -292,7 +301,8 @@ class LockFile:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise Busy from error
+                problem = "another program keeps an flock() on the folder, which is needed to open the file"
+                raise Busy(problem) from error
             yield
         finally:
             os.close(folder)
@@ -327,7 +337,8 @@ class LockFile:
         files = self._standing.note()
         if before is None or place.identity(self._path) != before:
             raise Busy  # replaced while we opened it: from the beginning
-        return (files, file_id)
+        # A lease ends with the session that it was granted to, because other processes see only whether that one lives.
+        return (files, file_id, self.session and self.session.name)
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """Of its tables; 0 if the file is empty, to be made ours. Raises if it is somebody else's, or a newer one's."""
@@ -362,7 +373,7 @@ class LockFile:
 
     def _nobody_uses_the_old_one(self) -> None:
         """Who still speaks it would let others in during a lock's delay, and could not add tickets any more."""
-        if os.path.isdir(self._folder) and len(sessions.dead_in(self._folder)) < len(os.listdir(self._folder)):
+        if os.path.isdir(self._folder) and sessions.census(self._folder).living:
             raise self._unavailable(
                 f"programs with an older holdfast use the file (schema version {_OLD_VERSION}): end them first, then "
                 "it is brought up to date; or give this one a file of its own"
@@ -371,10 +382,10 @@ class LockFile:
     def _move_in(self, connection: sqlite3.Connection) -> list[str]:
         """Sweep out what is over, then put our session beside the file. Returns the dead, to be buried after COMMIT."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        dead = sessions.dead_in(self._folder)
+        dead, living = sessions.census(self._folder)
         boot = place.boot_id()
         if self._own_row(connection)[1] != boot:
-            if len(dead) < len(os.listdir(self._folder)):
+            if living:
                 raise self._unavailable(
                     "it is in use by processes of this machine that see another boot id or clock than this one "
                     "(other containers?): give each side a file of its own, or use a store that is made for a network"

@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import sqlite3
+import stat
 import subprocess
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from holdfast.errors import ConfigurationError
 
@@ -16,34 +17,23 @@ _LEAST_SQLITE = (3, 37, 0)  # STRICT tables
 _WRITE_LOCK_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK, in SQLite's "WAL-mode File Format", section 2.3
 _LOCK_FIELDS = ("id", "kind", "advisory", "access", "pid", "inode", "start", "end")  # of a line in /proc/locks
 
-# SQLite's shared memory, our FIFOs and the clock belong to one running kernel; these file systems cross that border.
+# SQLite's shared memory, our FIFOs and the clock belong to one running kernel. File systems of these types are used by
+# one kernel only. The list names local types: a network type that is missing from a list would give two holders.
+_LOCAL = {
+    *("aufs", "bcachefs", "btrfs", "ecryptfs", "ext2", "ext3", "ext4", "f2fs", "fuse.fuse-overlayfs", "fuseblk"),
+    *("hfsplus", "jfs", "nilfs2", "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "tmpfs", "ubifs", "udf", "xfs"),
+    *("zfs",),
+}
+# These are known to be shared between machines: `local=yes` does not change that.
 _NETWORK = {
-    "9p",
-    "afs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "fuse.ceph",
-    "fuse.gcsfuse",
-    "fuse.glusterfs",
-    "fuse.grpcfuse",
-    "fuse.osxfs",
-    "fuse.rclone",
-    "fuse.s3fs",
-    "fuse.sshfs",
-    "gpfs",
-    "lustre",
-    "ncpfs",
-    "nfs",
-    "nfs4",
-    "smb3",
-    "smbfs",
-    "virtiofs",
+    *("9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.grpcfuse"),
+    *("fuse.osxfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"),
+    *("ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
 }
 
 
-def check_path(path: str) -> None:
-    """Refuse at construction what cannot work.
+def check_path(path: str, *, is_local: bool = False) -> None:
+    """Refuse at construction a path that cannot work. `is_local` allows a file system of an unknown type.
 
     Raises:
         ConfigurationError: names the path and the fix.
@@ -61,23 +51,65 @@ def check_path(path: str) -> None:
             raise ConfigurationError(f"url names {path!r}, which is not a regular file")
         if not os.access(path, os.R_OK | os.W_OK):
             raise ConfigurationError(f"url names {path!r}, which this user may not read and write")
+        problem = second_path_problem(path)
+        if problem is not None:
+            raise ConfigurationError(f"url names {path!r}: {problem}")
     folder = _nearest_existing(os.path.dirname(path))
     if not os.path.isdir(folder):
         raise ConfigurationError(f"url names {path!r}, but {folder!r} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"url names {path!r}, but this user may not write to the folder {folder!r}")
-    kind = file_system_of(folder)
-    if is_network(kind):
+    check_file_system(path, file_system_of(folder), is_local=is_local)
+
+
+def check_file_system(path: str, kind: str | None, *, is_local: bool) -> None:
+    """Raise ConfigurationError if other machines may use the same files on a file system of this type."""
+    if kind in _NETWORK:
         raise ConfigurationError(
             f"url names {path!r}, which is on a network file system ({kind}), where other machines could not be kept "
             "out: choose a local path, or a store that is made for a network"
         )
+    if not (is_local or kind is None or kind in _LOCAL):
+        raise ConfigurationError(
+            f"url names {path!r}, which is on a file system of the type {kind!r}: holdfast does not know whether other "
+            "machines can use the same files there. Choose another path, or add ?local=yes if no other machine can"
+        )
+
+
+def second_path_problem(path: str) -> str | None:
+    """Why the file can be reached by a second path, which would give two holders; None if it cannot.
+
+    SQLite keeps the log and the locks of the file beside its path. Processes that use two paths to one file do not see
+    each other's tickets. A process that opens the file by the second path finds it here; the first path stays usable
+    for the processes that have it open.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+        return (
+            f"the file has {status.st_nlink} hard links, and processes that use another link would not be excluded: "
+            "remove the other links, or use a symbolic link"
+        )
+    try:
+        mounts = _read("/proc/self/mountinfo")
+    except OSError:  # macOS has no bind mounts
+        return None
+    if os.path.realpath(path) in (point for point, _ in _mount_points(mounts)):
+        return (
+            "the file is a mount point of its own, and processes that use the original path would not be excluded: "
+            "mount the folder that contains it"
+        )
+    return None
 
 
 def make_folder(folder: str) -> None:
-    """Private to the user, if we make it."""
+    """Make the folder and those above it that are missing, private to the user whatever the umask is."""
     if not os.path.isdir(folder):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folder(os.path.dirname(folder))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
 
 
 def identity(path: str) -> tuple[int, int] | None:
@@ -135,15 +167,24 @@ class Standing:
     def _is_settled(self, folder: tuple[int, ...] | None) -> bool:
         if folder is None or os.path.islink(self._paths[0]):  # then the file is in some other folder
             return False
-        return time.time_ns() - folder[0] > self._SETTLED_NS
+        # Some file systems keep times in whole seconds only (ext3, ext4 with small inodes, HFS+). There a later change
+        # within the same second would leave the same time.
+        return folder[0] % 1_000_000_000 != 0 and time.time_ns() - folder[0] > self._SETTLED_NS
 
 
-def clear_for_new(path: str) -> None:
-    """If there is no file, what SQLite once kept beside it belongs to a deleted one and must not meet the new one."""
+def prepare_new(path: str) -> None:
+    """If there is no file, remove the two files that SQLite kept beside a deleted one, and make an empty private file.
+
+    SQLite gives the files beside it the same mode. mknod() makes the file without opening it.
+    """
     if not os.path.exists(path):
         for suffix in ("-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + suffix)
+        with contextlib.suppress(
+            FileExistsError, PermissionError
+        ):  # macOS allows it to root only: SQLite makes it there
+            os.mknod(path, stat.S_IFREG | 0o600)
 
 
 def boot_id() -> str:
@@ -173,19 +214,20 @@ def file_system_of(folder: str) -> str | None:
 def file_system_in(mounts: str, folder: str) -> str | None:
     """The same, from the text of a mountinfo: the mount with the longest path, of equal ones the last."""
     best, kind = "", None
+    for point, kind_there in _mount_points(mounts):
+        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, kind_there
+    return kind
+
+
+def _mount_points(mounts: str) -> Iterator[tuple[str, str]]:
+    """Each mount point and the type of its file system, from the text of a mountinfo."""
     for line in mounts.splitlines():
         # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/sda1 rw: see proc_pid_mountinfo(5)
         before, _, after = line.partition(" - ")
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
-        inside = folder == point or folder.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, after.split()[0]
-    return kind
-
-
-def is_network(kind: str | None) -> bool:
-    """Other machines may see the same files there."""
-    return kind in _NETWORK
+        yield point, after.split()[0]
 
 
 def write_lock_holder(shm: str) -> int | None:

@@ -29,7 +29,7 @@ from holdfast.core.tickets import (
     who,
 )
 from holdfast.core.wakeups import Wakeups
-from holdfast.errors import LimitConflict
+from holdfast.errors import BackendUnavailable, ConfigurationError, LimitConflict
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks
 
@@ -65,15 +65,18 @@ _LOOK = "SELECT fence, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM ticket
 _MINE = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
 _DRAW = "UPDATE tickets SET fence = ? WHERE name = '' AND number = 0"
 _INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_GRANT = "UPDATE tickets SET fence = ?, expires = ?, since = ? WHERE name = ? AND number = ?"
+# The session too, in both: a client that had to make a new one keeps its place in the queue.
+_GRANT = "UPDATE tickets SET fence = ?, expires = ?, since = ?, session = ? WHERE name = ? AND number = ?"
 _FIRST = "SELECT min(number) FROM tickets WHERE name = ?"
 _MOVE = "UPDATE tickets SET number = ? WHERE name = ? AND number = ?"
-_STAY = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
+_STAY = "UPDATE tickets SET expires = ?, session = ? WHERE name = ? AND number = ?"
+_SHORTEN = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
 _REMOVE = "DELETE FROM tickets WHERE name = ? AND number = ?"
 REMOVE_SESSION = "DELETE FROM tickets WHERE session = ? AND (fence IS NULL OR delay = 0)"  # a dead one's
 _LEAVE = "DELETE FROM tickets WHERE name = ? AND nonce = ?"
 _LEAVE_HELD = f"{_LEAVE} AND fence IS NOT NULL AND expires > ?"
-_RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND fence IS NOT NULL"
+# A lease of an earlier session of this client is not renewed: other processes may take it for a dead one's at any time.
+_RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND session = ? AND fence IS NOT NULL"
 _BREAK = "DELETE FROM tickets WHERE name = ? AND fence = ?"
 _SOMEBODY_WAITS = "SELECT 1 FROM tickets WHERE name = ? AND fence IS NULL LIMIT 1"
 _INSPECT = """SELECT name, fence, session, exclusive, "limit", expires, since, agent, info,
@@ -140,7 +143,12 @@ class SqliteBackend:
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
         has_waited = queue and self._wakeups.expect(ticket.nonce)
-        outcome = await self._port.transact(lambda txn: _enter(txn, ticket, queue=queue), deadline=deadline)
+        try:
+            outcome = await self._port.transact(lambda txn: _enter(txn, ticket, queue=queue), deadline=deadline)
+        except (BackendUnavailable, ConfigurationError):
+            if not has_waited:  # refused before it was queued: no release will follow
+                self._wakeups.forget(ticket.nonce)
+            raise
         if isinstance(outcome, _InTheWay):
             if queue:
                 self._port.attend(ticket.nonce, outcome.attend)
@@ -233,7 +241,7 @@ def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hasha
     if number is None:
         _insert(txn, ticket, fence, fence=fence, expires=expires)
     else:
-        txn.change(_GRANT, fence, expires, txn.wall, name, number)
+        txn.change(_GRANT, fence, expires, txn.wall, txn.session, name, number)
     if is_in_use and ticket.owner:
         _wake_next(txn, name)  # it may have others in the queue, who are in with this one
     return fence, txn.store
@@ -262,7 +270,7 @@ def _join(txn: Transaction, ticket: Ticket, number: int | None, fence: int) -> t
         _insert(txn, ticket, first - 1, fence=fence, expires=expires)
     else:
         txn.change(_MOVE, first - 1, ticket.name, number)
-        txn.change(_GRANT, fence, expires, txn.wall, ticket.name, first - 1)
+        txn.change(_GRANT, fence, expires, txn.wall, txn.session, ticket.name, first - 1)
     _wake_next(txn, ticket.name)
     return fence, txn.store
 
@@ -278,7 +286,7 @@ def _stand_in_line(
         number = _draw(txn, last_number)
         _insert(txn, ticket, number, fence=None, expires=expires)
     else:
-        txn.change(_STAY, expires, ticket.name, number)
+        txn.change(_STAY, expires, txn.session, ticket.name, number)
     _wake_next(txn, ticket.name)  # in case something ahead of others has just been found over
     living = (
         place
@@ -303,7 +311,7 @@ def _leave(txn: Transaction, ticket: Ticket) -> bool:
 
 
 def _renew(txn: Transaction, ticket: Ticket) -> bool:
-    return txn.change(_RENEW, txn.now + ticket.ttl, ticket.name, ticket.nonce) == 1
+    return txn.change(_RENEW, txn.now + ticket.ttl, ticket.name, ticket.nonce, txn.session) == 1
 
 
 def _break(txn: Transaction, name: str, fence: int) -> bool:
@@ -390,7 +398,7 @@ def _wake_next(txn: Transaction, name: str) -> None:
                 continue
             if _is_over(txn, name, place):
                 continue
-            txn.change(_STAY, min(place.expires, txn.now + WOKEN_LEASE), name, place.number)
+            txn.change(_SHORTEN, min(place.expires, txn.now + WOKEN_LEASE), name, place.number)
             txn.ring(place.session, place.nonce)
         ahead.append(place)
 

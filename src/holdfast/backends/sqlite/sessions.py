@@ -15,10 +15,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import stat
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 RECORD = 33  # 32 hexadecimal digits and a newline; far below PIPE_BUF, so writes never mix
 _READ_MAX = 1000 * RECORD
+_NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class Session:
@@ -90,7 +94,7 @@ def is_dead(folder: str, name: str) -> bool:
     try:
         fd = _open_to_write(folder, name)
     except OSError as error:
-        return error.errno == errno.ENXIO
+        return error.errno == errno.ENXIO and _is_fifo(os.path.join(folder, name))  # a socket gives ENXIO too
     os.close(fd)
     return False
 
@@ -114,9 +118,20 @@ def bury(folder: str, name: str) -> None:
     _unlink(os.path.join(folder, name))
 
 
-def dead_in(folder: str) -> list[str]:
-    """All dead sessions; call with the lock file's write lock held."""
-    return [name for name in os.listdir(folder) if is_dead(folder, name)]
+class Census(NamedTuple):
+    """The sessions in a folder."""
+
+    dead: list[str]
+    living: list[str]
+
+
+def census(folder: str) -> Census:
+    """All sessions; call with the lock file's write lock held. Files of other programs are not sessions."""
+    found = Census([], [])
+    for name in os.listdir(folder):
+        if _NAME.fullmatch(name) and _is_fifo(os.path.join(folder, name)):
+            (found.dead if is_dead(folder, name) else found.living).append(name)
+    return found
 
 
 class Watch:
@@ -198,6 +213,13 @@ class Watch:
 
 def _open_to_write(folder: str, name: str) -> int:
     return os.open(os.path.join(folder, name), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _is_fifo(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _unlink(path: str) -> None:

@@ -1,0 +1,70 @@
+"""Hazard: no thread can be started for a moment (a limit on processes): a client that stays broken afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import holdfast
+from tests.integration.sqlite.conftest import Store
+from tests.support.processes import eventually
+
+
+@contextmanager
+def without_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    """A limit of the kernel would also stop the test's own threads, so only threads of this name cannot start."""
+    start: Callable[[threading.Thread], None] = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield
+
+
+def test_a_waiter_polls_while_no_thread_can_be_started_to_listen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.Client(store.url) as holder, holdfast.Client(store.url) as waiter:
+        held = holder.lock("one").acquire()
+        assert held is not None
+        granted: list[holdfast.Lease | None] = []
+        with without_threads(monkeypatch, "holdfast-listener"):
+            thread = threading.Thread(target=lambda: granted.append(waiter.lock("one").acquire(timeout=20)))
+            thread.start()
+            eventually(lambda: len(holder.inspect("one").waiters) == 1)
+            held.release()
+            thread.join()
+
+        (lease,) = granted
+        assert lease is not None
+        lease.release()
+
+
+async def test_a_task_gets_a_clear_error_while_no_thread_can_be_started_and_its_client_works_afterwards(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with holdfast.AsyncClient(store.url) as client:
+        with (
+            without_threads(monkeypatch, "holdfast-sqlite"),
+            pytest.raises(holdfast.BackendUnavailable, match="start new thread"),
+        ):
+            await client.lock("one").acquire(timeout=0)
+
+        async with client.lock("one", timeout=5) as lease:
+            assert lease.held
+
+
+async def test_a_client_can_be_closed_while_no_thread_can_be_started(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = holdfast.AsyncClient(store.url)
+    with without_threads(monkeypatch, "holdfast-sqlite"):
+        with pytest.raises(holdfast.BackendUnavailable):
+            await client.lock("one").acquire(timeout=0)
+
+        await client.close()
