@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -16,6 +15,7 @@ from holdfast.client import Client, Locked, LockedOrSkipped, decorated
 from holdfast.core.calls import Plan, make_plan, make_plan_once
 from holdfast.core.handles import UNSET, AllOptions, LockOptions
 from holdfast.primitives import Primitive
+from holdfast.runtimes.threads import Mutex
 from holdfast.shell import DEFAULT_TTL
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ def default_client() -> Client:
     global _default
     with _default_mutex:
         if _default is None or _default._closed:
-            _default = Client()
-            atexit.register(_default.close)
+            made = Client()
+            if _default is None or _default._closed:  # a signal handler may have used it inside the call above
+                _default = made
+                atexit.register(made.close)
         return _default
 
 
@@ -151,12 +153,12 @@ def _client_for(plan: Plan) -> Client:
 
 
 _default: Client | None = None
-_default_mutex = threading.Lock()
+_default_mutex = Mutex()
 
 
 def _in_forked_child() -> None:
     global _default_mutex
-    _default_mutex = threading.Lock()  # another thread of the parent may have held it
+    _default_mutex = Mutex()  # another thread of the parent may have locked the old one
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

@@ -11,6 +11,7 @@
     │   ├── OutcomeUnknown               sent, no answer: it may have happened
     │   └── QuorumError                  too few nodes answered; .causes says why, node by node
     ├── Unsupported                      this backend cannot promise that; says which can
+    ├── ThreadStartError(RuntimeError)   this process may start no more threads: nothing is held, retry when it may
     ├── UsageError(RuntimeError)         called from the wrong place: another loop, a closed client
     └── ConfigurationError(ValueError)   an argument or setting is refused; says which and what to do
         ├── LimitConflict                two programs disagree on the limit of one lock
@@ -119,6 +120,18 @@ class Unsupported(HoldfastError):
         can = f"; these can: {', '.join(others)}" if others else ""
         super().__init__(f"{backend} does not support {what}{can}")
         self.backend, self.what, self.others = backend, what, others
+
+
+class ThreadStartError(HoldfastError, RuntimeError):
+    """The operating system or the interpreter refused to start a thread that the client needs.
+
+    A limit on processes or memory is reached, or the interpreter is a subinterpreter without threads. A lock that was
+    granted meanwhile is given back. The client stays usable, and the call can be repeated.
+    """
+
+    def __init__(self, *, thread: str, problem: str) -> None:
+        super().__init__(f"the thread {thread!r} could not be started: {problem}")
+        self.thread, self.problem = thread, problem
 
 
 class UsageError(HoldfastError, RuntimeError):

@@ -18,6 +18,7 @@ from holdfast.guarantees import Guarantees, Requirements
 from holdfast.primitives import Primitive
 from holdfast.requirements import Requirement, insist_on
 from holdfast.runtimes import system
+from holdfast.runtimes.threads import Mutex
 from holdfast.url import SCHEMES, Address, Option, default_url, opener, parse, together
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         self._open = opener(self._address, self._runtime_name)
         self._events = Events()
         self._closed = False
+        self._starting = Mutex()
         self._current: Engine[LeaseT] | None = self._start()
         if self._required is not None:
             self._required.insist(self.url, self._current.backend.guarantees)
@@ -220,6 +222,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
 
     def after_fork(self) -> None:
         """In a forked child: nothing of the parent's is ours. Called by the runtime."""
+        self._starting = Mutex()  # another thread of the parent may have locked the old one
         if self._current is not None:
             self._current.abandon("this process is a fork: the lease belongs to its parent")
             self._current = None
@@ -240,8 +243,17 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return self._current or self._started()
 
     def _started(self) -> Engine[LeaseT]:
+        """The engine; in a forked child any number of threads may come here first, and get the same one."""
         if self._current is None:
-            self._current = self._start()
+            with self._starting:
+                if self._current is None:
+                    return self._start_first()
+        return self._current
+
+    def _start_first(self) -> Engine[LeaseT]:
+        engine = self._start()
+        if self._current is None:  # else a signal handler has used the client inside the call above
+            self._current = engine
         return self._current
 
     @abstractmethod

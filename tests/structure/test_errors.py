@@ -20,6 +20,7 @@ EXAMPLES: list[holdfast.HoldfastError] = [
     holdfast.BackendUnavailable(backend="redis://cache", problem="connection refused"),
     holdfast.OutcomeUnknown(backend="redis://cache", problem="no answer in 5 s"),
     holdfast.Unsupported(backend="memcached", what="order FIFO", others=("redis", "etcd")),
+    holdfast.ThreadStartError(thread="holdfast-keeper", problem="can't start new thread"),
     holdfast.UsageError("another loop"),
     holdfast.ConfigurationError("ttl must be …"),
     holdfast.LimitConflict(lock="a", ours=5, theirs=None, holder="web-3/812"),

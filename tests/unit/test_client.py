@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import types
 import uuid
 import warnings
 from pathlib import Path
@@ -176,6 +177,52 @@ async def test_a_sync_lock_inside_a_running_loop_warns_once(monkeypatch: pytest.
 
         with warnings.catch_warnings(), client.lock("a"):
             warnings.simplefilter("error")
+
+
+def test_threads_that_use_a_client_first_in_a_forked_child_share_one_engine() -> None:
+    """Two engines would not know each other's leases: a reentrant lock would wait for itself."""
+    client = holdfast.Client("memory://fork")
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, str(_engines_of(client)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        engines = pipe.read()
+    os.waitpid(pid, 0)
+
+    assert engines == b"1"
+    client.close()
+
+
+def _engines_of(client: holdfast.Client) -> int:
+    """How many engines two threads get that use the client at the same moment."""
+    make, came, engines = client._start, threading.Semaphore(0), []
+
+    def slow() -> Any:
+        came.release()
+        came.acquire(timeout=0.2)  # the own arrival,
+        came.acquire(timeout=0.2)  # and that of another thread, if one gets here
+        return make()
+
+    client._start = slow  # type: ignore[method-assign]
+    users = [threading.Thread(target=lambda: engines.append(client._engine)) for _ in range(2)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    return len(set(engines))
+
+
+def test_a_lock_can_be_taken_while_another_thread_imports_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_warned_inside_loop", False)
+    monkeypatch.setitem(sys.modules, "asyncio", types.ModuleType("asyncio"))  # as it is before its first line has run
+
+    with holdfast.Client("memory://importing") as client, client.lock("a", timeout=0):
+        pass
 
 
 def test_fences_are_shared_by_threads_and_tasks_of_one_store() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from holdfast.core.ports import Owner
+from holdfast.errors import ThreadStartError
 from holdfast.runtimes import system
 
 T = TypeVar("T")
@@ -29,6 +31,49 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError("a blocking adapter suspended; it must do its I/O inline")
+
+
+class Mutex(_thread.RLock):  # type: ignore[misc]  # typeshed calls it final, CPython does not
+    """`with mutex:` for state that threads share. A KeyboardInterrupt never leaves it locked.
+
+    CPython runs signal handlers at function entry, at backward jumps and after calls of C functions.
+
+    - Enter: up to Python 3.13 one instruction calls `__enter__` and begins the protected range: the C method is safe.
+      From 3.14 on it is a plain call, and an interrupt just after a C method would be outside the range. There
+      `__enter__` is a Python function, which handles an interrupt after its own call; no handler runs at its return.
+    - Exit: `__exit__` is always the C method. A Python function could be interrupted at its entry, before it unlocks.
+    - Body: from Python 3.13 on, conditional backward jumps are not covered by the handlers around them, so a body has
+      no loop and no comprehension with a condition of its own; it calls a function that has.
+
+    It is re-entrant, because a signal handler or a finaliser can use the client while its thread is in a body. So a
+    body leaves the state consistent at every call that it makes.
+    """
+
+    __slots__ = ()
+
+    if sys.version_info >= (3, 14):
+
+        def __enter__(self) -> bool:
+            try:
+                return self.acquire()
+            except BaseException:
+                if self._is_owned():
+                    self.release()
+                raise
+
+
+def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
+    """Start a daemon: leases of a program that ends without closing its client run out, they do not keep it alive.
+
+    Raises:
+        ThreadStartError: there is no room for another thread.
+    """
+    thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise ThreadStartError(thread=thread.name, problem=str(error) or type(error).__name__) from error
+    return thread
 
 
 class ThreadEvent:
@@ -83,7 +128,7 @@ def _seconds(until: float) -> float:
 
 
 class Threads:
-    """Daemons: leases of a program that ends without closing its client run out, they do not keep it alive."""
+    """The background threads of one user of `start`, who can wait for their end."""
 
     join_max = 6.0  # seconds: a background thread is at most one request away from its end
 
@@ -91,10 +136,16 @@ class Threads:
         self._threads: list[threading.Thread] = []
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        thread = threading.Thread(target=lambda: run_sync(work()), name=f"holdfast-{name}", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
-        thread.start()
+        """Run it on a thread of its own.
+
+        Raises:
+            ThreadStartError: there is no room for another thread.
+        """
+        thread = start_thread(lambda: run_sync(work()), name)
         self._threads.append(thread)
+        for other in [one for one in self._threads if not one.is_alive()]:
+            with contextlib.suppress(ValueError):  # another thread that starts one has removed it
+                self._threads.remove(other)
 
     async def join(self) -> None:
         for thread in self._threads:
@@ -117,7 +168,7 @@ class ThreadRuntime:
     jitter = staticmethod(system.jitter)
     who = staticmethod(system.who)
     event = staticmethod(ThreadEvent)
-    mutex = staticmethod(threading.Lock)
+    mutex = staticmethod(Mutex)
 
     # An object per thread, made at its first use and gone with it. Idents are reused, and so are the objects that
     # threading.current_thread() makes up for foreign threads.
@@ -142,7 +193,10 @@ class ThreadRuntime:
         await self._threads.join()
 
     def call(self, function: Callable[[], object]) -> None:
-        threading.Thread(target=system.call_user, args=(function,), name="holdfast-callback", daemon=True).start()
+        try:
+            start_thread(lambda: system.call_user(function), "callback")
+        except ThreadStartError:
+            system.call_user(function)  # it must be called, even if it delays other leases
 
     def hand_in(self, function: Callable[[], object]) -> bool:
         return False  # every thread may
@@ -154,8 +208,11 @@ _warned_inside_loop = False
 def warn_inside_loop() -> None:
     """A sync lock inside a running loop stops every task of that loop while it waits: say so once."""
     global _warned_inside_loop
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or _warned_inside_loop or asyncio._get_running_loop() is None:  # noqa: SLF001  (the other raises)
+    if _warned_inside_loop:
+        return
+    # While another thread imports asyncio for the first time, the module is there without its names.
+    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    if running_loop is None or running_loop() is None:
         return
     _warned_inside_loop = True
     warnings.warn(
