@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.etcd.leases import WAITER_TTL
 from holdfast.backends.etcd.messages import (
     absent,
     all_in_order,
@@ -31,11 +32,14 @@ from holdfast.backends.etcd.messages import (
     watch_request,
 )
 from holdfast.backends.etcd.port import LeaseNotFound, Watch
+from holdfast.checking import history as h
+from holdfast.sim.faults import CALM
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.mutants.etcd import HintsOnly
 from holdfast.sim.run import Plan, run
 from holdfast.sim.servers.etcd.server import EtcdServer
 from holdfast.sim.servers.etcd.store import Store
+from holdfast.sim.workload import USUAL
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, running
 
@@ -200,6 +204,22 @@ def test_where_no_hint_is_lost_a_watch_from_a_revision_is_enough() -> None:
     plan = replace(mutant, server=WithoutLookingAgain).apply(Plan())
 
     assert [seed for seed in range(40) if run(plan, seed).failure] == []
+
+
+def test_a_waiter_that_runs_keeps_its_place_for_as_long_as_it_waits() -> None:
+    """Its lease is shorter than the wait, so it has to be kept alive."""
+    plan = Plan(backend="etcd", faults=CALM, workload=replace(USUAL, hold_max=12.0))
+    waits: list[float] = []
+    for seed in range(10):
+        places: dict[int, h.Queued] = {}
+        for event in run(plan, seed).history:
+            if isinstance(event, h.Queued):
+                assert event.ticket not in places, f"seed {seed}: a second place"
+                places[event.ticket] = event
+            elif isinstance(event, h.Granted) and event.ticket in places:
+                waits.append(event.at - places[event.ticket].at)
+
+    assert max(waits) > 5 * WAITER_TTL
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-key"])

@@ -39,6 +39,9 @@ class Promises:
     idle_max: float = 40.0  # in a healed world, how long somebody may wait for a lock that nobody holds
     leftover_max: float = 40.0  # from the end of the last claim until nothing of it is left on the server
 
+    # From the crash of a waiter's process until its ticket has left the queue; None is not judged.
+    dead_waiter_max: float | None = None
+
     # How often a call may be passed by calls that came later; None is not judged. Needs nothing from the server.
     overtaken_max: int | None = None
 

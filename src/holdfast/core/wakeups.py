@@ -59,17 +59,26 @@ class Wakeups:
 
         What it returns is what the hint said.
         """
-        news = ""
+        return await self._wait(nonce, until, event) or ""
+
+    async def hinted(self, nonce: str, until: float) -> bool:
+        """The same; whether there was a hint, or the ticket is not expected any more."""
+        return await self._wait(nonce, until, None) is not None
+
+    async def _wait(self, nonce: str, until: float, event: Event | None) -> str | None:
         with self._mutex:
             if nonce not in self._expected or nonce in self._hinted:
                 return self._hinted.pop(nonce, "")
             event = self._expected[nonce] = event or self._runtime.event()
+        news: str | None = None
         try:
             await event.wait(until)
         finally:
             # Hints up to here are used up: who waited looks again after this line.
             with self._mutex:
-                news = self._hinted.pop(nonce, "")
+                news = self._hinted.pop(nonce, None)
                 if nonce in self._expected:
                     self._expected[nonce] = None
+                elif news is None:
+                    news = ""
         return news

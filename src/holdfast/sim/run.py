@@ -266,10 +266,14 @@ class Simulation:
         delay = max(DELAYS) * 1.02 if "lock_delay" in self.uses else 0.0
         bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles + delay
         idle = (ttl + self.server.idle_max if lapses else 8.0) + prolonged + settles + delay
+        dead_waiter_max = self.server.dead_waiter_max
+        if dead_waiter_max is not None:  # what a dead process sent last may be slow, and keep its waiters alive
+            dead_waiter_max += prolonged + (faults.slow_max if faults.slow else 0.0)
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
             idle_max=idle,
+            dead_waiter_max=dead_waiter_max,
             leftover_max=bound,
             wait_max=HEALED_FOR + prolonged,
             drift=faults.drift * 2,

@@ -23,6 +23,7 @@ class SlowRoad(Cluster):
     """A network on which requests can be kept under way."""
 
     keeps = False  # the next request, of which nothing is heard
+    keeps_after = 0  # as many requests as are answered before one is kept; 0: this is not in use
     asks_another = False  # instead, another member is asked, and answers
     loses_writes = False  # what is done under a condition is done, and nobody hears of it
     kept: tuple[str, Mapping[str, Any]] | None = None
@@ -31,6 +32,8 @@ class SlowRoad(Cluster):
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
         self.asked = [*self.asked, method]
         if not self.keeps:
+            self.keeps = self.keeps_after == 1
+            self.keeps_after = max(0, self.keeps_after - 1)
             answer = await super().call(method, message, deadline=deadline, once=once)
             if self.loses_writes and message.get("compare"):
                 raise holdfast.OutcomeUnknown(backend="test", problem="the answer was lost")
@@ -54,8 +57,8 @@ class Bench:
         self.road = SlowRoad(place, BlockingEyes(), ListenerThreads(), runtime)
         self.backend: Backend = backend_on(self.road, place, runtime)
 
-    def enter(self, ticket: Ticket) -> Granted | Waiting:
-        return run_sync(self.backend.enter(ticket, queue=False, deadline=soon()))
+    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+        return run_sync(self.backend.enter(ticket, queue=queue, deadline=soon()))
 
     def enter_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
         return run_sync(self.backend.enter_all(tickets, deadline=soon()))

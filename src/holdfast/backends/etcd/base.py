@@ -27,7 +27,7 @@ CLOSING_MAX = 2.0  # seconds to give leases back
 class Place(NamedTuple):
     """What is known of a ticket's key since the last answer about it."""
 
-    lease: Lease
+    lease: Lease | None  # None while it waits: the waiter lease, or after an unanswered grant the one of its ttl
     created: int
     is_next: bool = False  # exclusive, and only one is ahead
     watches: tuple[Watch, ...] = ()
@@ -106,7 +106,8 @@ class Base(ABC):
         outcomes: dict[str, Live | Gone | BackendError] = {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
         by_lease: dict[Lease, list[Ticket]] = {}
         for ticket in tickets:
-            if (place := self._places.get(ticket.nonce)) is not None:
+            place = self._places.get(ticket.nonce)
+            if place is not None and place.lease is not None:
                 by_lease.setdefault(place.lease, []).append(ticket)
         for lease, some in by_lease.items():
             try:

@@ -3,6 +3,7 @@
     <prefix><name>/<slot>.<kind>       one ticket; kind is x (exclusive), r (reader) or s<limit> (a permit)
     <prefix><name>                     the lock of method=key
     <prefix>%gone/<nonce>              a ticket that was withdrawn although it may still be on its way
+    <prefix>%gone/<nonce>.w            the same for its request for a place in the queue
     <prefix>%mark/<name>               a mark: a number, nothing to do with the lock of that name
 
 A key of another shape below `<prefix><name>/` belongs to another program, such as `etcdctl lock`, and is exclusive.
@@ -43,8 +44,9 @@ class Keys:
         kind = "x" if exclusive else "r" if limit is None else f"s{limit}"
         return self.folder(name) + f"{slot}.{kind}".encode()
 
-    def gone(self, nonce: str) -> bytes:
-        return self._prefix + b"%gone/" + nonce.encode()
+    def gone(self, nonce: str, *, waits: bool = False) -> bytes:
+        # A ticket can have two: one under the lease of its ttl, one under the waiter lease.
+        return self._prefix + b"%gone/" + nonce.encode() + (b".w" if waits else b"")
 
     def mark(self, name: str) -> bytes:
         # Nobody ever asks for what is below one, so a slash does no harm.

@@ -1,4 +1,4 @@
-"""etcd's leases of one client: one for each ttl, shared by all tickets with that ttl, kept alive by whoever uses it.
+"""etcd's leases of one client: one for each ttl, shared by all granted tickets with that ttl, and one for its waiters.
 
 A ticket lives as long as its key, and its key as long as the lease at most. So what a holder may believe is counted
 from the last *answered* grant or keep-alive of the lease, from the moment before it was sent:
@@ -6,6 +6,9 @@ from the last *answered* grant or keep-alive of the lease, from the moment befor
     granted ──keep-alive answered──▶ counted anew from before it was sent
        │                └─ "no such lease" ─▶ over: every key is gone, and every ticket with it
        └── nobody uses it ─▶ it runs out on the server by itself
+
+All waiting tickets of a client are under one short lease. If the process dies, its waiters leave the queue after
+WAITER_TTL, not after their ttl. A grant moves the ticket's key to the lease of its ttl.
 """
 
 from __future__ import annotations
@@ -28,16 +31,19 @@ GRANULARITY = 0.0  # etcd lets a lease go after its ttl, by up to half a second,
 STALE = 0.2  # of what a ticket's holder may believe in may have passed of its lease, for the ticket to enter under it
 LEASE_OVER = "its etcd lease is over: it ran out, or somebody revoked it"
 SAME_MOMENT = 0.02  # seconds: a keep-alive this old will do for who asks for one now
+WAITER_TTL = 2  # seconds: as short as a server with the default election timeout allows
+_WAITERS = 0  # the key of the waiter lease; those of the others are their ttl
 
 
 class Lease:
     """One lease on the server."""
 
-    __slots__ = ("asked", "deadline", "id", "is_over", "sent", "ttl")
+    __slots__ = ("deadline", "id", "is_over", "key", "sent", "ttl")
 
-    def __init__(self, lease_id: int, asked: int) -> None:
+    def __init__(self, lease_id: int, key: int) -> None:
         self.id = lease_id
-        self.asked = self.ttl = asked  # seconds; the server may have given more than was asked for
+        self.key = key  # in the client's table
+        self.ttl = 0  # seconds; the server may grant more than was requested
         self.is_over = False
         self.sent = self.deadline = 0.0
 
@@ -58,10 +64,12 @@ class Unheard(NamedTuple):
 class Leases:
     """Those of one client. Of callers that want the same lease at the same time, one asks the server."""
 
+    waiter_ttl = WAITER_TTL  # seconds
+
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime) -> None:
         self._url, self._port, self._runtime = url, port, runtime
         self._mutex = runtime.mutex()
-        self._current: dict[int, Lease] = {}  # by the ttl that was asked for
+        self._current: dict[int, Lease] = {}  # by the requested ttl, or _WAITERS
         self._asking: dict[int, Event] = {}  # somebody asks the server about it just now
 
     async def fresh(self, ttl: float, deadline: float, *, delay: float = 0.0) -> Lease:
@@ -75,19 +83,39 @@ class Leases:
             if lease is not None:
                 return lease
 
+    async def for_waiters(self, deadline: float) -> Lease:
+        """The waiter lease, kept alive less than a quarter of its ttl ago."""
+        while True:
+            lease = await self._ask(_WAITERS, self._is_fresh_for_waiters, deadline)
+            if lease is not None:
+                return lease
+
+    def keep_waiters_at(self) -> float:
+        """When a waiter has to keep the waiter lease alive.
+
+        Each waiter has its own moment. So one of them sends the keep-alive, and the others find that it was sent.
+        """
+        lease = self._current.get(_WAITERS)
+        return 0.0 if lease is None else lease.sent + lease.ttl * (1 + self._runtime.jitter() / 2) / 5
+
+    async def keep_waiters(self, deadline: float) -> bool:
+        """Keep the waiter lease alive; False if it is over."""
+        lease = self._current.get(_WAITERS)
+        return lease is not None and await self.keep(lease, deadline)
+
     async def keep(self, lease: Lease, deadline: float) -> bool:
         """Keep it alive; False if it is over."""
         since = self._runtime.now() - SAME_MOMENT
         while not lease.is_over and lease.sent < since:
-            await self._ask(lease.asked, lambda one: one is not lease or one.sent >= since, deadline)
+            await self._ask(lease.key, lambda one: one is not lease or one.sent >= since, deadline)
         return not lease.is_over
 
     def is_over(self, lease: Lease) -> None:
         """The server does not know it any more."""
         lease.is_over = True
         with self._mutex:
-            if self._current.get(lease.asked) is lease:
-                del self._current[lease.asked]
+            if self._current.get(lease.key) is lease:
+                del self._current[lease.key]
 
     async def remaining(self, lease_id: int, deadline: float) -> float:
         """How many seconds a lease has left, anybody's."""
@@ -111,7 +139,7 @@ class Leases:
             with contextlib.suppress(BackendError, ConfigurationError, LeaseNotFound):
                 await self._port.call("lease/revoke", {"ID": str(lease.id)}, deadline=deadline, once=True)
 
-    async def _ask(self, seconds: int, will_do: Callable[[Lease], bool], deadline: float) -> Lease | None:
+    async def _ask(self, key: int, will_do: Callable[[Lease], bool], deadline: float) -> Lease | None:
         """The lease as it is if that will do, else after one question to the server; None: ask again.
 
         Who finds another one asking waits for that one's answer.
@@ -119,30 +147,30 @@ class Leases:
         mine = self._runtime.event()
         try:
             with self._mutex:
-                lease = self._current.get(seconds)
+                lease = self._current.get(key)
                 if lease is not None and will_do(lease):
                     return lease
-                asking = self._asking.setdefault(seconds, mine)
+                asking = self._asking.setdefault(key, mine)
             if asking is not mine:
                 if not await asking.wait(deadline):
                     raise BackendUnavailable(backend=self._url, problem="others asked about the lease all the time")
                 return None
             if lease is None:
-                return await self._grant(seconds, deadline)
+                return await self._grant(key, deadline)
             return lease if await self._prolong(lease, deadline) else None
         finally:
             with self._mutex:
-                if self._asking.get(seconds) is mine:
-                    del self._asking[seconds]
+                if self._asking.get(key) is mine:
+                    del self._asking[key]
             mine.set()
 
-    async def _grant(self, seconds: int, deadline: float) -> Lease:
+    async def _grant(self, key: int, deadline: float) -> Lease:
         # If the answer is lost the lease runs out by itself, with no key under it.
-        answer = await self._port.call("lease/grant", {"TTL": str(seconds)}, deadline=deadline)
-        lease = Lease(int(answer.message["ID"]), seconds)
+        answer = await self._port.call("lease/grant", {"TTL": str(key or self.waiter_ttl)}, deadline=deadline)
+        lease = Lease(int(answer.message["ID"]), key)
         lease.answered(int(answer.message["TTL"]), answer.sent)
         with self._mutex:
-            self._current[seconds] = lease
+            self._current[key] = lease
         return lease
 
     async def _prolong(self, lease: Lease, deadline: float) -> bool:
@@ -156,3 +184,6 @@ class Leases:
 
     def _is_fresh(self, lease: Lease, delay: float) -> bool:
         return self._runtime.now() - lease.sent <= STALE * (lease.ttl - delay)
+
+    def _is_fresh_for_waiters(self, lease: Lease) -> bool:
+        return self._runtime.now() - lease.sent <= lease.ttl / 4

@@ -54,7 +54,7 @@ from holdfast.core.tickets import (
     TicketInfo,
     Waiting,
 )
-from holdfast.errors import BackendUnavailable, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendUnavailable, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
@@ -63,13 +63,16 @@ if TYPE_CHECKING:
 GUARANTEES = {"queue": QUEUE, "key": KEY}
 LACKS = {"queue": QUEUE_LACKS, "key": KEY_LACKS}
 
+KEEPING_MAX = 1.0  # seconds for a keep-alive of the waiter lease
+LOOK_MAX = 1.0  # seconds for a waiter's poll: with a member that hangs, there is time left to keep its place
+
 
 class View(NamedTuple):
-    """What a ticket sees ahead of it."""
+    """What a ticket sees of its lock."""
 
-    place: Place | None  # None: it has none, for it does not wait
-    is_in: bool
-    holder: str | None = None
+    revision: int
+    ahead: Sequence[Entry]  # of an exclusive ticket, the last one at most
+    first: Sequence[Entry]  # the first of all
 
 
 class EtcdBackend(Together):
@@ -101,31 +104,48 @@ class EtcdBackend(Together):
             raise
 
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
-        nonce = ticket.nonce
         while True:
             lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
-            place = self._places.get(nonce)
-            sent = self._runtime.now()
+            place = self._places.get(ticket.nonce)
             try:
-                if place is not None and place.lease is lease:
-                    view = await self._look(ticket, place, deadline)
-                elif ticket.exclusive:
-                    view = await self._come_alone(ticket, lease, deadline, queue=queue)
+                if place is not None:
+                    outcome = await self._look(ticket, place, lease, deadline)
                 else:
-                    view = await self._come_to_share(ticket, lease, deadline, queue=queue)
+                    outcome = await self._come(ticket, lease, deadline, queue=queue)
             except LeaseNotFound:
                 self._leases.is_over(lease)
                 continue
-            if view is None:
-                continue  # what was seen had changed in between: once more
-            if view.place is not None:
-                self._places[nonce] = view.place
-                if view.is_in:
-                    return self._came(ticket, lease, view.place.created, sent)
-            elif not queue:
-                await self._turn_away(ticket, deadline)
-            look_again = LOOK_AGAIN if view.place is None or view.place.is_next else LOOK_AGAIN_BEHIND
-            return Waiting(min(look_again, lease.ttl / 4), view.holder)
+            if outcome is not None:
+                return outcome  # else what was seen had changed in between
+
+    async def _come(self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool) -> Granted | Waiting | None:
+        """Take the lock if it is free, under the lease of its ttl; else take a place in its queue if it is to wait."""
+        _, folder, end = self._where(ticket)
+        sent = self._runtime.now()
+        answer = await self._create(ticket, lease, only_if=empty(folder, end), deadline=deadline)
+        if succeeded(answer):
+            return self._came(ticket, lease, revision(answer), sent)
+        if own := entries(answer, 0):  # from an earlier request whose answer was lost
+            return await self._look(ticket, Place(None, own[0].created), lease, deadline)
+        there = entries(answer, 3)
+        if not there:
+            return None
+        holder = holder_of(there)
+        if not ticket.exclusive:
+            ahead, now = entries(answer, 4), revision(answer)
+            self._check_limit(ticket, ahead, holder)  # before anything is changed
+            if obstacle(ticket, tickets_in(ahead)) is None:
+                # If no ticket was created since, those ahead are the same or fewer, so it is granted.
+                sent = self._runtime.now()
+                answer = await self._create(ticket, lease, only_if=none_after(folder, end, now), deadline=deadline)
+                if succeeded(answer):
+                    return self._came(ticket, lease, revision(answer), sent)
+                if not queue:
+                    return None
+        if queue:
+            return await self._queue_up(ticket, lease, holder, deadline)
+        await self._turn_away(ticket, deadline)
+        return Waiting(LOOK_AGAIN, holder)
 
     async def _turn_away(self, ticket: Ticket, deadline: float) -> None:
         """It does not wait, so nobody will withdraw it. But what another member was asked before may still come."""
@@ -134,56 +154,37 @@ class EtcdBackend(Together):
         else:
             self._turned_away(ticket)
 
-    async def _come_alone(self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool) -> View | None:
-        """As an exclusive ticket, to the end of the queue; or, if it is not to wait, only if nobody is there."""
+    async def _queue_up(
+        self, ticket: Ticket, lease: Lease, holder: str | None, deadline: float
+    ) -> Granted | Waiting | None:
+        """Create its key at the end of the queue, under the waiter lease."""
         key, folder, end = self._where(ticket)
-        if not queue:
-            answer = await self._create(ticket, lease, only_if=empty(folder, end), deadline=deadline)
-            if succeeded(answer):
-                return View(Place(lease, revision(answer)), is_in=True)
-            if found := await self._found(ticket, lease, answer, deadline):
-                return found
-            there = entries(answer, 3)
-            return View(None, is_in=False, holder=holder_of(there)) if there else None
-        answer = await self._create(
-            ticket, lease, only_if=absent(key), then=[last(folder, end, 2)], deadline=deadline, explains=False
-        )
-        if not succeeded(answer):
-            answer = (await self._port.call("kv/txn", txn([], self._why_not(ticket)), deadline=deadline)).message
-            self._check_refusal(ticket, answer)
-            return await self._found(ticket, lease, answer, deadline)
-        place = Place(lease, revision(answer))
-        if len(entries(answer, 1)) == 1:
-            return View(place, is_in=True)
-        self._places[ticket.nonce] = place
-        return await self._look(ticket, place, deadline)
-
-    async def _come_to_share(self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool) -> View | None:
-        """As one of several: it takes a look first, since a limit has to be agreed on before anything is changed."""
-        key, folder, end = self._where(ticket)
-        answer = await self._create(ticket, lease, only_if=empty(folder, end), deadline=deadline)
-        now = revision(answer)
-        if succeeded(answer):
-            return View(Place(lease, now), is_in=True)
-        if found := await self._found(ticket, lease, answer, deadline):
-            return found
-        holder, ahead = holder_of(entries(answer, 3)), entries(answer, 4)
-        self._check_limit(ticket, ahead, holder)
-        if not queue and obstacle(ticket, tickets_in(ahead)):
-            return View(None, is_in=False, holder=holder)
-        # Who does not wait comes only if nobody has come since. Some may have gone, and that does no harm.
-        guard = absent(key) if queue else none_after(folder, end, now)
-        everybody = [all_in_order(folder, end), first(folder, end)]
-        answer = await self._create(ticket, lease, only_if=guard, then=everybody, deadline=deadline)
+        waiters = await self._leases.for_waiters(deadline)
+        everybody = last(folder, end, 2) if ticket.exclusive else all_in_order(folder, end)
+        try:
+            answer = await self._create(
+                ticket,
+                waiters,
+                only_if=absent(key),
+                then=[everybody, first(folder, end)],
+                waits=True,
+                deadline=deadline,
+            )
+        except LeaseNotFound:
+            self._leases.is_over(waiters)
+            return None
         if not succeeded(answer):
             return None
-        *ahead, _ = entries(answer, 1)
-        try:
-            self._check_limit(ticket, ahead, holder)
-        except LimitConflict:  # with one who came at the same time
-            await self.leave([ticket], deadline=deadline)
-            raise
-        return self._seen(ticket, Place(lease, revision(answer)), revision(answer), ahead, entries(answer, 2))
+        now = revision(answer)
+        place = self._places[ticket.nonce] = Place(None, now)
+        ahead = [one for one in entries(answer, 1) if one.created < now]
+        if not ticket.exclusive:
+            try:
+                self._check_limit(ticket, ahead, holder)
+            except LimitConflict:  # with one who came at the same time
+                await self.leave([ticket], deadline=deadline)
+                raise
+        return await self._judge(ticket, place, lease, View(now, ahead, entries(answer, 2)), deadline)
 
     async def _create(
         self,
@@ -192,35 +193,34 @@ class EtcdBackend(Together):
         *,
         only_if: Message,
         then: Sequence[Message] = (),
+        waits: bool = False,
         deadline: float,
-        explains: bool = True,
     ) -> Message:
         """Create its key, unless it was withdrawn before, or the lock is in use by method=key.
 
-        The answers to `then` begin with number 1. If it was not created they are those of `_why_not`, unless nobody
-        wants to know.
+        The answers to `then` begin with number 1. If it was not created they are those of `_why_not`.
 
         Raises:
             OutcomeUnknown: no answer; or it was withdrawn before.
             NameConflict: the lock is in use by method=key.
         """
         key = self._key(ticket)
-        unheard = Unheard(lease, self._keys.gone(ticket.nonce))
+        unheard = Unheard(lease, self._keys.gone(ticket.nonce, waits=waits))
         compare = [only_if, absent(unheard.note)]
         if ticket.name not in self._occupied:
             compare.append(absent(self._keys.base(ticket.name)))
-        why_not = self._why_not(ticket) if explains else ()
-        request = txn(compare, [put(key, written(ticket, self._runtime.wall()), lease.id), *then], why_not)
+        create = [put(key, written(ticket, self._runtime.wall()), lease.id), *then]
+        request = txn(compare, create, self._why_not(ticket, unheard.note))
         answer = await self._ask_for([ticket.nonce], unheard, request, deadline)
-        if explains and not succeeded(answer):
+        if not succeeded(answer):
             self._check_refusal(ticket, answer)
         return answer
 
-    def _why_not(self, ticket: Ticket) -> list[Message]:
+    def _why_not(self, ticket: Ticket, note: bytes) -> list[Message]:
         """Its own key; whether it was withdrawn; the other method's key; the first of all; and, if it shares, all."""
         key, folder, end = self._where(ticket)
-        base, gone = self._keys.base(ticket.name), self._keys.gone(ticket.nonce)
-        why_not = [get(key, keys_only=True), get(gone, keys_only=True), get(base), first(folder, end)]
+        base = self._keys.base(ticket.name)
+        why_not = [get(key, keys_only=True), get(note, keys_only=True), get(base), first(folder, end)]
         return why_not if ticket.exclusive else [*why_not, all_in_order(folder, end)]
 
     def _check_refusal(self, ticket: Ticket, answer: Message) -> None:
@@ -236,62 +236,77 @@ class EtcdBackend(Together):
                 )
             self._occupied.add(ticket.name)  # by something that is no lock: tickets find room below it
 
-    async def _found(self, ticket: Ticket, lease: Lease, answer: Message, deadline: float) -> View | None:
-        """What a ticket sees whose key is there already, from an earlier request whose answer was lost."""
-        own = entries(answer, 0)
-        if not own:
-            return None
-        if own[0].lease != lease.id:  # of a lease that is over: the key has to go first
-            return View(None, is_in=False)
-        return await self._look(ticket, Place(lease, own[0].created), deadline)
-
-    async def _look(self, ticket: Ticket, place: Place, deadline: float) -> View | None:
-        """Whether it is in by now. The next in line mostly is, and takes the lock in the same step."""
+    async def _look(self, ticket: Ticket, place: Place, lease: Lease, deadline: float) -> Granted | Waiting | None:
+        """Whether it is granted by now. The next in line mostly is, and takes the lock in the same step."""
         key, folder, end = self._where(ticket)
         until = place.created - 1
         ahead = last(folder, end, 1, until=until) if ticket.exclusive else all_in_order(folder, end, until=until)
         looks = [get(key, keys_only=True), ahead, first(folder, end)]
-        ours = created_at(key, place.created)
-        take = put(key, written(ticket, self._runtime.wall()), place.lease.id)
         if place.is_next:
-            request = txn([ours, none_before(folder, end, place.created)], [take], looks)
+            only_if, sent = none_before(folder, end, place.created), self._runtime.now()
+            answer = await self._take(ticket, place, lease, deadline, only_if=[only_if], looks=looks)
+            if succeeded(answer):
+                return self._came(ticket, lease, place.created, sent)
         else:
-            request = txn([], looks)
-        answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
-        if place.is_next and succeeded(answer):
-            return View(place, is_in=True)
-        if not any(
-            one.created == place.created for one in entries(answer, 0)
-        ):  # its lease has ended, or somebody deleted it: its place is lost
+            limit = min(deadline, self._runtime.now() + LOOK_MAX) if place.watches else deadline
+            answer = (await self._port.call("kv/txn", txn([], looks), deadline=limit)).message
+        if not any(one.created == place.created for one in entries(answer, 0)):
+            self._places.pop(ticket.nonce, None)  # its lease has ended, or somebody deleted it: its place is lost
+            return None
+        view = View(revision(answer), entries(answer, 1), entries(answer, 2))
+        return await self._judge(ticket, place, lease, view, deadline)
+
+    async def _judge(
+        self, ticket: Ticket, place: Place, lease: Lease, view: View, deadline: float
+    ) -> Granted | Waiting | None:
+        """Grant it, or say what it waits for."""
+        watches = self._watches(ticket, view)
+        if not watches:
+            # No ticket can be created ahead of it any more: it is granted once its key is under the lease of its ttl.
+            sent = self._runtime.now()
+            if succeeded(await self._take(ticket, place, lease, deadline)):
+                return self._came(ticket, lease, place.created, sent)
             self._places.pop(ticket.nonce, None)
             return None
-        view = self._seen(ticket, place, revision(answer), entries(answer, 1), entries(answer, 2))
-        if view.is_in:
-            # Nobody can come in ahead of it any more. Its own key must be there still; and people see since when.
-            answer = (await self._port.call("kv/txn", txn([ours], [take]), deadline=deadline)).message
-            if not succeeded(answer):
-                self._places.pop(ticket.nonce, None)
-                return None
-        return view
+        is_next = ticket.exclusive and watches[0].key == view.first[0].key
+        self._places[ticket.nonce] = Place(None, place.created, is_next, watches)
+        return Waiting(LOOK_AGAIN if is_next else LOOK_AGAIN_BEHIND, holder_of(view.first))
 
-    def _seen(
-        self, ticket: Ticket, place: Place, now: int, ahead: Sequence[Entry], first_of_all: Sequence[Entry]
-    ) -> View:
+    async def _take(
+        self,
+        ticket: Ticket,
+        place: Place,
+        lease: Lease,
+        deadline: float,
+        *,
+        only_if: Sequence[Message] = (),
+        looks: Sequence[Message] = (),
+    ) -> Message:
+        """Move its key from the waiter lease to the lease of its ttl, if it is still the key that was queued.
+
+        A put keeps the create revision, which is the ticket's place and fence. It can be repeated, and does nothing if
+        it arrives after the key was deleted.
+        """
+        key = self._key(ticket)
+        take = put(key, written(ticket, self._runtime.wall()), lease.id)
+        request = txn([created_at(key, place.created), *only_if], [take], looks)
+        return (await self._port.call("kv/txn", request, deadline=deadline)).message
+
+    def _watches(self, ticket: Ticket, view: View) -> tuple[Watch, ...]:
+        """What a ticket waits for that is not granted yet; nothing if it may be granted."""
         key, folder, end = self._where(ticket)
-        before = tickets_in(ahead)
+        before, since = tickets_in(view.ahead), view.revision + 1
         blocked = obstacle(ticket, before)
         if blocked is None:
-            return View(Place(place.lease, place.created), is_in=True)
-        is_next = ticket.exclusive and blocked.key == first_of_all[0].key
+            return ()
         if not ticket.exclusive and not blocked.exclusive:
             # All permits are taken. The first who waits is in as soon as one of them is given back; the others move up
             # when the one before them is in, which then writes its key anew, or gives up.
             is_first = len(before) == ticket.limit
-            watch = Watch(folder, now + 1, end=end) if is_first else Watch(before[-1].key, now + 1, puts=True)
+            watch = Watch(folder, since, end=end) if is_first else Watch(before[-1].key, since, puts=True)
         else:
-            watch = Watch(blocked.key, now + 1)
-        watches = (watch, Watch(key, now + 1))
-        return View(Place(place.lease, place.created, is_next, watches), is_in=False, holder=holder_of(first_of_all))
+            watch = Watch(blocked.key, since)
+        return watch, Watch(key, since)
 
     def _check_limit(self, ticket: Ticket, ahead: Sequence[Entry], holder: str | None) -> None:
         for other in tickets_in(ahead):
@@ -304,7 +319,21 @@ class EtcdBackend(Together):
         place = self._places.get(ticket.nonce)
         if place is not None:
             self._port.follow(ticket.nonce, place.watches)
-        await self._wakeups.wait(ticket.nonce, until)
+        while True:
+            keep_at = self._leases.keep_waiters_at()
+            if await self._wakeups.hinted(ticket.nonce, min(until, keep_at)):
+                return
+            now = self._runtime.now()
+            if now >= until:
+                return
+            if now >= keep_at and not await self._keep_waiters(now + KEEPING_MAX):
+                return  # the next poll finds out what became of its place
+
+    async def _keep_waiters(self, deadline: float) -> bool:
+        try:
+            return await self._leases.keep_waiters(deadline)
+        except HoldfastError:
+            return False
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
         found: list[bool] = []

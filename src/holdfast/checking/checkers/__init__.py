@@ -16,6 +16,7 @@ from .progress import SteadyProgress
 from .register import FencedWrites
 from .renewals import TrueRenewals
 from .requests import RequestsHeard
+from .waiters import DeadWaitersLeave
 from .waiting import BoundedWaiting
 
 # The first is the one to look at first when several are broken.
@@ -34,6 +35,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     RequestsHeard,
     FairOrder,
     BoundedWaiting,
+    DeadWaitersLeave,
     SteadyProgress,
     NothingLeft,
 )
@@ -43,6 +45,7 @@ __all__ = [
     "AllOrNothing",
     "BoundedWaiting",
     "Checker",
+    "DeadWaitersLeave",
     "ExactOutcomes",
     "FairOrder",
     "FencedWrites",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases, Unheard
-from holdfast.backends.etcd.messages import all_in_order, entries, first, last, revision, txn
-from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.messages import all_in_order, created_at, entries, first, get, last, revision, txn
+from holdfast.backends.etcd.protocol import EtcdBackend, View
 from holdfast.backends.etcd.slots import Slots
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted, Ticket, Waiting
-from holdfast.errors import BackendError
+from holdfast.core.tickets import LOOK_AGAIN, Granted, Ticket, Waiting
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.etcd.server import EtcdServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import Watch
+    from holdfast.backends.etcd.base import Place
+    from holdfast.backends.etcd.port import Message, Watch
     from holdfast.sim.servers.etcd.port import SimPort
 
 
@@ -33,14 +32,10 @@ class HintsOnly(EtcdBackend):
         outcome = await super().enter(ticket, queue=queue, deadline=deadline)
         return outcome._replace(look_again_in=math.inf) if isinstance(outcome, Waiting) else outcome
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        while (now := self._runtime.now()) < until:
-            for_now = min(until, now + ticket.ttl / 4)
-            await super().wait(ticket, for_now)
-            if self._runtime.now() < for_now:
-                return  # a hint
-            with contextlib.suppress(BackendError):  # its lease has to be kept alive all the same
-                await self._leases.fresh(ticket.ttl, self._runtime.now() + ticket.ttl / 4)
+    async def _keep_waiters(self, deadline: float) -> bool:
+        if not await super()._keep_waiters(deadline):  # and no poll either
+            await self._runtime.sleep(0.5)
+        return True
 
 
 class WatchesFromNowOn(EtcdServer):
@@ -65,9 +60,8 @@ class OwnKeyNotLookedAt(EtcdBackend):
         until = place.created - 1
         ahead = last(folder, end, 1, until=until) if ticket.exclusive else all_in_order(folder, end, until=until)
         answer = (await self._port.call("kv/txn", txn([], [ahead, first(folder, end)]), deadline=deadline)).message
-        view = self._seen(ticket, place, revision(answer), entries(answer, 0), entries(answer, 1))
-        if not view.is_in:
-            return Waiting(place.lease.ttl / 4, view.holder)
+        if self._watches(ticket, View(revision(answer), entries(answer, 0), entries(answer, 1))):
+            return Waiting(LOOK_AGAIN)
         self._stop_waiting(ticket.nonce)
         return Granted(place.created, lease_deadline(sent, ticket.ttl, GRANULARITY))
 
@@ -97,6 +91,34 @@ class DeadlineFromTheEnter(EtcdBackend):
 
     def _believed(self, ticket: Ticket, lease: Lease, sent: float) -> float:
         return lease_deadline(sent, ticket.ttl, GRANULARITY)
+
+
+class WaitersForTheirTtl(EtcdBackend):
+    """As it once was: the lease of a waiter's ttl keeps its place, so a dead waiter blocks a free lock for its ttl."""
+
+    async def _queue_up(
+        self, ticket: Ticket, lease: Lease, holder: str | None, deadline: float
+    ) -> Granted | Waiting | None:
+        self._leases.waiter_ttl = math.ceil(ticket.ttl)
+        return await super()._queue_up(ticket, lease, holder, deadline)
+
+
+class GrantedWithoutAMove(EtcdBackend):
+    """A granted ticket stays under the waiter lease, which no client keeps alive once nobody waits."""
+
+    async def _take(
+        self,
+        ticket: Ticket,
+        place: Place,
+        lease: Lease,
+        deadline: float,
+        *,
+        only_if: Sequence[Message] = (),
+        looks: Sequence[Message] = (),
+    ) -> Message:
+        key = self._key(ticket)
+        request = txn([created_at(key, place.created), *only_if], [get(key)], looks)
+        return (await self._port.call("kv/txn", request, deadline=deadline)).message
 
 
 class WithdrawnWithoutANote(EtcdBackend):
@@ -147,6 +169,19 @@ ETCD = [
         server=_with(DeadlineFromTheEnter),
     ),
     Mutant(
+        name="etcd-waiters-for-their-ttl",
+        mistake="a waiter is under the lease of its ttl, so a dead one blocks a free lock for as long",
+        backend="etcd",
+        server=_with(WaitersForTheirTtl),
+        kinds=frozenset({"crash"}),
+    ),
+    Mutant(
+        name="etcd-granted-without-a-move",
+        mistake="a granted ticket stays under the waiter lease, and ends with it",
+        backend="etcd",
+        server=_with(GrantedWithoutAMove),
+    ),
+    Mutant(
         name="etcd-withdrawn-without-a-mark",
         mistake="a ticket that may still be on its way is withdrawn, and comes all the same",
         backend="etcd",
@@ -164,6 +199,6 @@ ETCD = [
         mistake="an enter whose last request is refused says that nothing was changed, whatever the first one did",
         backend="etcd",
         server=_with(RefusedIsNothing),
-        kinds=frozenset({"refuse"}),
+        kinds=frozenset({"refuse", "lose_reply"}),
     ),
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.etcd.guarantees import KEY, QUEUE
 from holdfast.backends.etcd.keys import Keys, Ticketed, read
+from holdfast.backends.etcd.leases import WAITER_TTL
 from holdfast.backends.etcd.messages import delete, txn
 from holdfast.backends.etcd.protocol import EtcdBackend
 from holdfast.backends.etcd.records import METHOD_KEY, record
@@ -43,6 +44,7 @@ class EtcdServer(Server):
     # Data that a majority has is not lost, and leases end by a monotonic clock. TCP delivers once; what is sent again,
     # the port sends again.
     cannot = frozenset({"duplicate", "lose_data", "old_data", "step_clock", "leap_clock"})
+    dead_waiter_max = WAITER_TTL + 0.5
     backend: Callable[..., Any] = EtcdBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:

@@ -1,0 +1,87 @@
+"""Does a dead waiter leave the queue? Until then it blocks a lock that no client holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from holdfast.checking.history import Admitted, Asked, Crashed, CutOff, Left, Queued, Rejoined
+from holdfast.checking.promises import Promises
+
+from .base import Checker
+
+
+class DeadWaitersLeave(Checker):
+    """A waiter whose process has died leaves the queue within `dead_waiter_max` seconds.
+
+    Time in which the server answers no client does not count. A ticket that was granted before the crash is a holder:
+    it may stay for its ttl.
+    """
+
+    name = "dead waiters"
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self._asked: defaultdict[str, list[int]] = defaultdict(list)  # since the client's last crash
+        self._waiting: dict[int, Queued] = {}
+        self._dead: dict[int, tuple[Crashed, float]] = {}  # the crash, and how long the server had been down by then
+        self._down = 0.0  # seconds for which the server has answered no client, all in all
+        self._down_since: float | None = None
+        self._judged = 0
+        if promises.dead_waiter_max is not None and promises.server_seen:
+            self.on = {
+                Asked: self._on_asked,
+                Queued: self._on_queued,
+                Admitted: self._on_admitted,
+                Left: self._on_left,
+                Crashed: self._on_crashed,
+                CutOff: self._on_cut_off,
+                Rejoined: self._on_rejoined,
+            }
+
+    @property
+    def was_tested(self) -> bool:
+        return self._judged > 0
+
+    def finish(self, at: float) -> None:
+        for ticket in list(self._waiting):
+            self._judge(ticket, at)
+
+    def _on_asked(self, event: Asked) -> None:
+        self._asked[event.client].append(event.ticket)
+
+    def _on_queued(self, event: Queued) -> None:
+        self._waiting[event.ticket] = event
+
+    def _on_admitted(self, event: Admitted) -> None:
+        if event.ticket not in self._dead:
+            self._waiting.pop(event.ticket, None)
+
+    def _on_left(self, event: Left) -> None:
+        self._judge(event.ticket, event.at)
+
+    def _on_crashed(self, event: Crashed) -> None:
+        for ticket in self._asked.pop(event.client, ()):
+            self._dead[ticket] = (event, self._down_until(event.at))
+
+    def _on_cut_off(self, event: CutOff) -> None:
+        if event.client is None and self._down_since is None:
+            self._down_since = event.at
+
+    def _on_rejoined(self, event: Rejoined) -> None:
+        if event.client is None:
+            self._down, self._down_since = self._down_until(event.at), None
+
+    def _down_until(self, at: float) -> float:
+        return self._down + (0.0 if self._down_since is None else at - self._down_since)
+
+    def _judge(self, ticket: int, at: float) -> None:
+        """The ticket left the queue at this moment, or was still there when the history ended."""
+        queued = self._waiting.pop(ticket, None)
+        if queued is None or ticket not in self._dead:
+            return
+        self._judged += 1
+        crashed, down_before = self._dead[ticket]
+        lasted = at - crashed.at - (self._down_until(at) - down_before)
+        if lasted > (self.promises.dead_waiter_max or 0.0):
+            what = f"{queued.client} waited for {queued.lock!r} until {at:g} s, {lasted:g} s after its process had died"
+            self.violated(at, queued.lock, what, queued, crashed)

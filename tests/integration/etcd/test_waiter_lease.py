@@ -1,0 +1,182 @@
+"""Waiters are under a short lease of their client, so a dead process does not block a free lock for its ttl."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.etcd.leases import WAITER_TTL
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from tests.integration.etcd.crowds import taken, waiting
+from tests.integration.etcd.roads import Bench, bench, ticket
+from tests.support.etcd.servers import Server
+from tests.support.processes import eventually
+
+Open = Callable[..., holdfast.Client]
+
+WAITERS = """
+import sys, threading, holdfast
+client = holdfast.Client(sys.argv[1])
+for _ in range(3):
+    threading.Thread(target=client.lock("a", ttl=600).acquire).start()
+"""
+
+
+@pytest.fixture
+def prefix(url: str) -> str:
+    return url.partition("prefix=")[2].replace("%2F", "/")
+
+
+@pytest.fixture
+def holder(url: str) -> Iterator[Bench]:
+    with bench(url) as made:
+        yield made
+
+
+@pytest.fixture
+def waiter(url: str) -> Iterator[Bench]:
+    with bench(url) as made:
+        made.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # a busy machine needs its time between steps
+        yield made
+
+
+def key_of(server: Server, prefix: str, created: int) -> dict[str, Any]:
+    """The key of the ticket that was created at this revision, as the server has it."""
+    start = base64.b64encode(f"{prefix}a/".encode()).decode()
+    end = base64.b64encode(f"{prefix}a0".encode()).decode()
+    found = server.call("kv/range", key=start, range_end=end)["kvs"]
+    (one,) = [one for one in found if int(one["create_revision"]) == created]
+    return dict(one)
+
+
+def ttl_of(server: Server, lease: str) -> int:
+    return int(server.call("lease/timetolive", ID=lease)["grantedTTL"])
+
+
+def created_last(server: Server, prefix: str) -> int:
+    start = base64.b64encode(f"{prefix}a/".encode()).decode()
+    end = base64.b64encode(f"{prefix}a0".encode()).decode()
+    return max(int(one["create_revision"]) for one in server.call("kv/range", key=start, range_end=end)["kvs"])
+
+
+def queued_behind(holder: Bench, waiter: Bench, ttl: float = 30.0) -> tuple[Ticket, Ticket]:
+    """A granted ticket, and one that is next in line."""
+    first, second = ticket("a"), ticket("a", ttl=ttl)
+    assert isinstance(holder.enter(first), Granted)
+    assert isinstance(waiter.enter(second, queue=True), Waiting)
+    holder.calls()
+    waiter.calls()
+    return first, second
+
+
+def test_waiters_of_a_killed_process_do_not_block_a_free_lock_for_their_ttl(url: str, client_of: Open) -> None:
+    client = client_of(url)
+    lease = taken(client, "a", ttl=30)
+    process = subprocess.Popen([sys.executable, "-c", WAITERS, url])
+    try:
+        eventually(lambda: len(client.inspect("a").waiters) == 3)
+    finally:
+        process.kill()
+        process.wait()
+
+    lease.release()
+
+    taken(client, "a").release()  # within 10 s
+
+
+def test_a_waiter_is_under_the_waiter_lease_and_a_granted_one_under_the_lease_of_its_ttl(
+    server: Server, url: str, prefix: str, client_of: Open
+) -> None:
+    lease = taken(client_of(url), "a")
+
+    with waiting(client_of(url), "a") as got:
+        created = created_last(server, prefix)
+        assert ttl_of(server, key_of(server, prefix, created)["lease"]) == WAITER_TTL
+        lease.release()
+        eventually(lambda: bool(got))
+        assert got[0].fence == created
+        assert ttl_of(server, key_of(server, prefix, created)["lease"]) == 6
+
+
+def test_an_uncontended_acquire_is_one_request_and_so_is_a_hand_over(holder: Bench, waiter: Bench) -> None:
+    assert isinstance(holder.enter(ticket("b"), queue=True), Granted)
+    assert holder.calls() == ["kv/txn"]
+    first, second = queued_behind(holder, waiter)
+
+    holder.leave([first])
+    assert isinstance(waiter.enter(second, queue=True), Granted)
+
+    assert waiter.calls() == ["kv/txn"]
+
+
+def test_a_lost_answer_to_a_grant_is_found_out(holder: Bench, waiter: Bench) -> None:
+    first, second = queued_behind(holder, waiter)
+    holder.leave([first])
+
+    waiter.road.loses_writes = True
+    with pytest.raises(holdfast.OutcomeUnknown):
+        waiter.enter(second, queue=True)
+    waiter.road.loses_writes = False
+    granted = waiter.enter(second, queue=True)
+
+    assert isinstance(granted, Granted)
+    assert waiter.leave([second]) == [True]
+    assert waiter.locked() == []
+
+
+def test_a_grant_that_arrives_after_the_ticket_was_withdrawn_does_nothing(holder: Bench, waiter: Bench) -> None:
+    first, second = queued_behind(holder, waiter)
+    holder.leave([first])
+
+    waiter.road.keeps = True
+    with pytest.raises(holdfast.OutcomeUnknown):
+        waiter.enter(second, queue=True)
+    waiter.leave([second])
+    late = waiter.road.deliver()
+
+    assert not late.message.get("succeeded")
+    assert waiter.locked() == []
+
+
+def test_a_place_that_arrives_after_the_ticket_was_withdrawn_is_not_taken(holder: Bench, waiter: Bench) -> None:
+    first, second = ticket("a"), ticket("a")
+    warm = ticket("a")
+    holder.enter(first)
+    waiter.enter(warm, queue=True)  # so that the waiter lease is there
+    waiter.leave([warm])
+
+    waiter.road.keeps_after = 1  # the first request only finds the lock taken
+    with pytest.raises(holdfast.OutcomeUnknown):
+        waiter.enter(second, queue=True)
+    waiter.leave([second])
+    late = waiter.road.deliver()
+
+    assert not late.message.get("succeeded")
+    holder.leave([first])
+    assert waiter.locked() == []
+
+
+def test_a_waiter_whose_lease_ends_before_its_grant_queues_again_behind_the_others(
+    server: Server, url: str, prefix: str, holder: Bench, waiter: Bench
+) -> None:
+    first, second = queued_behind(holder, waiter)
+    place = created_last(server, prefix)
+    third = ticket("a")
+    assert isinstance(holder.enter(third, queue=True), Waiting)
+
+    holder.leave([first])
+    server.revoke(int(key_of(server, prefix, place)["lease"]))
+
+    assert isinstance(waiter.enter(second, queue=True), Waiting)
+    assert isinstance(holder.enter(third, queue=True), Granted)
+    holder.leave([third])
+    granted = waiter.enter(second, queue=True)
+    assert isinstance(granted, Granted)
+    assert granted.fence > place
+    waiter.leave([second])

@@ -1,0 +1,50 @@
+"""A dead waiter stays in the queue, and no checker reports it."""
+
+from __future__ import annotations
+
+from holdfast.checking import Promises
+from holdfast.checking import history as h
+from holdfast.checking.checkers import DeadWaitersLeave
+from tests.unit.checking.stories import admitted, asked, check, found, left, queued, what
+
+WITHIN_2 = Promises(dead_waiter_max=2.0)
+DEAD: h.History = [asked(0, "a", 1), queued(1, "a", 1), h.Crashed(5, "a")]
+
+
+def test_a_dead_waiter_has_to_leave_in_time() -> None:
+    assert what(DeadWaitersLeave, [*DEAD, left(8, "a", 1)], WITHIN_2) == (
+        "a waited for 'report' until 8 s, 3 s after its process had died"
+    )
+    assert not found(DeadWaitersLeave, [*DEAD, left(7, "a", 1)], WITHIN_2)
+    assert check(DeadWaitersLeave, [*DEAD, left(7, "a", 1)], WITHIN_2).was_tested
+
+
+def test_a_dead_waiter_that_is_first_in_line_or_arrives_late_has_to_leave_too() -> None:
+    assert found(DeadWaitersLeave, [*DEAD, admitted(6, "a", 1), left(8, "a", 1)], WITHIN_2)
+    assert found(DeadWaitersLeave, [asked(0, "a", 1), h.Crashed(5, "a"), queued(6, "a", 1), left(8, "a", 1)], WITHIN_2)
+    assert found(DeadWaitersLeave, [*DEAD, h.End(8)], WITHIN_2)
+
+
+def test_a_holder_and_a_waiter_of_the_next_process_may_stay() -> None:
+    holder: h.History = [asked(0, "a", 1), queued(1, "a", 1), admitted(2, "a", 1), h.Crashed(5, "a"), left(9, "a", 1)]
+    successor: h.History = [
+        h.Crashed(5, "a"),
+        h.Restarted(6, "a"),
+        asked(6, "a", 2),
+        queued(6, "a", 2),
+        left(9, "a", 2),
+    ]
+
+    assert not found(DeadWaitersLeave, holder, WITHIN_2)
+    assert not found(DeadWaitersLeave, successor, WITHIN_2)
+
+
+def test_time_in_which_the_server_is_down_does_not_count() -> None:
+    down: h.History = [*DEAD, h.CutOff(6), h.Rejoined(9), left(10, "a", 1)]
+
+    assert not found(DeadWaitersLeave, down, WITHIN_2)
+    assert found(DeadWaitersLeave, [*DEAD, h.CutOff(6, "b"), h.Rejoined(9, "b"), left(10, "a", 1)], WITHIN_2)
+
+
+def test_a_store_that_does_not_promise_it_is_not_judged() -> None:
+    assert not found(DeadWaitersLeave, [*DEAD, left(80, "a", 1)], Promises())
