@@ -153,7 +153,7 @@ def _class(path: str, name: str, owner: type, examples: dict[str, str]) -> Itera
     yield from _example(path, examples)
     twin = getattr(holdfast, f"Async{name}", None)
     if twin is not None and f"Async{name}" in holdfast.__all__:
-        awaited = [word for word, member in members(twin).items() if inspect.iscoroutinefunction(member)]
+        awaited = [word for word, member in members(twin).items() if _is_awaited(member)]
         yield f"`Async{name}`: the same for asyncio{_awaited(awaited)}.\n"
     neighbours = vars(holdfast) if path == name else vars(importlib.import_module(owner.__module__))
     parent = next((base for base in owner.__mro__[1:] if neighbours.get(base.__name__) is base), object)
@@ -181,6 +181,12 @@ def _as_elsewhere(owner: type, word: str) -> str:
 
 def _is_made_by_callers(owner: type) -> bool:
     return owner.__name__.endswith(("Client", "Guard", "Fences", "Middleware"))
+
+
+def _is_awaited(member: Any) -> bool:
+    """A coroutine function, or one that notes its caller and then returns a coroutine."""
+    returned = getattr(member, "__annotations__", {}).get("return", "")
+    return inspect.iscoroutinefunction(member) or str(returned).startswith("Coroutine[")
 
 
 def _awaited(words: list[str]) -> str:

@@ -16,12 +16,16 @@ from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.periods import claim
 from holdfast.core.tickets import LockInfo
-from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.errors import AcquireTimeout
 from holdfast.primitives import Primitive
-from holdfast.runtimes.aio import AsyncioRuntime, Body
+from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
+from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
 from holdfast.shell import BaseClient, BaseRWLock
 
 if TYPE_CHECKING:
+    from asyncio import Task
+
+    from holdfast.core.ports import Owner
     from holdfast.elections.aio import AsyncElection
 
 P = ParamSpec("P")
@@ -30,12 +34,10 @@ D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
-class AsyncLease(Hold):
+class AsyncLease(AsyncBlocks, Hold):
     """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
 
-    __slots__ = ("_body",)
-
-    _body: Body | None
+    __slots__ = ("_bodies",)
 
     async def release(self) -> None:
         """Give the lock back; from any task.
@@ -60,35 +62,12 @@ class AsyncLease(Hold):
         """Wait until the lease is lost: True then; False when `timeout` seconds are over or it was released."""
         return await self._engine.wait_lost(self, names.check_timeout(timeout))
 
-    async def __aenter__(self) -> Self:
-        return self._enter_body()
+    async def _release_at_end(self) -> None:
+        await self._engine.leave_body(self)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        ended_by_us = self._leave_body(error)
-        try:
-            await self._engine.leave_body(self)
-        except HoldfastError as also:
-            if error is None:
-                raise
-            error.add_note(f"holdfast: {also}")  # the body's own error goes first
-        if ended_by_us:
-            raise self._loss() from error
-
-    def _enter_body(self) -> Self:
-        """From here on a loss cancels the body; re-entered, the outermost body."""
-        if self._hook is None and self._terms.on_lost != "event":
-            self._body = Body()
-            self._hook = self._body.tell_lost
-        return self
-
-    def _leave_body(self, error: BaseException | None) -> bool:
-        """Whether what ends the body is the cancellation that we sent it."""
-        if self._hook is None or self._depth > 1:
-            return False
-        body, self._body, self._hook = self._body, None, None
-        return body is not None and body.leave(error)
+    @property
+    def _cancels_bodies(self) -> bool:
+        return self._terms.on_lost != "event"
 
 
 class AsyncLock(Handle[AsyncLease]):
@@ -98,7 +77,9 @@ class AsyncLock(Handle[AsyncLease]):
         super().__init__(terms, timeout)
         self._client = client
 
-    async def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> AsyncLease | None:
+    def acquire(
+        self, *, timeout: float | Unset | None = UNSET, **unknown: object
+    ) -> Coroutine[Any, Any, AsyncLease | None]:
         """Take the lock and return its Lease, or None when `timeout` seconds are over (0: do not wait, None: for ever).
 
         Raises:
@@ -107,7 +88,9 @@ class AsyncLock(Handle[AsyncLease]):
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown)
-        return (await self._attempt(self.waits(timeout))).lease
+        # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
+        # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
+        return self._acquire(self.waits(timeout), calling_task())
 
     async def release(self) -> None:
         """Give back the lease that this thread or task took last through this object.
@@ -116,30 +99,40 @@ class AsyncLock(Handle[AsyncLease]):
             NotHeld: there is none.
             LockLost, BackendError: see `Lease.release`.
         """
-        await self.last_of(self._client._engine.runtime.owner()).release()
+        await self.last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds it, by the local clock."""
-        return self.is_held_by(self._client._engine.runtime.owner())
+        return self.is_held_by(self._caller())
 
     async def locked(self) -> bool:
         """Somebody holds it now, says the server."""
         return bool((await self._client.inspect(self.name)).holders)
 
-    async def __aenter__(self) -> AsyncLease:
-        attempt = await self._attempt(self._timeout)
-        if attempt.lease is not None:
-            return attempt.lease._enter_body()
-        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncLease]:
+        return self._enter(entered_block(self), calling_task())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.last_of(self._client._engine.runtime.owner()).__aexit__(kind, error, trace)
+    __aexit__ = ExitOfBlock(TaskBlock)
 
-    async def _attempt(self, timeout: float | None) -> Attempt[AsyncLease]:
-        return await self._client._engine.acquire(self, timeout)
+    async def _enter(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLease:
+        attempt = await self._attempt(self._timeout, task)
+        if attempt.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        return attempt.lease._enter_body(block, task)
+
+    async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLease | None:
+        return (await self._attempt(timeout, task)).lease
+
+    def _last_entered(self) -> AsyncLease:
+        return self.last_of(self._caller())
+
+    def _caller(self) -> Owner:
+        return self._client._engine.runtime.owner()
+
+    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> Attempt[AsyncLease]:
+        owner = None if task is None else AsyncioRuntime.owner_of(task)
+        return await self._client._engine.acquire(self, timeout, owner)
 
 
 class AsyncSemaphore(AsyncLock):

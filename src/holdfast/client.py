@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,12 +16,14 @@ from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Phase, Terms
 from holdfast.core.periods import claim
 from holdfast.core.tickets import LockInfo
-from holdfast.errors import AcquireTimeout, HoldfastError, NotHeld
+from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.primitives import Primitive
+from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.threads import ThreadRuntime, run_sync, warn_inside_loop
 from holdfast.shell import BaseClient, BaseRWLock
 
 if TYPE_CHECKING:
+    from holdfast.core.ports import Owner
     from holdfast.elections.threads import Election
 
 P = ParamSpec("P")
@@ -60,6 +61,7 @@ class Lease(Hold):
         return run_sync(self._engine.wait_lost(self, names.check_timeout(timeout)))
 
     def __enter__(self) -> Self:
+        self.check()
         return self
 
     def __exit__(
@@ -70,7 +72,7 @@ class Lease(Hold):
         except HoldfastError:
             raise
         except BaseException:
-            self._engine.interrupted_leaving(self)
+            self._interrupted_leaving()
             raise
 
     def _leave(self, error: BaseException | None) -> None:
@@ -80,6 +82,9 @@ class Lease(Hold):
             if error is None:
                 raise
             error.add_note(f"holdfast: {also}")  # the body's own error goes first
+
+    def _interrupted_leaving(self) -> None:
+        self._engine.interrupted_leaving(self)
 
 
 class Lock(Handle[Lease]):
@@ -108,35 +113,33 @@ class Lock(Handle[Lease]):
             NotHeld: there is none.
             LockLost, BackendError: see `Lease.release`.
         """
-        self.last_of(self._client._engine.runtime.owner()).release()
+        self.last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds it, by the local clock."""
-        return self.is_held_by(self._client._engine.runtime.owner())
+        return self.is_held_by(self._caller())
 
     def locked(self) -> bool:
         """Somebody holds it now, says the server."""
         return bool(self._client.inspect(self.name).holders)
 
     def __enter__(self) -> Lease:
+        block = entered_block(self)
         attempt = self._attempt(self._timeout)
-        if attempt.lease is not None:
-            return attempt.lease
-        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        if attempt.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        if block is not None:
+            block.lease = attempt.lease
+        return attempt.lease
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.last_of(self._client._engine.runtime.owner())._leave(error)
-        except HoldfastError:
-            raise
-        except BaseException:
-            engine = self._client._engine
-            with contextlib.suppress(NotHeld):  # the release took effect before the interrupt
-                engine.interrupted_leaving(self.last_of(engine.runtime.owner()))
-            raise
+    __exit__ = ExitOfBlock(ThreadBlock)
+
+    def _last_entered(self) -> Lease:
+        return self.last_of(self._caller())
+
+    def _caller(self) -> Owner:
+        return self._client._engine.runtime.owner()
 
     def _attempt(self, timeout: float | None) -> Attempt[Lease]:
         warn_inside_loop()

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, leave_body, release_all, renew_all, shown
 from holdfast.core.handles import UNSET, Handle, Unset
 from holdfast.core.taking import Part, take_all
-from holdfast.errors import AcquireTimeout, HoldfastError
-from holdfast.runtimes.aio import Body
+from holdfast.errors import AcquireTimeout
+from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
+from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
 
 if TYPE_CHECKING:
+    from asyncio import Task
+
     from holdfast.aio import AsyncLease, AsyncLock
     from holdfast.core.engine import Attempt
     from holdfast.core.holds import Terms
     from holdfast.core.ports import Owner
 
 
-class AsyncLeaseAll(Bundle):
+class AsyncLeaseAll(AsyncBlocks, Bundle):
     """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
 
-    __slots__ = ("_body",)
-
-    _body: Body | None
+    __slots__ = ("_bodies",)
 
     async def release(self) -> None:
         """Give all locks back, in one step for each store; from any task.
@@ -51,29 +51,12 @@ class AsyncLeaseAll(Bundle):
         first = self._holds[0]
         return await first._engine.wait_lost(first, names.check_timeout(timeout))
 
-    async def __aenter__(self) -> Self:
-        return self._enter_body()
+    async def _release_at_end(self) -> None:
+        await leave_body(self)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        body, self._hook = (self._body if self._hook is not None else None), None
-        ended_by_us = body is not None and body.leave(error)
-        try:
-            await leave_body(self)
-        except HoldfastError as also:
-            if error is None:
-                raise
-            error.add_note(f"holdfast: {also}")  # the body's own error goes first
-        if ended_by_us:
-            raise self._loss() from error
-
-    def _enter_body(self) -> Self:
-        """From here on a loss cancels the body."""
-        if self._on_lost != "event":
-            self._body = Body()
-            self._hook = self._body.tell_lost
-        return self
+    @property
+    def _cancels_bodies(self) -> bool:
+        return self._on_lost != "event"
 
 
 class AsyncLockAll(Handle[AsyncLeaseAll]):
@@ -88,7 +71,9 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
         """Of the locks, in the order in which they are taken."""
         return tuple(lock.name for lock in self._locks)
 
-    async def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> AsyncLeaseAll | None:
+    def acquire(
+        self, *, timeout: float | Unset | None = UNSET, **unknown: object
+    ) -> Coroutine[Any, Any, AsyncLeaseAll | None]:
         """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
 
         Raises:
@@ -96,7 +81,7 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown)
-        return (await self._attempt(self.waits(timeout))).lease
+        return self._acquire(self.waits(timeout), calling_task())
 
     async def release(self) -> None:
         """Give back what this thread or task took last through this object.
@@ -105,34 +90,40 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
             NotHeld: there is nothing.
             LockLost, BackendError: see `LeaseAll.release`.
         """
-        await self.last_of(self._owner()).release()
+        await self.last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds them, by the local clock."""
-        return self.is_held_by(self._owner())
+        return self.is_held_by(self._caller())
 
-    async def __aenter__(self) -> AsyncLeaseAll:
-        attempt = await self._attempt(self._timeout)
-        if attempt.lease is not None:
-            return attempt.lease._enter_body()
-        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncLeaseAll]:
+        return self._enter(entered_block(self), calling_task())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.last_of(self._owner()).__aexit__(kind, error, trace)
+    __aexit__ = ExitOfBlock(TaskBlock)
 
-    def _owner(self) -> Owner:
+    async def _enter(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLeaseAll:
+        attempt = await self._attempt(self._timeout, task)
+        if attempt.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        return attempt.lease._enter_body(block, task)
+
+    async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLeaseAll | None:
+        return (await self._attempt(timeout, task)).lease
+
+    def _last_entered(self) -> AsyncLeaseAll:
+        return self.last_of(self._caller())
+
+    def _caller(self) -> Owner:
         return self._locks[0]._client._engine.runtime.owner()
 
-    async def _attempt(self, timeout: float | None) -> Attempt[AsyncLeaseAll]:
-        owner = self._owner()
+    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> Attempt[AsyncLeaseAll]:
         parts = [Part(lock._client._engine, lock) for lock in self._locks]
+        owner = self._caller() if task is None else AsyncioRuntime.owner_of(task)
 
         def together(leases: Sequence[AsyncLease]) -> AsyncLeaseAll:
             made = AsyncLeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
             self.keep(owner, made)
             return made
 
-        return await take_all(parts, timeout, together)
+        return await take_all(parts, timeout, together, owner)

@@ -11,6 +11,7 @@ from holdfast.core.bundles import Bundle, interrupted_leaving, leave_body, relea
 from holdfast.core.handles import UNSET, Handle, Unset
 from holdfast.core.taking import Part, take_all
 from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
 
 if TYPE_CHECKING:
@@ -50,20 +51,30 @@ class LeaseAll(Bundle):
         return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
 
     def __enter__(self) -> Self:
+        self.check()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._leave(error)
+        except HoldfastError:
+            raise
+        except BaseException:
+            self._interrupted_leaving()
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
+        try:
             run_sync(leave_body(self))
         except HoldfastError as also:
             if error is None:
                 raise
             error.add_note(f"holdfast: {also}")  # the body's own error goes first
-        except BaseException:
-            interrupted_leaving(self)
-            raise
+
+    def _interrupted_leaving(self) -> None:
+        interrupted_leaving(self)
 
 
 class LockAll(Handle[LeaseAll]):
@@ -95,30 +106,33 @@ class LockAll(Handle[LeaseAll]):
             NotHeld: there is nothing.
             LockLost, BackendError: see `LeaseAll.release`.
         """
-        self.last_of(self._owner()).release()
+        self.last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds them, by the local clock."""
-        return self.is_held_by(self._owner())
+        return self.is_held_by(self._caller())
 
     def __enter__(self) -> LeaseAll:
+        block = entered_block(self)
         attempt = self._attempt(self._timeout)
-        if attempt.lease is not None:
-            return attempt.lease
-        raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        if attempt.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        if block is not None:
+            block.lease = attempt.lease
+        return attempt.lease
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.last_of(self._owner()).__exit__(kind, error, trace)
+    __exit__ = ExitOfBlock(ThreadBlock)
 
-    def _owner(self) -> Owner:
+    def _last_entered(self) -> LeaseAll:
+        return self.last_of(self._caller())
+
+    def _caller(self) -> Owner:
         return self._locks[0]._client._engine.runtime.owner()
 
     def _attempt(self, timeout: float | None) -> Attempt[LeaseAll]:
         warn_inside_loop()
-        owner = self._owner()
+        owner = self._caller()
         parts = [Part(lock._client._engine, lock) for lock in self._locks]
 
         def together(leases: Sequence[Lease]) -> LeaseAll:
@@ -126,4 +140,4 @@ class LockAll(Handle[LeaseAll]):
             self.keep(owner, made)
             return made
 
-        return run_sync(take_all(parts, timeout, together))
+        return run_sync(take_all(parts, timeout, together, owner))

@@ -155,7 +155,8 @@ async def release_all(bundle: Bundle) -> None:
     if bundle.lost:
         _end_lost(bundle)
     if bundle._phase not in (Phase.HELD, Phase.OWED):
-        raise NotHeld(lock=shown(bundle.names), reason=f"these leases were {bundle._phase.value} already")
+        reason = bundle._holds[0]._reason or f"these leases were {bundle._phase.value} already"
+        raise NotHeld(lock=shown(bundle.names), reason=reason)
     errors: list[BackendError] = []
     try:
         for engine, those in by_engine(bundle._holds):

@@ -44,6 +44,7 @@ REVOKED = "revoke:"  # before a lock's name: the mark that says up to which fenc
 REQUEST_KEPT = 86400.0  # seconds
 OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 
+_CLIENT_CLOSED = "its client was closed"
 _serials = itertools.count()
 _FOREVER = float("inf")
 
@@ -92,15 +93,17 @@ class Engine(Generic[L]):
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def acquire(self, lock: Handle[L], timeout: float | None) -> Coroutine[Any, Any, Attempt[L]]:
-        """Take the lock, or wait for it until the time is up.
+    def acquire(
+        self, lock: Handle[L], timeout: float | None, owner: Owner | None = None
+    ) -> Coroutine[Any, Any, Attempt[L]]:
+        """Take the lock, or wait for it until the time is up; for the thread or task that calls this, or `owner`.
 
         Raises:
             WouldDeadlock: the caller holds it already, in a way that keeps this claim out.
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server could not be asked, at first or when the time was up.
         """
-        owner = self.runtime.owner()
+        owner = owner or self.runtime.owner()
         held = self._held_by(owner, lock.terms)
         return self._take(lock, owner, timeout) if held is None else self._reenter(held, lock, owner, timeout)
 
@@ -323,7 +326,7 @@ class Engine(Generic[L]):
         try:
             with self.mutex:
                 if hold._phase is not HELD and hold._phase is not OWED:
-                    raise NotHeld(lock=hold.name, reason=f"this lease was {hold._phase.value} already")
+                    raise NotHeld(lock=hold.name, reason=hold._reason or f"this lease was {hold._phase.value} already")
                 repeated = hold._phase is OWED
                 begun = True
                 hold._phase = RELEASING
@@ -363,6 +366,8 @@ class Engine(Generic[L]):
         """Its holder is done with it, but the server may not know yet: leave that to the keeper."""
         hold._phase = Phase.OWED
         self._keeper.owe(hold._ticket)
+        if hold._lost_event is not None:
+            hold._lost_event.set()
 
     def _end_lost(self, hold: L) -> NoReturn:
         with self.mutex:
@@ -527,8 +532,11 @@ class Engine(Generic[L]):
             there = [ref() for ref in list(self._holds.values())]
             holds = [hold for hold in there if hold is not None and hold._phase is Phase.HELD]
         for hold in holds:
+            hold._reason = _CLIENT_CLOSED
             self._unpublish(hold, Phase.RELEASED)
             self._keeper.owe(hold._ticket)
+            if hold._lost_event is not None:
+                hold._lost_event.set()
         for ticket in list(self._taking.values()):
             self._keeper.owe(ticket)
         await self._keeper.pay_all(self._limit())

@@ -194,7 +194,7 @@ class Hold:
         if self.lost:
             raise self._loss()
         if self._phase is not HELD:
-            raise NotHeld(lock=self.name, reason=f"this lease was {self._phase.value}")
+            raise NotHeld(lock=self.name, reason=self._reason or f"this lease was {self._phase.value}")
         if is_taken_away:  # a thread beside the loop, as above
             raise LockLost(lock=self.name, fence=self._fence, reason=_TAKEN_AWAY)
 

@@ -62,15 +62,17 @@ def in_order(locks: Iterable[T], whereabouts: Callable[[T], Whereabouts]) -> lis
     return [found[place][1] for place in sorted(found)]
 
 
-async def take_all(parts: Sequence[Part[L]], timeout: float | None, make: Callable[[Sequence[L]], B]) -> Attempt[B]:
-    """Take all of them, which are in order, or none.
+async def take_all(
+    parts: Sequence[Part[L]], timeout: float | None, make: Callable[[Sequence[L]], B], owner: Owner | None = None
+) -> Attempt[B]:
+    """Take all of them, which are in order, or none; for the thread or task that calls this, or `owner`.
 
     Raises:
         WouldDeadlock: the caller holds one of them already.
         BackendUnavailable, OutcomeUnknown: a server could not be asked; what was taken is given back.
     """
     runtime = parts[0].engine.runtime
-    owner, started = runtime.owner(), runtime.now()
+    owner, started = owner or runtime.owner(), runtime.now()
     give_up = float("inf") if timeout is None else started + timeout
     for part in parts:
         held = part.engine._held_by(owner, part.lock.terms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Self
 
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
@@ -36,7 +36,9 @@ class AsyncElection(AsyncLock):
         super().__init__(client, terms, timeout)
         self._bodies: set[Body] = set()  # what `stop` cancels: waiting and work of `run`
 
-    async def campaign(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> AsyncLease | None:
+    def campaign(
+        self, *, timeout: float | Unset | None = UNSET, **unknown: object
+    ) -> Coroutine[Any, Any, AsyncLease | None]:
         """Wait to be elected and return the Lease to lead by, or None when `timeout` seconds are over; as `acquire`.
 
         Raises:
@@ -44,7 +46,7 @@ class AsyncElection(AsyncLock):
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("campaign", unknown)
-        return await self.acquire(timeout=timeout)
+        return self.acquire(timeout=timeout)
 
     async def resign(self) -> None:
         """Lead no more: give back the lease that this thread or task took last through this object; as `release`.
@@ -92,7 +94,8 @@ class AsyncElection(AsyncLock):
         A term that is lost ends like one that was served: the next campaign follows as soon as `work` has returned. It
         must notice the loss itself (`lease.lost`, `lease.check()`); in asyncio it is cancelled. What else `work` raises
         goes out of `run`, after resigning. If the store cannot be asked between two terms, that is logged once, and
-        campaigning goes on. It also ends when the client is closed while it waits.
+        campaigning goes on. The election's `timeout` does not count here: `run` keeps its place in the queue. It also
+        ends when the client is closed while it waits.
 
         Raises:
             BackendError: the store could not be asked at the first campaign.
@@ -104,7 +107,7 @@ class AsyncElection(AsyncLock):
             lease = None
             try:
                 with self._until_stopped():
-                    lease = await self.acquire()
+                    lease = await self.acquire(timeout=None)
                 patience.answered()
                 if lease is not None:
                     async with lease:

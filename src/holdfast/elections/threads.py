@@ -11,7 +11,8 @@ from holdfast.core import elections, names
 from holdfast.core.elections import EVERY, Leader, Observation, Patience
 from holdfast.core.engine import Engine
 from holdfast.core.handles import UNSET, Unset
-from holdfast.errors import AcquireTimeout, BackendError, ConfigurationError, LockLost, UsageError
+from holdfast.core.holds import Phase
+from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.threads import run_sync
 
 
@@ -85,7 +86,8 @@ class Election(Lock):
         A term that is lost ends like one that was served: the next campaign follows as soon as `work` has returned. It
         must notice the loss itself (`lease.lost`, `lease.check()`); in asyncio it is cancelled. What else `work` raises
         goes out of `run`, after resigning. If the store cannot be asked between two terms, that is logged once, and
-        campaigning goes on. It also ends when the client is closed while it waits.
+        campaigning goes on. The election's `timeout` does not count here: `run` keeps its place in the queue. It also
+        ends when the client is closed while it waits.
 
         Raises:
             BackendError: the store could not be asked at the first campaign.
@@ -94,19 +96,18 @@ class Election(Lock):
         elections.check_function("work", work, is_async=False)
         patience = Patience(self.name)
         while not self.stopped:
-            lease = None
+            lease, depth = None, 0
             try:
-                with self as lease:
-                    patience.answered()
-                    if not self.stopped:
-                        _refuse_coroutine(work(lease))
+                lease = self.acquire(timeout=None)
+                patience.answered()
+                if lease is not None:
+                    depth = lease._depth
+                    with lease:
+                        if not self.stopped:
+                            _refuse_coroutine(work(lease))
             except LockLost as lost:
                 if lease is None or lost.fence != lease.fence or lost.lock != self.name:
                     raise
-            except AcquireTimeout:
-                if lease is not None:
-                    raise
-                patience.answered()
             except BackendError as error:
                 if lease is not None:
                     raise
@@ -115,6 +116,11 @@ class Election(Lock):
                 if lease is not None or not self._client._closed:
                     raise
                 return
+            except BaseException:
+                # A KeyboardInterrupt before the first instruction of the lease's `__enter__` or `__exit__`.
+                if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
+                    lease._engine.interrupted_leaving(lease)
+                raise
 
     def stop(self) -> None:
         """Make `run` return, from any thread or from `work` itself; for good: to campaign again, make another election.

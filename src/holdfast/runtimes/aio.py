@@ -8,12 +8,13 @@ import contextvars
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.core.events import logger
 from holdfast.core.ports import Owner
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, LockLost, UsageError
 from holdfast.runtimes import system
+from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
 
 
 class AsyncioEvent:
@@ -61,12 +62,14 @@ class AsyncioRuntime:
     who = staticmethod(system.who)
     event = staticmethod(AsyncioEvent)
     sleep = staticmethod(asyncio.sleep)
+    join_max = 6.0  # seconds: a background task is at most one request away from its end
 
     _owners: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Owner]] = weakref.WeakKeyDictionary()
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._callbacks: set[asyncio.Task[None]] = set()  # of users: `join` does not wait for them
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -94,21 +97,27 @@ class AsyncioRuntime:
         return contextlib.nullcontext()
 
     def owner(self) -> Owner:
-        task = current_task()
+        return self.owner_of(current_task())
+
+    @classmethod
+    def owner_of(cls, task: asyncio.Task[Any]) -> Owner:
         try:
-            return self._owners[task]
+            return cls._owners[task]
         except KeyError:
-            owner = self._owners[task] = Owner()
+            owner = cls._owners[task] = Owner()
             return owner
 
     def agent(self) -> str:
         return current_task().get_name()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._create(work(), name, self._tasks)
+
+    def _create(self, work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[None]]) -> None:
         # In a context of its own: what the caller's context holds must not live as long as the client does.
-        task = self.loop.create_task(work(), name=f"holdfast-{name}", context=contextvars.Context())
-        self._tasks.add(task)  # the loop itself keeps tasks only weakly
-        task.add_done_callback(self._tasks.discard)
+        task = self.loop.create_task(work, name=f"holdfast-{name}", context=contextvars.Context())
+        tasks.add(task)  # the loop itself keeps tasks only weakly
+        task.add_done_callback(tasks.discard)
 
     def call_from_thread(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call it, from whatever thread; a loop that is closed has nobody left to hear of it."""
@@ -119,7 +128,8 @@ class AsyncioRuntime:
     async def join(self) -> None:
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         if others:
-            await asyncio.wait(others)
+            # Bounded as with threads: an observer may be inside a function of the user's that waits for this very end.
+            await asyncio.wait(others, timeout=self.join_max)
 
     def call(self, function: Callable[[], object]) -> None:
         self.loop.call_soon(self._call_now, function)
@@ -136,8 +146,7 @@ class AsyncioRuntime:
     def _call_now(self, function: Callable[[], object]) -> None:
         outcome = system.call_user(function)
         if asyncio.iscoroutine(outcome):
-            coroutine = outcome
-            self.spawn(lambda: _discard_result(coroutine), "callback")
+            self._create(_discard_result(outcome), "callback", self._callbacks)
 
 
 def current_task() -> asyncio.Task[Any]:
@@ -146,6 +155,14 @@ def current_task() -> asyncio.Task[Any]:
     if task is None:
         raise UsageError("locks are taken by tasks: call this from a coroutine that a task runs")
     return task
+
+
+def calling_task() -> asyncio.Task[Any] | None:
+    """The task that runs this; None where none does, as in the arguments of `asyncio.run`."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 async def _discard_result(coroutine: Coroutine[Any, Any, object]) -> None:
@@ -163,24 +180,108 @@ def _time_is_up(waiter: asyncio.Future[bool]) -> None:
 class Body:
     """The body of an `async with`, in its task: cancelled at a loss, by the counting that asyncio.timeout uses."""
 
-    def __init__(self) -> None:
-        self._task = current_task()
-        self._cancelling = self._task.cancelling()
+    def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
+        """`task` is the one that runs the body: by default, the one that calls this."""
+        self.task = task or current_task()
+        self._cancelling = self.task.cancelling()
         self._inside = True
         self._cancelled = False
 
     def tell_lost(self) -> None:
         # Never at once: found out by the task itself (lease.check()), a cancellation would stay behind and hit
         # whatever the task awaits after its body.
-        self._task.get_loop().call_soon(self._cancel)
+        self.task.get_loop().call_soon(self._cancel)
 
     def leave(self, error: BaseException | None) -> bool:
+        """Whether `error`, which ends the body, is the cancellation that we sent it."""
         self._inside = False
         if not self._cancelled:
             return False
-        return self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
+        return self.task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
 
     def _cancel(self) -> None:
         if self._inside:
             self._cancelled = True
-            self._task.cancel()
+            self.task.cancel()
+
+
+class Bodies:
+    """The open bodies of one lease. A loss cancels the outermost one of each task, and through it the inner ones."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: list[Body] = []
+
+    def enter(self, task: asyncio.Task[Any] | None) -> Body:
+        body = Body(task)
+        self._open.append(body)
+        return body
+
+    def leave(self, body: Body | None, error: BaseException | None) -> bool:
+        """As `Body.leave`; None stands for the body that was entered last."""
+        if body is None and not self._open:
+            return False
+        body = body or self._open[-1]
+        self._open.remove(body)
+        return body.leave(error)
+
+    def tell_lost(self) -> None:
+        told: set[asyncio.Task[Any]] = set()
+        for body in self._open:
+            if body.task not in told:
+                told.add(body.task)
+                body.tell_lost()
+
+
+class AsyncBlocks:
+    """How `async with` runs on a lease: what AsyncLease and AsyncLeaseAll share."""
+
+    __slots__ = ()
+
+    _hook: Callable[[], object] | None
+    _bodies: Bodies  # there is one if there is a hook
+
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._enter(entered_block(self), calling_task())
+
+    __aexit__ = ExitOfBlock(TaskBlock)
+
+    async def _enter(self, block: TaskBlock | None, task: asyncio.Task[Any] | None) -> Self:
+        self.check()
+        return self._enter_body(block, task)
+
+    def _enter_body(self, block: TaskBlock | None, task: asyncio.Task[Any] | None) -> Self:
+        """From here on a loss cancels the body."""
+        body = None
+        if self._cancels_bodies:
+            if self._hook is None:
+                lease: Any = self  # whose own class has these slots
+                lease._bodies = bodies = Bodies()
+                lease._hook = bodies.tell_lost
+            body = self._bodies.enter(task)
+        if block is not None:
+            block.lease, block.body = self, body
+        return self
+
+    async def _leave(self, body: Body | None, error: BaseException | None) -> None:
+        ended_by_us = self._hook is not None and self._bodies.leave(body, error)
+        try:
+            await self._release_at_end()
+        except HoldfastError as also:
+            if error is None:
+                raise
+            error.add_note(f"holdfast: {also}")  # the body's own error goes first
+        if ended_by_us:
+            raise self._loss() from error
+
+    def _last_entered(self) -> Self:
+        return self
+
+    if TYPE_CHECKING:
+
+        def check(self) -> None: ...
+        def _loss(self) -> LockLost: ...
+        async def _release_at_end(self) -> None: ...
+        @property
+        def _cancels_bodies(self) -> bool: ...

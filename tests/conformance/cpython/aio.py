@@ -59,12 +59,11 @@ class Lock(holdfast.AsyncLock):
         await self._asyncio.settle(SOON)
         return (await self.look()).waiters
 
-    async def _attempt(self, timeout: float | None) -> Attempt[holdfast.AsyncLease]:
-        task = asyncio.current_task()
+    async def _attempt(self, timeout: float | None, task: asyncio.Task[Any] | None) -> Attempt[holdfast.AsyncLease]:
         assert task is not None
         self.asking.append(task.get_name())
         try:
-            return await super()._attempt(timeout)
+            return await super()._attempt(timeout, task)
         finally:
             self.asking.remove(task.get_name())
 

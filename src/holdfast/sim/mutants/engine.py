@@ -93,10 +93,12 @@ class NonceDroppedBeforeRelease(SimEngine):
 
 
 class CancelledAcquireLeavesTicket(SimEngine):
-    async def acquire(self, lock: Handle[SimLease], timeout: float | None) -> Attempt[SimLease]:
+    async def acquire(
+        self, lock: Handle[SimLease], timeout: float | None, owner: Owner | None = None
+    ) -> Attempt[SimLease]:
         before = set(self._keeper._debts)
         try:
-            return await super().acquire(lock, timeout)
+            return await super().acquire(lock, timeout, owner)
         except Cancelled:
             for nonce in set(self._keeper._debts) - before:
                 del self._keeper._debts[nonce]

@@ -1,0 +1,116 @@
+"""Which lease a `with` block entered with.
+
+A `with` statement loads `__exit__` before it calls `__enter__` and calls the loaded function when the block is left
+(Python Language Reference, "The with statement"); contextlib.ExitStack does the same. So `__exit__` is a descriptor
+here: each block loads an exit function of its own, and `__enter__` stores the lease in it. The block then releases
+exactly the lease that it entered with, from any thread or task and in any order.
+
+A call by hand, `lock.__exit__(None, None, None)`, loads `__exit__` only at the end and cannot be matched to one
+`__enter__`. It follows the rule of `lock.release()`: the lease that this thread or task took last through this object,
+or NotHeld.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.errors import HoldfastError
+
+Raised = type[BaseException] | None
+B = TypeVar("B")
+
+
+class Block:
+    """The exit function of one `with` block."""
+
+    __slots__ = ("_lock", "lease")
+
+    def __init__(self, lock: Any) -> None:
+        """`lock` is None if it was loaded from the class, as ExitStack does: the lock is then the first argument."""
+        self._lock = lock
+        self.lease: Any = None
+
+    def _last(self, arguments: tuple[Any, ...]) -> Any:
+        """The lease that a call by hand leaves."""
+        lock = arguments[0] if self._lock is None else self._lock
+        return lock._last_entered()
+
+
+class ThreadBlock(Block):
+    """The exit function of a `with` block of threads."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __call__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
+
+    else:
+
+        def __call__(self, *arguments: Any) -> Any:
+            # No call stands before the `try`: CPython raises a KeyboardInterrupt only at calls and backward jumps.
+            lease, self.lease = self.lease, None
+            try:
+                if lease is None:
+                    lease = self._last(arguments)
+                lease._leave(arguments[-2])
+            except HoldfastError:
+                raise
+            except BaseException:
+                if lease is not None:
+                    lease._interrupted_leaving()
+                raise
+
+
+class TaskBlock(Block):
+    """The exit function of an `async with` block."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock)
+        self.body: Any = None  # cancelled at a loss; None with on_lost="event"
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, kind: Raised, error: BaseException | None, trace: TracebackType | None, /
+        ) -> Coroutine[Any, Any, None]: ...
+
+    else:
+
+        def __call__(self, *arguments: Any) -> Any:
+            (lease, body), self.lease, self.body = (self.lease, self.body), None, None
+            if lease is None:
+                lease = self._last(arguments)
+            return lease._leave(body, arguments[-2])
+
+
+class ExitOfBlock(Generic[B]):
+    """`__exit__` or `__aexit__`: a new function for each block that loads it."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, kind: type[B]) -> None:
+        self._kind: Any = kind
+
+    def __get__(self, lock: Any, owner: type[Any]) -> B:
+        _entering.block = block = self._kind(lock)
+        result: B = block
+        return result
+
+
+class _Entering(threading.local):
+    block: Any = None  # the exit function that this thread loaded last, until an `__enter__` takes it
+
+
+_entering = _Entering()
+
+
+def entered_block(lock: object) -> Any:
+    """The block that is being entered: the first step of `__enter__`. None if that is called by hand."""
+    block, _entering.block = _entering.block, None
+    return block if block is not None and (block._lock is lock or block._lock is None) else None
