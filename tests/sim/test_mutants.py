@@ -23,6 +23,7 @@ CAUGHT_BY = {
     "numbers-as-text": {"mutual exclusion", "fair order", "steady progress"},
     "ping-as-renewal": {"mutual exclusion"},
     "renews-by-stale-read": {"true renewals"},
+    "session-longer-than-ttl": {"nothing left", "steady progress"},
     "alarm-behind-request": {"loss told", "true renewals"},
     "believes-the-server-only": {"mutual exclusion"},
     "busy-said-of-silence": {"exact outcomes"},

@@ -200,7 +200,7 @@ class CreatesAreForgotten(ZookeeperBackend):
         try:
             return await super()._create_free(*arguments)
         except BaseException:
-            self._unheard &= before
+            self._unheard = {nonce: session for nonce, session in self._unheard.items() if nonce in before}
             raise
 
 

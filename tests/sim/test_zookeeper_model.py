@@ -42,8 +42,8 @@ class Real:
     def __init__(self) -> None:
         self.port = BlockingEnsemble(place_of(parse(shared.server().url)), ThreadRuntime())
         self.fired: list[str] = []
-        self.port.listen(self.fired.append, lambda: None)
-        self.session = run_sync(self.port.open(deadline=system.now() + 10))
+        self.port.listen(lambda _, path: self.fired.append(path), lambda _: None)
+        self.session = run_sync(self.port.open(30.0, deadline=system.now() + 10))
 
     def ask(self, *requests: Request) -> list[Answer]:
         return run_sync(self.port.ask(self.session, requests, deadline=system.now() + 10))

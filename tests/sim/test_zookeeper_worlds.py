@@ -26,7 +26,7 @@ class Scene:
         self.small = SmallWorld(plan if mutant is None else known[mutant].apply(plan), Choices(tape=()))
         assert isinstance(self.small.server, ZookeeperServer)
         self.server = self.small.server
-        self.server.timeout, self.server.tick = timeout, tick
+        self.server.session_timeout, self.server.tick = timeout, tick
         self.world = self.small.world
         self.leases: dict[str, SimLease] = {}
         self.granted: dict[str, float] = {}

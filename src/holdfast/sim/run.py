@@ -246,7 +246,8 @@ class Simulation:
         hold_max = self.choices.pick((workload.hold_max / 4, workload.hold_max))
         # One machine has one wall clock, too; and where clients keep the time of leases, none may be wrong.
         wrong_max = 0.0 if "drift" in self.server.cannot else workload.wrong_max
-        return replace(workload, kinds=kinds, uses=uses, ttl=ttl, hold_max=hold_max, wrong_max=wrong_max)
+        drawn = replace(workload, kinds=kinds, uses=uses, ttl=ttl, hold_max=hold_max, wrong_max=wrong_max)
+        return replace(drawn, several_ttls=True) if self.server.several_ttls else drawn
 
     def _uses(self, workload: Workload) -> tuple[str, ...]:
         """What the store can do of what there is beside locks; of several, a part in each run."""

@@ -28,6 +28,7 @@ class Workload:
     clients: int = 4
     rounds: int = 5  # locks that each client takes, one after the other
     ttl: float = 6.0
+    several_ttls: bool = False  # some locks have half of it
     hold_max: float = 4.0  # for each of one to three steps of work
     think_max: float = 2.0  # between two rounds
     timeout_max: float = 8.0
@@ -225,6 +226,8 @@ class Worker:
 
     def _options(self, *, exclusive: bool) -> LockOptions:
         choices, ttl = self._choices, self._workload.ttl
+        if self._workload.several_ttls and choices.chance(0.3):
+            ttl /= 2
         options: LockOptions = {"ttl": ttl}
         if self._workload.variety:
             match choices.below(8):

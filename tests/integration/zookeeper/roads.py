@@ -76,8 +76,7 @@ class Bench:
 
     def marked_at(self, name: str) -> float:
         """When it was raised, by the server's clock."""
-        session = self.road.session
-        assert session is not None
+        (session,) = self.road.sessions
         (node,) = run_sync(self.road.ask(session, (Get(f"{self.root}/%marks/{name}"),), deadline=soon()))
         assert isinstance(node, Node)
         return node.mtime

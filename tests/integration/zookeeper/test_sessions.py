@@ -153,9 +153,9 @@ def test_a_client_that_is_not_used_any_more_ends_its_session(
     client = client_of(f"{url}?session_timeout=1")
     with client.lock("a"):
         port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
-        assert port.session is not None
+        assert port.sessions
 
-    eventually(lambda: port.session is None)
+    eventually(lambda: not port.sessions)
 
     monkeypatch.undo()  # a busy machine may need longer than that for the next
     with client.lock("a"):
@@ -182,7 +182,7 @@ def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> N
 
 def _end_session(client: holdfast.Client, server: Server) -> None:
     """As an operator would who has its number and password: by closing it from elsewhere."""
-    inner = client._engine.backend._port.session._client  # type: ignore[attr-defined]
+    inner = client._engine.backend._port.sessions[0]._client  # type: ignore[attr-defined]
     thief = KazooClient(server.address, client_id=inner.client_id, timeout=6.0)
     thief.start(timeout=PATIENCE)
     thief.stop()
@@ -201,8 +201,50 @@ async def test_who_asks_when_the_connection_has_just_come_does_not_overtake_thos
         first = asyncio.create_task(take("first"))
         await asyncio.sleep(0)
         ensemble = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
-        eventually(lambda: bool(ensemble.session.connection))  # without a turn of the loop
+        eventually(lambda: bool(ensemble.sessions[0].connection))  # without a turn of the loop
         second = asyncio.create_task(take("second"))
         await asyncio.gather(first, second)
 
         assert served == ["first", "second"]
+
+
+@pytest.mark.parametrize("failing", [0, 1], ids=["the connection's", "the pulse's"])
+def test_a_client_works_again_after_a_thread_could_not_be_started(
+    url: str, client_of: Open, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    start, started = threading.Thread.start, 0
+
+    def fail(thread: threading.Thread) -> None:
+        nonlocal started
+        started += 1
+        if started == failing + 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    client = client_of(url)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(holdfast.ThreadStartError, match="can't start new thread"):
+            client.lock("a", ttl=1).acquire(timeout=20)
+
+    lease = client.lock("a", ttl=1).acquire(timeout=20)
+    assert lease is not None
+    assert not lease.wait_lost(2.0), "the session is kept and proven for longer than its timeout"
+    lease.release()
+
+
+@pytest.mark.parametrize("timeout", [0, 20])
+def test_an_acquire_succeeds_after_a_pause_that_was_longer_than_the_session(
+    url: str, server: Server, timeout: int
+) -> None:
+    with Crew(str(WORKER)) as crew, observing(server) as observer:
+        process = crew.start(url)
+        process.ask("acquire", lock="a", ttl=1)
+        process.ask("release", lock="a")
+        eventually(lambda: len(observer.get_children(f"{root_of(url)}/%sessions")) == 1)
+        process.stop()
+        eventually(lambda: observer.get_children(f"{root_of(url)}/%sessions") == [])
+        process.resume()
+
+        assert process.ask("acquire", lock="a", ttl=1, timeout=timeout)["acquired"] is not None
+        process.ask("release", lock="a")

@@ -17,7 +17,7 @@ def test_a_plain_url_has_good_defaults() -> None:
     found = place("zookeeper://one")
 
     assert (found.hosts, found.root, found.layout, found.raw_names) == ("one:2181", "/holdfast", "curator", False)
-    assert (found.session_timeout, found.login, found.tls) == (30.0, None, None)
+    assert (found.session_timeout, found.login, found.tls) == (None, None, None)
     assert found.acl == (Access(31, "world", "anyone"),)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from holdfast.backends.parts import choice, host_and_port
+from holdfast.backends.zookeeper.classes import TIMEOUT_MAX, TIMEOUT_MIN
 from holdfast.backends.zookeeper.nodes import LAYOUTS, why_invalid
 from holdfast.errors import ConfigurationError
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from holdfast.url import Address
 
 ROOT = "/holdfast"  # where the locks are if the URL does not say
-SESSION_TIMEOUT = 30.0  # seconds, as a lock's own ttl
-_SESSION_TIMEOUT_MIN, _SESSION_TIMEOUT_MAX = 0.5, 3600.0
 _PORT = 2181
 _TLS_FILES = ("ca_certs", "certfile", "keyfile")
 
@@ -54,7 +53,7 @@ class Place:
     root: str  # "" or /a/b: what stands before the / of each lock's node
     layout: str
     raw_names: bool
-    session_timeout: float  # what we ask for; the servers have the last word
+    session_timeout: float | None  # seconds to request of the servers; None: as long as a lock's ttl
     login: str | None = field(repr=False)  # user:password
     acl: tuple[Access, ...]
     tls: Tls | None
@@ -76,7 +75,7 @@ def place_of(address: Address) -> Place:
         root=_root(address.path),
         layout=choice(options, "layout", LAYOUTS),
         raw_names=_yes(options, "raw_names", default=False),
-        session_timeout=_seconds(options, "session_timeout", SESSION_TIMEOUT),
+        session_timeout=_seconds(options, "session_timeout"),
         login=_login(userinfo),
         acl=_acl(options.get("acl", "open"), has_login=bool(userinfo) or "certfile" in options),
         tls=_tls(options),
@@ -110,13 +109,15 @@ def _root(path: str) -> str:
     return path
 
 
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(options: Mapping[str, str], name: str) -> float | None:
+    if name not in options:
+        return None
     try:
-        seconds = float(options.get(name, default))
+        seconds = float(options[name])
     except ValueError:
         seconds = math.nan
-    if not _SESSION_TIMEOUT_MIN <= seconds <= _SESSION_TIMEOUT_MAX:
-        span = f"{_SESSION_TIMEOUT_MIN:g} to {_SESSION_TIMEOUT_MAX:g}"
+    if not TIMEOUT_MIN <= seconds <= TIMEOUT_MAX:
+        span = f"{TIMEOUT_MIN:g} to {TIMEOUT_MAX:g}"
         raise ConfigurationError(f"{name} must be a number of seconds from {span}, not {options[name]!r}")
     return seconds
 

@@ -31,9 +31,9 @@ class LoopEnsemble(Ensemble):
         self._loops = runtime
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, *, deadline: float) -> KazooSession:
+    async def open(self, timeout: float, *, deadline: float) -> KazooSession:
         self._loops.check_loop()
-        return await super().open(deadline=deadline)
+        return await super().open(timeout, deadline=deadline)
 
     def _awaited(self) -> Kept:
         return _Bridge(self._loops)

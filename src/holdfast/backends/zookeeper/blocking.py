@@ -10,7 +10,7 @@ from holdfast.backends.zookeeper.address import place_of
 from holdfast.backends.zookeeper.driver import Kept
 from holdfast.backends.zookeeper.ensemble import Ensemble
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend
-from holdfast.runtimes.threads import run_sync
+from holdfast.runtimes.threads import run_sync, start_thread
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
@@ -37,9 +37,8 @@ class BlockingEnsemble(Ensemble):
         return isinstance(reply, _Awaited) and reply.wait(max(0.0, deadline - self._runtime.now()))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        thread = threading.Thread(target=lambda: run_sync(work()), name="holdfast-pulse", daemon=True)
+        thread = start_thread(lambda: run_sync(work()), "pulse")
         self._threads = (*(one for one in self._threads if one.is_alive()), thread)
-        thread.start()
 
     async def close(self, *, keeps_session: bool = False) -> None:
         await super().close(keeps_session=keeps_session)

@@ -36,14 +36,15 @@ from holdfast.backends.zookeeper.port import (
     Set,
     Together,
 )
-from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, ThreadStartError
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.address import Place, Tls
     from holdfast.backends.zookeeper.port import Answer, Request
     from holdfast.errors import HoldfastError
 
-CONNECT_TIMEOUT = 3.0  # seconds for one server; a third of the session's timeout if that is less
+# Seconds for one server to accept a connection: a third of the session's timeout, but not more or less than these.
+CONNECT_TIMEOUT, CONNECT_TIMEOUT_MIN = 3.0, 0.5
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0  # seconds between two rounds through all servers
 _EPHEMERAL, _SEQUENCE, _CONTAINER = 1, 2, 4
 
@@ -86,11 +87,18 @@ class Kept:
 
 
 class KazooSession:
-    """One session. `told` is called on kazoo's thread when anything about it has changed."""
+    """One session. On kazoo's thread it calls `told` when anything about it has changed, `fired` when a watch fires."""
 
-    def __init__(self, place: Place, now: Callable[[], float], told: Callable[[KazooSession], None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        timeout: float,
+        now: Callable[[], float],
+        told: Callable[[KazooSession], None],
+        fired: Callable[[KazooSession, str], None],
+    ) -> None:
         self.number = 0
-        self.timeout = place.session_timeout
+        self.requested = self.timeout = timeout
         self.is_over = False
         self.connected = 0.0
         self.rounds_failed = 0  # rounds through all servers, without finding one
@@ -99,10 +107,11 @@ class KazooSession:
         self._place = place
         self._now = now
         self._told = told
+        self._fired = fired
         self._connections = 0
         self._is_live = False
         self._is_left = False
-        self._refused = False
+        self.is_refused = False  # user and password
         self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in place.acl]
         self._client = self._make()
 
@@ -111,11 +120,22 @@ class KazooSession:
         return self._connections if self._is_live else 0
 
     def start(self) -> None:
-        self._client.start_async()
+        """Begin to connect.
 
-    def send(self, request: Request, reply: Reply | None, watcher: Callable[[Any], None]) -> None:
+        Raises:
+            ThreadStartError: there is no room for its thread.
+        """
+        try:
+            self._client.start_async()
+        except (RuntimeError, MemoryError) as error:
+            self.abandon()
+            self.has_ended = True
+            self._told(self)  # to those who wait for its connection
+            raise ThreadStartError(thread="kazoo", problem=str(error) or type(error).__name__) from error
+
+    def send(self, request: Request, reply: Reply | None) -> None:
         """Into the queue, behind those before; a reply that is None has nobody to tell."""
-        self._client._call(self._wire(request, watcher), Kept() if reply is None else reply)
+        self._client._call(self._wire(request), Kept() if reply is None else reply)
 
     def end(self) -> None:
         """Tell the servers, if they can be told, and let the thread end."""
@@ -149,7 +169,7 @@ class KazooSession:
 
     def why_not(self, url: str) -> HoldfastError:
         """What to raise while there is no connection."""
-        if self._refused:
+        if self.is_refused:
             return ConfigurationError(f"{url}: the servers do not accept this user and password")
         return BackendUnavailable(backend=url, problem=self.problem)
 
@@ -157,12 +177,13 @@ class KazooSession:
         place = self._place
         client = KazooClient(
             hosts=place.hosts,
-            timeout=place.session_timeout,
+            timeout=self.requested,
             handler=_Handler(None if place.tls is None else _context(place.tls)),
             connection_retry={"max_tries": -1, "delay": _PAUSE_MIN, "backoff": 2, "max_delay": _PAUSE_MAX},
             auth_data=[("digest", place.login)] if place.login else None,
             logger=_logger,
         )
+        client._session_timeout = round(self.requested * 1000)  # kazoo would round it down
         client._connection = _Line(self, client)
         client.add_listener(self._on_state)
         return client
@@ -182,22 +203,27 @@ class KazooSession:
             self._client._stopped.set()  # it must not open another session by itself
         self._told(self)
 
-    def _wire(self, request: Request | Check, watcher: Callable[[Any], None]) -> Any:
+    def _watcher(self, event: Any) -> None:
+        """On kazoo's thread."""
+        if event.path is not None:
+            self._fired(self, event.path)
+
+    def _wire(self, request: Request | Check) -> Any:
         match request:
             case Create(path, data, is_numbered):
                 return wire.Create2(path, data, self._acl, _EPHEMERAL | (_SEQUENCE if is_numbered else 0))
             case Delete(path, version):
                 return wire.Delete(path, version)
             case Children(path, watch):
-                return wire.GetChildren(path, watcher if watch else None)
+                return wire.GetChildren(path, self._watcher if watch else None)
             case Get(path, watch):
-                return wire.GetData(path, watcher if watch else None)
+                return wire.GetData(path, self._watcher if watch else None)
             case Set(path, data, version):
                 return wire.SetData(path, data, version)
             case Check(path, version):
                 return wire.CheckVersion(path, version)
             case Together(requests):
-                return wire.Transaction([self._wire(one, watcher) for one in requests])
+                return wire.Transaction([self._wire(one) for one in requests])
             case CreateLasting(path, data):
                 return wire.Create2(path, data, self._acl, 0)
             case CreateParent(path, is_container):
@@ -266,6 +292,10 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+def _patience(seconds: float) -> float:
+    return min(max(seconds, CONNECT_TIMEOUT_MIN), CONNECT_TIMEOUT)
+
+
 class _CreateContainer(wire.Create2):  # type: ignore[misc]
     """Like Create2, for a node that the server takes away once it is empty; kazoo does not have it."""
 
@@ -292,7 +322,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
     ) -> socket.socket:
         """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
-        made = socket.create_connection(address, timeout=min(timeout / 3, CONNECT_TIMEOUT))
+        made = socket.create_connection(address, timeout=_patience(timeout / 3))
         try:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=hostname)
@@ -310,7 +340,7 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         sent = self._session._now()
-        result = super()._invoke(min(timeout, CONNECT_TIMEOUT), request, xid)
+        result = super()._invoke(_patience(timeout), request, xid)
         if isinstance(request, wire.Connect) and result[0].time_out > 0:  # else the session has expired
             self._session.connected = sent
             self._session.timeout = result[0].time_out / 1000
@@ -320,17 +350,19 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
         try:
             return super()._connect(host, hostip, port)
         except exceptions.AuthFailedError:
-            self._session._refused = True
+            self._session.is_refused = True
             raise
         except Exception as error:
             self._session.problem = f"{host}:{port}: {error}" if str(error) else f"{host}:{port} does not answer"
             raise
 
     def _connect_loop(self, retry: Any) -> Any:
+        before = self._session._connections
         try:
             return super()._connect_loop(retry)
         finally:
-            self._session.rounds_failed += 1
+            # A round that found a server ends when its connection does, which is no failure.
+            self._session.rounds_failed += self._session._connections == before
             self._session._told(self._session)
 
     def zk_loop(self) -> None:

@@ -20,44 +20,57 @@ END_MAX = 1.0  # seconds that closing waits for the servers to confirm the end o
 
 
 class Ensemble(ABC):
-    """One session at a time."""
+    """The sessions of one client, one at a time for each timeout."""
 
     def __init__(self, place: Place, runtime: Runtime) -> None:
         self._url = place.url
         self._place = place
         self._runtime = runtime
         self._mutex = runtime.mutex()
-        self._session: KazooSession | None = None
+        self._sessions: dict[float, KazooSession] = {}  # by the timeout that was requested
         self._waiters: list[Event] = []  # who wants to know of any change
-        self._line: list[Event] = []  # those of them who wait for a connection, in the order in which they came
+        # Those of them who wait for a connection of a session, in the order in which they came.
+        self._lines: dict[KazooSession, list[Event]] = {}
         self._closed = False
-        self._fired: Callable[[str], None] = _nobody
-        self._changed: Callable[[], None] = _nobody
+        self._fired: Callable[[Session, str], None] = _nobody
+        self._changed: Callable[[Session], None] = _nobody
 
     @property
-    def session(self) -> KazooSession | None:
-        session = self._session
-        return None if session is None or session.is_over else session
+    def sessions(self) -> list[KazooSession]:
+        return [session for session in list(self._sessions.values()) if not session.is_over]
 
-    def listen(self, fired: Callable[[str], None], changed: Callable[[], None]) -> None:
+    def listen(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
         self._fired, self._changed = fired, changed
 
-    async def open(self, *, deadline: float) -> KazooSession:
-        session = self._session
-        if session is not None and session.connection and not self._line:
+    async def open(self, timeout: float, *, deadline: float) -> KazooSession:
+        while True:
+            session = self._sessions.get(timeout)
+            if session is not None and session.connection and not session.is_over and session not in self._lines:
+                return session
+            if session is None or session.is_over:
+                session = self._start(timeout)
+            await self._stand_in_line(session, deadline)
+            if session.connection and not session.is_over:
+                return session
+            # A session that the servers have ended says nothing of the servers: a new one may be opened at once.
+            if not session.is_over or session.is_refused or self._closed or self._runtime.now() >= deadline:
+                raise session.why_not(self._url)
+
+    def _start(self, timeout: float) -> KazooSession:
+        """A new session, unless another thread has just started one."""
+        with self._mutex:
+            if self._closed:
+                raise BackendUnavailable(backend=self._url, problem="this client is closed")
+            session = self._sessions.get(timeout)
+            if session is None or session.is_over:
+                self._forget_ended()
+                session = KazooSession(self._place, timeout, self._runtime.now, self._told, self._watch_fired)
+                self._sessions[timeout] = session  # first: if the start is interrupted, it is known and can be ended
+                session.start()
             return session
-        if session is None or session.is_over:
-            with self._mutex:
-                if self._closed:
-                    raise BackendUnavailable(backend=self._url, problem="this client is closed")
-                session = self._session
-                if session is None or session.is_over:
-                    session = self._session = KazooSession(self._place, self._runtime.now, self._told)
-                    session.start()
-        await self._stand_in_line(session, deadline)
-        if not session.connection:
-            raise session.why_not(self._url)
-        return session
+
+    def _forget_ended(self) -> None:
+        self._sessions = {timeout: one for timeout, one in self._sessions.items() if not one.has_ended}
 
     async def _stand_in_line(self, session: KazooSession, deadline: float) -> None:
         """Until there is a connection, or there will be none.
@@ -67,27 +80,32 @@ class Ensemble(ABC):
         """
         failed = session.rounds_failed
         event = self._runtime.event()
-        self._line.append(event)
+        with self._mutex:
+            line = self._lines.setdefault(session, [])
+            line.append(event)
 
         def is_decided() -> bool:
             return bool(session.connection or session.is_over or session.rounds_failed > failed)
 
         try:
-            await self._until(lambda: self._line[0] is event and is_decided(), deadline, event)
+            await self._until(lambda: line[0] is event and is_decided(), deadline, event)
         finally:
-            self._line.remove(event)
-            for following in self._line[:1]:
+            with self._mutex:
+                line.remove(event)
+                if not line:
+                    self._lines.pop(session, None)
+            for following in line[:1]:
                 following.set()
 
     def tell(self, session: Session, request: Request) -> None:
-        _ours(session).send(request, None, self._watcher)
+        _ours(session).send(request, None)
 
     async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         replies = [*(Kept() for _ in requests[1:]), self._awaited()]
         ours = _ours(session)
         connection, sent = ours.connection, self._runtime.now()
         for request, reply in zip(requests, replies, strict=True):
-            ours.send(request, reply, self._watcher)
+            ours.send(request, reply)
         if not await self._wait(replies[-1], deadline):
             if self._runtime.now() - sent >= SILENCE_MAX and ours.connection == connection:
                 ours.hang_up()  # another server, or another connection, may do better
@@ -117,35 +135,34 @@ class Ensemble(ABC):
     async def close(self, *, keeps_session: bool = False) -> None:
         with self._mutex:
             self._closed = True
-            session = self._session
-        if session is None:
-            return
-        if keeps_session:
-            session.leave()
-        else:
-            session.end()
-        await self._until(lambda: session.has_ended, self._runtime.now() + END_MAX, self._runtime.event())
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            if keeps_session:
+                session.leave()
+            else:
+                session.end()
+        until, event = self._runtime.now() + END_MAX, self._runtime.event()
+        await self._until(lambda: all(session.has_ended for session in sessions), until, event)
 
     def abandon(self) -> None:
         self._closed = True
-        if self._session is not None:
-            self._session.abandon()
+        for session in self._sessions.values():
+            session.abandon()
 
     @abstractmethod
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call it, from kazoo's thread, where the protocol's state may be touched."""
 
     def _told(self, session: KazooSession) -> None:
-        self._post(self._tell_change)
+        self._post(self._tell_change, session)
 
-    def _watcher(self, event: Any) -> None:
-        if event.path is not None:
-            self._post(self._fired, event.path)
+    def _watch_fired(self, session: KazooSession, path: str) -> None:
+        self._post(self._fired, session, path)
 
-    def _tell_change(self) -> None:
+    def _tell_change(self, session: KazooSession) -> None:
         for waiter in list(self._waiters):
             waiter.set()
-        self._changed()
+        self._changed(session)
 
     async def _until(self, condition: Callable[[], bool], deadline: float, event: Event) -> None:
         """Return when it is so, or at the deadline. Any news of a session may change it, and whoever sets `event`."""

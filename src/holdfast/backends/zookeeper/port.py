@@ -110,6 +110,7 @@ class Session(Protocol):
     """One session with the ensemble, over one connection after the other."""
 
     number: int
+    requested: float  # seconds: the timeout that was requested
     timeout: float  # seconds, as negotiated
     is_over: bool  # the servers have said so, or we have ended it: its nodes are gone, or going
 
@@ -125,18 +126,18 @@ class Session(Protocol):
 
 
 class ZookeeperPort(Protocol):
-    """One ensemble, connected at first use.
+    """One ensemble, connected at first use. It has one session at a time for each timeout that is requested.
 
     Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a request was sent and got no
     answer, and ConfigurationError when the servers do not let us in.
     """
 
     @property
-    def session(self) -> Session | None:
-        """The one that is open, if there is one."""
+    def sessions(self) -> Sequence[Session]:
+        """Those that are open."""
 
-    async def open(self, *, deadline: float) -> Session:
-        """The session that is open, connected; a new one if there is none."""
+    async def open(self, timeout: float, *, deadline: float) -> Session:
+        """The open session for which this timeout was requested, connected; a new one if there is none."""
 
     async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         """Send them all at once and return their answers: the servers carry out a session's requests in order."""
@@ -150,14 +151,14 @@ class ZookeeperPort(Protocol):
     def end(self, session: Session) -> None:
         """End it soon, without waiting: its nodes go with it."""
 
-    def listen(self, fired: Callable[[str], None], changed: Callable[[], None]) -> None:
+    def listen(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
         """Where it is told that a watch on a path has fired, and that a session or its connection came or went."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in the background, until it ends or the port is closed."""
 
     async def close(self, *, keeps_session: bool = False) -> None:
-        """End the session too; or leave it to the servers' timer, which lets its nodes stay until then."""
+        """End the sessions too; or leave them to the servers' timer, which lets their nodes stay until then."""
 
     def abandon(self) -> None:
         """In a forked child: drop inherited connections without a word on them."""

@@ -13,9 +13,10 @@ shows our own node, so it shows all that were created before. All that can be mi
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from holdfast.backends.zookeeper import nodes
 from holdfast.backends.zookeeper.marks import Marks
@@ -75,12 +76,17 @@ LACKS: Lacks = {
 
 DELAY_SHARE = 0.25  # of the session's timeout: half of it is proven at any time, and half of that is for the holder
 SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
+CONNECTIONS_MAX = 3  # on which a request is tried, while each is lost before the answer
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
 _LOOK_AGAIN_BEHIND = 10.0  # seconds, for the others: a watch is lost only with its connection, and then all look again
 
 
-_Watch = tuple[type[Children | Get], str]
+_Watch = tuple["Session", type[Children | Get], str]
+
+
+T = TypeVar("T")
+_Request = Callable[["Session", Sequence[str], float], Awaitable["list[Answer]"]]  # about some paths, of one session
 
 
 class _Holding:
@@ -111,7 +117,6 @@ class ZookeeperBackend:
 
     guarantees = GUARANTEES
     lacks = LACKS
-    troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
     pulse_type: ClassVar[type[Pulse]] = Pulse
 
@@ -123,7 +128,8 @@ class ZookeeperBackend:
         self._wakeups = Wakeups(runtime)
         self._mutex = runtime.mutex()
         self._holdings: dict[str, _Holding] = {}  # by nonce
-        self._unheard: set[str] = set()  # tickets of which a create had no answer: there may be a node of theirs
+        # Tickets of which a create had no answer, with its session: there may be a node of theirs.
+        self._unheard: dict[str, Session] = {}
         self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
         self._parents = Parents(place.url)
         self._tree = Tree(place, port, self._parents)
@@ -131,11 +137,24 @@ class ZookeeperBackend:
         self._pulse = self.pulse_type(place, port, self._parents, runtime, self)
         port.listen(self._fired, self._changed)
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        return tuple(
+            f"{self.url}: the servers end the session of a dead holder after {timeout:g} s, so its lock is free later "
+            f"than its ttl of {ttl:g} s says (minSessionTimeout, session_timeout=, or more than three ttls in use)"
+            for timeout, ttl in self._pulse.late()
+        )
+
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            return await self._enter(ticket, queue=queue, deadline=deadline)
+            # By its nonce it is the same question each time.
+            return await self._repeated(
+                lambda: self._session_of(ticket, deadline),
+                lambda session: self._enter(ticket, session, queue=queue, deadline=deadline),
+                deadline,
+            )
         except BackendUnavailable as error:
             # It was said of one request of several: with a node there, or perhaps there, something has changed.
             if ticket.nonce in self._holdings or ticket.nonce in self._unheard:
@@ -148,8 +167,26 @@ class ZookeeperBackend:
                 holding.believed, holding.granted = 0.0, True
             raise
 
-    async def _enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        session = await self._pulse.open(deadline)
+    async def _repeated(
+        self, opened: Callable[[], Awaitable[Session]], work: Callable[[Session], Awaitable[T]], deadline: float
+    ) -> T:
+        """What this comes to, if need be on the next connection or in the next session.
+
+        A process that stood still finds that the servers have ended its connection or its session meanwhile. That says
+        nothing of the servers, so it is no reason to fail while there is time.
+        """
+        for _ in range(CONNECTIONS_MAX - 1):
+            session = await opened()
+            connection = session.connection
+            try:
+                return await work(session)
+            except BackendError:
+                is_lost = session.is_over or session.connection != connection
+                if not is_lost or self._runtime.now() >= deadline:
+                    raise
+        return await work(await opened())
+
+    async def _enter(self, ticket: Ticket, session: Session, *, queue: bool, deadline: float) -> Granted | Waiting:
         self._check_delay(ticket, session)
         lock = self._tree.path(ticket.name)
         nonce = ticket.nonce
@@ -178,6 +215,14 @@ class ZookeeperBackend:
             if outcome is not None:
                 return outcome
 
+    async def _session_of(self, ticket: Ticket, deadline: float) -> Session:
+        """The one that its node is in, or may be in. Only behind a request of that one a listing shows such a node."""
+        holding = self._holdings.get(ticket.nonce)
+        session = self._unheard.get(ticket.nonce) if holding is None else holding.session
+        if session is not None and not session.is_over:
+            return await self._pulse.reopen(session, deadline)
+        return await self._pulse.open(_needed(ticket), deadline)
+
     async def _create(
         self, ticket: Ticket, session: Session, lock: str, deadline: float, *, waits: bool
     ) -> tuple[_Holding, list[str]]:
@@ -190,12 +235,12 @@ class ZookeeperBackend:
             except BaseException as error:
                 # No answer, or cancelled or interrupted before it. Unless it was refused, it may still come.
                 if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                    self._unheard.add(ticket.nonce)
+                    self._unheard[ticket.nonce] = session
                 raise
             created, children = answers[-2:]
             if isinstance(created, Created):
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
-                self._unheard.discard(ticket.nonce)
+                self._unheard.pop(ticket.nonce, None)
                 self._parents.note(lock)
                 return holding, self._tree.listed(children)
             if created is not Refusal.NO_NODE:
@@ -211,7 +256,7 @@ class ZookeeperBackend:
 
     def _check_delay(self, ticket: Ticket, session: Session) -> None:
         """What keeps others out after the holder's end is the session, which ends by a timer of its own."""
-        if ticket.delay > DELAY_SHARE * session.timeout:
+        if ticket.delay > DELAY_SHARE * session.timeout + 0.001:
             raise ConfigurationError(
                 f"lock_delay must be at most a quarter of the session's timeout, which is {session.timeout:g} s: give "
                 f"{self.url} a session_timeout of {ticket.delay / DELAY_SHARE:g}, and servers a maxSessionTimeout that "
@@ -233,7 +278,7 @@ class ZookeeperBackend:
                     kept = self._holdings[ticket.nonce] = _Holding(ticket, session, path, node.czxid)
             else:
                 await self._port.ask(session, (Delete(path),), deadline=deadline)
-        self._unheard.discard(ticket.nonce)
+        self._unheard.pop(ticket.nonce, None)
         return kept
 
     def _counts(self, one: Contender, session: Session) -> bool:
@@ -250,7 +295,7 @@ class ZookeeperBackend:
         ordered = in_order(children)
         if not any(one.nonce == ticket.nonce for one in ordered):
             self._forget(ticket.nonce)
-            self._unheard.add(ticket.nonce)  # somebody has deleted it; to be sure of that, it is looked for
+            self._unheard[ticket.nonce] = session  # somebody has deleted it; to be sure of that, it is looked for
             return None
         ahead = self._ahead(holding, ordered)
         try:
@@ -267,7 +312,7 @@ class ZookeeperBackend:
         self._wakeups.expect(ticket.nonce)
         holder = Get(f"{lock}/{ahead[0].node}")
         watch = self._watch(lock, ticket, ahead, obstacle)
-        kind = (type(watch), watch.path)
+        kind = (session, type(watch), watch.path)
         with self._mutex:
             is_set = kind in self._watched
             waiting = self._watched.setdefault(kind, [])
@@ -314,6 +359,8 @@ class ZookeeperBackend:
 
     def _grant(self, holding: _Holding, sent: float, *, is_followed: bool) -> Granted:
         ticket, session = holding.ticket, holding.session
+        if session.is_over:
+            raise BackendUnavailable(backend=self.url, problem=SESSION_OVER)
         deadline = holding.believed = max(holding.believed, self._deadline(holding, sent))
         if not holding.granted:
             holding.granted = True  # after `believed`: the sweep looks at both
@@ -336,17 +383,27 @@ class ZookeeperBackend:
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         """All listings in one round trip, and all nodes where nobody is in another; what is busy, by itself."""
-        outcomes = await self._enter_free(tickets, deadline)
+        outcomes = await self._repeated(
+            lambda: self._pulse.open(_needed(tickets[0]), deadline),
+            lambda session: self._enter_free(tickets, session, deadline),
+            deadline,
+        )
         if not outcomes:
             outcomes = [await self.enter(tickets[0], queue=False, deadline=deadline)]
         await self._let_go(tickets[len(outcomes) :], deadline)
         return outcomes
 
-    async def _enter_free(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted | Waiting]:
-        """Those at which nobody is, up to the first other one; or up to one at which somebody came in between."""
-        session = await self._pulse.open(deadline)
+    async def _enter_free(
+        self, tickets: Sequence[Ticket], session: Session, deadline: float
+    ) -> list[Granted | Waiting]:
+        """Those at which nobody is, up to the first other one; or up to one at which somebody came in between.
+
+        Only those that need the same session as the first: for the others it would be another question.
+        """
+        needed = _needed(tickets[0])
+        alike = list(itertools.takewhile(lambda ticket: _needed(ticket) == needed, tickets))
         sent = self._runtime.now()
-        made = await self._create_free(tickets, session, deadline)
+        made = await self._create_free(alike, session, deadline)
         outcomes: list[Granted | Waiting] = []
         for holding, children in made:
             lock = self._tree.path(holding.ticket.name)
@@ -383,7 +440,7 @@ class ZookeeperBackend:
             answers = await self._port.ask(session, requests, deadline=deadline)
         except BaseException as error:
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.update(ticket.nonce for ticket, _ in free)
+                self._unheard.update((ticket.nonce, session) for ticket, _ in free)
             raise
         made: list[tuple[_Holding, list[str]]] = []
         refused: HoldfastError | None = None
@@ -418,50 +475,71 @@ class ZookeeperBackend:
             if ticket.nonce in self._unheard:
                 await self._settle(ticket, deadline)
         there = [self._holdings.get(ticket.nonce) for ticket in tickets]
-        paths = [holding.path for holding in there if holding is not None and not holding.session.is_over]
-        left: dict[str, Answer] = {}
-        if paths:
-            session = await self._pulse.open(deadline)
-            answers = await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
-            left = dict(zip(paths, answers, strict=True))
+        left = await self._for_each_session(there, self._delete, deadline)
         outcomes: list[bool | BackendError] = []
         for ticket, holding in zip(tickets, there, strict=True):
             answer = left.get(holding.path, Refusal.NO_NODE) if holding is not None else Refusal.NO_NODE
             if answer is None or answer is Refusal.NO_NODE:
                 self._forget(ticket.nonce)
                 outcomes.append(holding is not None and holding.granted and answer is None)
+            elif isinstance(answer, BackendError):
+                outcomes.append(answer)
             else:
                 outcomes.append(BackendUnavailable(backend=self.url, problem=f"not deleted: {answer}"))
         return outcomes
 
+    async def _delete(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
+        return await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
+
+    async def _for_each_session(
+        self, holdings: Sequence[_Holding | None], request: _Request, deadline: float
+    ) -> dict[str, Answer | BackendError]:
+        """The answers about their nodes, by path, or the error in place of one. Nodes of ended sessions have none.
+
+        Each session gets its share of the time, so that one whose server does not answer does not hold up the others.
+        """
+        by_session: dict[Session, list[str]] = {}
+        for holding in holdings:
+            if holding is not None and not holding.session.is_over:
+                by_session.setdefault(holding.session, []).append(holding.path)
+        answers: dict[str, Answer | BackendError] = {}
+        for number, (session, paths) in enumerate(by_session.items()):
+            now = self._runtime.now()
+            limit = now + (deadline - now) / (len(by_session) - number)
+            try:
+                if await self._pulse.reopen(session, limit) is session:
+                    answers.update(zip(paths, await request(session, paths, limit), strict=True))
+            except BackendError as error:
+                if len(by_session) == 1:
+                    raise
+                answers.update((path, error) for path in paths)
+        return answers
+
     async def _settle(self, ticket: Ticket, deadline: float) -> None:
         """Take away what a create without an answer may have left."""
-        session = await self._pulse.open(deadline)
+        session = await self._session_of(ticket, deadline)
         lock = self._tree.path(ticket.name)
         found = in_order(await self._children_now(session, lock, deadline))
         paths = [f"{lock}/{one.node}" for one in found if one.nonce == ticket.nonce]
         if paths:
             await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
-        self._unheard.discard(ticket.nonce)
+        self._unheard.pop(ticket.nonce, None)
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
         sent = self._runtime.now()
         there = [self._holdings.get(ticket.nonce) for ticket in tickets]
-        living = [holding for holding in there if holding is not None and not holding.session.is_over]
-        seen: dict[str, Answer] = {}
-        if living:
-            session = await self._pulse.open(deadline)
-            answers = await self._listed_now(session, [one.path for one in living], deadline)
-            seen = {one.path: answer for one, answer in zip(living, answers, strict=True)}
+        seen = await self._for_each_session(there, self._listed_now, deadline)
         outcomes: list[Live | Gone | BackendError] = []
         for holding in there:
             if holding is None:
                 outcomes.append(Gone())
             elif holding.session.is_over:
                 outcomes.append(Gone(SESSION_OVER))
-            elif isinstance(seen.get(holding.path), list):
+            elif isinstance(answer := seen.get(holding.path), list):
                 holding.believed = max(holding.believed, self._deadline(holding, sent))
                 outcomes.append(Live(holding.believed))
+            elif isinstance(answer, BackendError):
+                outcomes.append(answer)
             else:
                 outcomes.append(Gone())
         return outcomes
@@ -483,34 +561,41 @@ class ZookeeperBackend:
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        session = await self._pulse.open(deadline)
-        return await self._marks.raise_to(session, name, number, nonce=nonce, keep=keep, deadline=deadline)
+        return await self._anywhere(
+            lambda session: self._marks.raise_to(session, name, number, nonce=nonce, keep=keep, deadline=deadline),
+            deadline,
+        )
 
     async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._marks.all(await self._pulse.open(deadline), names, deadline)
+        return await self._anywhere(lambda session: self._marks.all(session, names, deadline), deadline)
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        return await self._tree.inspect(await self._pulse.open(deadline), name, deadline)
+        return await self._anywhere(lambda session: self._tree.inspect(session, name, deadline), deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._tree.locks(await self._pulse.open(deadline), prefix, deadline)
+        return await self._anywhere(lambda session: self._tree.locks(session, prefix, deadline), deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        return await self._tree.break_lock(await self._pulse.open(deadline), name, fence, deadline)
+        # Not repeated: whether it was this one that broke the lock, a second answer would not tell.
+        return await self._tree.break_lock(await self._pulse.open_any(deadline), name, fence, deadline)
+
+    async def _anywhere(self, work: Callable[[Session], Awaitable[T]], deadline: float) -> T:
+        """In any session: nothing that it leaves belongs to one."""
+        return await self._repeated(lambda: self._pulse.open_any(deadline), work, deadline)
 
     # ── at each pulse ────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def is_needed(self) -> bool:
-        return bool(self._holdings or self._unheard)
+    def needs(self, session: Session) -> bool:
+        holdings, unheard = list(self._holdings.values()), list(self._unheard.values())
+        return session in unheard or any(one.session is session for one in holdings)
 
     async def sweep(self, session: Session, deadline: float) -> None:
         """Take away leases that were dropped: nobody has renewed them, and nobody believes in them any longer."""
         now = self._runtime.now()
-        with self._mutex:
-            over = [one for one in self._holdings.values() if one.granted and one.kept_until < now]
+        there = [one for one in list(self._holdings.values()) if one.session is session or one.session.is_over]
+        over = [one for one in there if one.granted and one.kept_until < now]
         for holding in over:
             try:
                 if not holding.session.is_over:
@@ -519,16 +604,17 @@ class ZookeeperBackend:
             except BackendError:
                 return  # the next pulse tries again
 
-    def next_sweep(self) -> float:
+    def next_sweep(self, session: Session) -> float:
         now = self._runtime.now()
-        granted = [one.kept_until for one in list(self._holdings.values()) if one.granted]
+        there = [one for one in list(self._holdings.values()) if one.session is session]
+        granted = [one.kept_until for one in there if one.granted]
         return min((until for until in granted if until > now), default=math.inf)
 
     # ── what the port tells ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _fired(self, path: str) -> None:
-        self._wake((Children, path))
-        self._wake((Get, path))
+    def _fired(self, session: Session, path: str) -> None:
+        self._wake((session, Children, path))
+        self._wake((session, Get, path))
 
     def _wake(self, kind: _Watch) -> None:
         with self._mutex:
@@ -536,12 +622,15 @@ class ZookeeperBackend:
         for nonce in waiting:
             self._wakeups.wake(nonce)
 
-    def _changed(self) -> None:
-        """A session or a connection came or went, and watches with it: everybody looks again."""
+    def _changed(self, session: Session) -> None:
+        """The session or its connection came or went, and watches with it: everybody looks again."""
         with self._mutex:
-            self._watched.clear()
+            self._forget_watches(session)
         self._wakeups.wake_all()
-        self._pulse.changed()
+        self._pulse.changed(session)
+
+    def _forget_watches(self, session: Session) -> None:
+        self._watched = {watch: waiting for watch, waiting in self._watched.items() if watch[0] is not session}
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -576,3 +665,8 @@ class ZookeeperBackend:
     def _forget(self, nonce: str) -> None:
         self._holdings.pop(nonce, None)
         self._wakeups.forget(nonce)
+
+
+def _needed(ticket: Ticket) -> float:
+    """Seconds that its session is to last without a word from the client: its ttl, and enough for the lock's delay."""
+    return max(ticket.ttl, ticket.delay / DELAY_SHARE)

@@ -1,39 +1,61 @@
-"""The session that is open, and its pulse: pairs of writes in the background, while anybody needs the session.
+"""The sessions that are open, and their pulse: pairs of writes in the background, while anybody needs the session.
 
-They keep it and prove that it is kept, for all tickets together; standing.py says how.
+They keep it and prove that it is kept, for all of its tickets together; standing.py says how. classes.py says which
+session a ticket belongs to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.backends.zookeeper.classes import CLASSES_MAX, timeout_for
 from holdfast.backends.zookeeper.nodes import SESSIONS
 from holdfast.backends.zookeeper.port import Create, Refusal, Set
 from holdfast.backends.zookeeper.standing import Standing
 from holdfast.core.events import logger
-from holdfast.errors import BackendError, HoldfastError
+from holdfast.errors import BackendError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.address import Place
     from holdfast.backends.zookeeper.parents import Parents
     from holdfast.backends.zookeeper.port import Session, ZookeeperPort
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Event, Runtime
 
 IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
+SPARE_AFTER = 1.0  # seconds after which an idle session makes room for one with another timeout
+DEFAULT_TIMEOUT = 30.0  # seconds: requested for what has no ttl, if no session is open
+_PATIENCE_MIN, _PATIENCE_SHARE = 0.9, 1 / 3  # seconds for a write, unless that is more than this share of the timeout
 
 
 class Chores(Protocol):
     """What its users have done at each pulse."""
 
-    @property
-    def is_needed(self) -> bool:
+    def needs(self, session: Session) -> bool:
         """Somebody has a node that goes with the session, or may have one."""
 
     async def sweep(self, session: Session, deadline: float) -> None:
         """Take away what nobody believes in any longer."""
 
-    def next_sweep(self) -> float:
+    def next_sweep(self, session: Session) -> float:
         """When there will be such, as far as is known."""
+
+
+class _Class:
+    """One timeout that sessions are requested with, one session after the other."""
+
+    def __init__(self, timeout: float, used: float) -> None:
+        self.timeout = timeout
+        self.used = used
+        self.shortest = timeout  # the shortest ttl of its tickets
+        self.session: Session | None = None
+
+
+class _Beat:
+    """The pulse of one session."""
+
+    def __init__(self, standing: Standing, bell: Event) -> None:
+        self.standing, self.bell = standing, bell
 
 
 class Pulse:
@@ -41,72 +63,140 @@ class Pulse:
 
     def __init__(self, place: Place, port: ZookeeperPort, parents: Parents, runtime: Runtime, chores: Chores) -> None:
         self._url, self._root = place.url, place.root
+        self._fixed = place.session_timeout
         self._port, self._parents, self._runtime, self._chores = port, parents, runtime, chores
         self._mutex = runtime.mutex()
-        self._standing: dict[int, Standing] = {}  # of the session that is open, by its number
-        self._used = 0.0
-        self._bell = runtime.event()
+        self._classes: dict[float, _Class] = {}
+        self._beats: dict[Session, _Beat] = {}  # of the sessions that are open
         self._closed = False
 
-    async def open(self, deadline: float) -> Session:
-        """The session, which is needed now.
+    async def open(self, ttl: float, deadline: float) -> Session:
+        """The session for a ticket with this ttl.
 
         Raises:
             BackendUnavailable: no server could be reached.
+            ThreadStartError: there is no room for a thread that keeps the session.
         """
-        self._used = self._runtime.now()
-        session = await self._port.open(deadline=deadline)
-        standing = self._standing.get(session.number)
-        if standing is None:
-            standing = self._begin(session)
-        standing.connected(session.connection, session.connected)
+        return await self._open(self._class_for(ttl), deadline)
+
+    async def open_any(self, deadline: float) -> Session:
+        """A session for a request that leaves nothing behind: one that is open, if there is one."""
+        there = self._port.sessions
+        timeouts = [*(one.requested for one in there if one.connection), *(one.requested for one in there)]
+        timeouts += [*self._classes, self._fixed or DEFAULT_TIMEOUT]
+        return await self._open(self._class_of(timeouts[0]), deadline)
+
+    async def reopen(self, session: Session, deadline: float) -> Session:
+        """The same session, connected; the one that follows it if it is over."""
+        return await self._open(self._class_of(session.requested), deadline)
+
+    async def _open(self, of: _Class, deadline: float) -> Session:
+        of.used = self._runtime.now()
+        session = of.session = await self._port.open(of.timeout, deadline=deadline)
+        beat = self._beats.get(session)
+        if beat is None:
+            beat = self._begin(session)
+        beat.standing.connected(session.connection, session.connected)
         return session
+
+    def _class_for(self, ttl: float) -> _Class:
+        found = self._classes.get(ttl if self._fixed is None else self._fixed)
+        if found is None:
+            with self._mutex:
+                if self._fixed is None and ttl not in self._classes and len(self._classes) == CLASSES_MAX:
+                    self._make_room()
+                timeout = timeout_for(ttl, self._classes) if self._fixed is None else self._fixed
+                found = self._classes.setdefault(timeout, _Class(timeout, self._runtime.now()))
+        found.shortest = min(found.shortest, ttl)
+        return found
+
+    def _class_of(self, timeout: float) -> _Class:
+        with self._mutex:
+            return self._classes.setdefault(timeout, _Class(timeout, self._runtime.now()))
+
+    def _make_room(self) -> None:
+        """End a session that has no tickets. One that was used just now may be about to get some."""
+        now = self._runtime.now()
+        for one in list(self._classes.values()):
+            session = one.session
+            if now - one.used > SPARE_AFTER and (session is None or not self._chores.needs(session)):
+                del self._classes[one.timeout]
+                if session is not None and not session.is_over:
+                    self._port.end(session)
+                return
 
     def proven(self, session: Session) -> float:
         """Until when the ensemble certainly keeps it."""
-        standing = self._standing.get(session.number)
-        return 0.0 if standing is None else standing.until
+        beat = self._beats.get(session)
+        return 0.0 if beat is None else beat.standing.until
 
     def own(self, session: Session) -> str:
         """The path of the node that the session's heartbeat writes to."""
         return f"{self._root}/{SESSIONS}/{session.number:016x}"
 
-    def changed(self) -> None:
-        """A session or a connection came or went."""
-        self._bell.set()
+    def late(self) -> Sequence[tuple[float, float]]:
+        """Session timeouts, as granted by the servers, that are longer than the shortest ttl in them; and that ttl."""
+        there = [(one.session, one.shortest) for one in list(self._classes.values())]
+        return [
+            (session.timeout, ttl)
+            for session, ttl in there
+            if session is not None and session.number and not session.is_over and session.timeout > ttl + 0.001
+        ]
+
+    def changed(self, session: Session) -> None:
+        """The session or its connection came or went."""
+        beat = self._beats.get(session)
+        if beat is not None:
+            beat.bell.set()
 
     def close(self) -> None:
         self._closed = True
-        self._bell.set()
+        for beat in list(self._beats.values()):
+            beat.bell.set()
 
     def abandon(self) -> None:
         """In a forked child, which has nobody to tell."""
         self._closed = True
 
-    def _begin(self, session: Session) -> Standing:
-        """A new session: the older one is over."""
+    def _begin(self, session: Session) -> _Beat:
         with self._mutex:
-            standing = self._standing.get(session.number)
-            if standing is not None:
-                return standing
-            standing = Standing(session.timeout)
-            self._standing = {session.number: standing}
-        self._port.start(lambda: self._run(session, standing))
-        return standing
+            beat = self._beats.get(session)
+            if beat is not None:
+                return beat
+            beat = self._beats[session] = _Beat(Standing(session.timeout), self._runtime.event())
+        try:
+            self._port.start(lambda: self._run(session, beat))
+        except ThreadStartError:  # without its pulse a session is of no use
+            self._end(session)
+            raise
+        return beat
 
-    async def _run(self, session: Session, standing: Standing) -> None:
-        own = self.own(session)
+    def _end(self, session: Session) -> None:
+        self._beats.pop(session, None)
+        with self._mutex:
+            known = self._classes.get(session.requested)
+            if known is not None and known.session is session:
+                del self._classes[session.requested]
+        self._port.end(session)
+
+    async def _run(self, session: Session, beat: _Beat) -> None:
+        try:
+            await self._keep(session, beat)
+        finally:
+            self._beats.pop(session, None)
+
+    async def _keep(self, session: Session, beat: _Beat) -> None:
+        own, standing = self.own(session), beat.standing
         is_there = False
         while not session.is_over and not self._closed:
             await self._chores.sweep(session, self._runtime.now() + standing.pause)
-            now = self._runtime.now()
-            if not self._chores.is_needed and now - self._used > IDLE_MAX:
-                self._port.end(session)
+            if self._is_idle(session):
+                self._end(session)
                 return
             connection = session.connection
             try:
                 if connection:
-                    is_there = is_there or await self._make_own(session, own, now + standing.pause)
+                    is_there = is_there or await self._make_own(session, own, self._patience(standing))
                 if connection and is_there:
                     await self._pair(session, standing, own)
             except BackendError as error:
@@ -115,8 +205,17 @@ class Pulse:
                     self._port.hang_up(session)  # another server may answer; this one has had its time
             except HoldfastError as error:
                 logger().warning("the session with %s cannot be kept: %s", self._url, error)
-            await self._bell.wait(min(self._runtime.now() + standing.pause, self._chores.next_sweep()))
-            self._bell.clear()  # what rang until now is looked at after this
+            await beat.bell.wait(min(self._runtime.now() + standing.pause, self._chores.next_sweep(session)))
+            beat.bell.clear()  # what rang until now is looked at after this
+
+    def _is_idle(self, session: Session) -> bool:
+        known = self._classes.get(session.requested)
+        used = known.used if known is not None and known.session is session else 0.0
+        return self._runtime.now() - used > IDLE_MAX and not self._chores.needs(session)
+
+    def _patience(self, standing: Standing) -> float:
+        """When to give up a write that begins now."""
+        return self._runtime.now() + max(standing.pause, min(_PATIENCE_MIN, standing.timeout * _PATIENCE_SHARE))
 
     async def _make_own(self, session: Session, own: str, deadline: float) -> bool:
         above, _, _ = own.rpartition("/")
@@ -136,7 +235,7 @@ class Pulse:
         times = []
         for _ in range(2):
             times.append(self._runtime.now())
-            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=times[-1] + standing.pause)
+            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=self._patience(standing))
             if answer is not None:
                 raise self._parents.refused(answer, own)
         if connection and session.connection == connection:

@@ -7,6 +7,7 @@ herd: test_zookeeper_worlds.py has their scenes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.zookeeper.nodes import Contender
@@ -18,8 +19,10 @@ from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Session
+    from holdfast.backends.zookeeper.address import Place
+    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
     from holdfast.backends.zookeeper.standing import Standing
+    from holdfast.core.ports import Runtime
     from holdfast.core.tickets import Granted, Ticket, Waiting
 
 
@@ -92,7 +95,8 @@ class NothingChanged(ZookeeperBackend):
     """Says that nothing was changed, because nothing was by the request that failed."""
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        return await self._enter(ticket, queue=queue, deadline=deadline)
+        session = await self._session_of(ticket, deadline)
+        return await self._enter(ticket, session, queue=queue, deadline=deadline)
 
 
 class LooksWhereItLags(ZookeeperBackend):
@@ -107,6 +111,13 @@ class RenewsByStaleRead(ZookeeperBackend):
 
     async def _listed_now(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
         return await self._port.ask(session, [Children(path) for path in paths], deadline=deadline)
+
+
+class SessionsOfThirtySeconds(ZookeeperBackend):
+    """As it was: the ttl has nothing to do with when a dead holder's lock is free."""
+
+    def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
+        super().__init__(replace(place, session_timeout=30.0), port, runtime)
 
 
 class AllWatchTheFirst(ZookeeperBackend):
@@ -165,6 +176,13 @@ ZOOKEEPER = [
         backend="zookeeper",
         server=_with(RenewsByStaleRead),
         kinds=frozenset({"break_lock", "stall"}),
+    ),
+    Mutant(
+        name="session-longer-than-ttl",
+        mistake="every session lasts 30 s, so a dead holder keeps its lock for longer than its ttl",
+        backend="zookeeper",
+        server=_with(SessionsOfThirtySeconds),
+        kinds=frozenset({"crash"}),
     ),
 ]
 

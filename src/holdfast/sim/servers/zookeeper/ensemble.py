@@ -24,7 +24,7 @@ from holdfast.core.tickets import first_obstacle
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
-from holdfast.sim.servers.zookeeper.port import HANGS, SimPort, Way
+from holdfast.sim.servers.zookeeper.port import HANGS, SimPort, SimSession, Way, Welcome
 from holdfast.sim.servers.zookeeper.tree import Change, Tree, Watch
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 ROOT = "/sim"
 SIZE = 3
-TIMEOUT, TIMEOUT_MIN = 6.0, 1.0  # seconds
+TIMEOUT, TIMEOUT_MIN = 6.0, 1.0  # seconds, of a session: the usual, and the least that ticks are made for
 APPLIED_MAX = 0.02  # seconds until the others have applied what was committed
 NOTICED_MAX = 1.0  # until a client sees that its connection has ended
 
@@ -52,9 +52,10 @@ class Expired(Exception):
 class _Session:
     """As the leader knows it."""
 
-    def __init__(self, now: float, connection: int) -> None:
+    def __init__(self, now: float, connection: int, timeout: float) -> None:
         self.touched = now
         self.connection = connection
+        self.timeout = timeout
 
 
 class Member(Server):
@@ -69,7 +70,7 @@ class Member(Server):
         self.starts = 1
         self.reaches_leader = True  # while it is cut off: its words get through, and no answer does
         self.heard: set[int] = set()  # sessions, since the last ping
-        self.watches: dict[Watch, dict[SimPort, int]] = {}  # who is told, on which connection
+        self.watches: dict[Watch, dict[SimSession, int]] = {}  # who is told, on which connection
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         raise NotImplementedError  # the whole does that
@@ -90,8 +91,8 @@ class Member(Server):
         """Apply what was committed, and tell who watches."""
         while self.applied < until:
             for watch in self.tree.apply(self.whole.log[self.applied]):
-                for port, connection in self.watches.pop(watch, {}).items():
-                    port.link.ring(port.fire, connection, watch[1])
+                for session, connection in self.watches.pop(watch, {}).items():
+                    session.port.link.ring(session.port.fire, session, connection, watch[1])
             self.applied += 1
 
     def restart(self) -> None:
@@ -118,6 +119,7 @@ class ZookeeperServer(Server):
     guarantees = GUARANTEES
     lapses_after = frozenset({"crash"})  # nobody sees that but the session's timer
     keeps_order = True  # one connection
+    several_ttls = True  # each has a session of its own
     # A quorum forgets nothing and counts no wall clock; a connection delivers what it delivers once, watches included.
     cannot = frozenset({"duplicate", "lose_ring", "lose_data", "old_data", "step_clock", "leap_clock"})
     backend: Callable[..., Any] = ZookeeperBackend
@@ -131,15 +133,14 @@ class ZookeeperServer(Server):
         self.log: list[Change] = []
         self.sessions: dict[int, _Session] = {}
         self.ports: list[SimPort] = []
-        self.timeout = TIMEOUT
+        self.session_timeout: float | None = None  # as clients are configured; None: sessions follow the ttl
         self.tick = 0.5
         self._last_session = 0
         self._commit(CreateParent(ROOT, is_container=False), 0)
         self._ping()
 
     def prepare(self, faults: Faults, ttl: float) -> None:
-        self.timeout = max(TIMEOUT_MIN, ttl)
-        self.tick = self.timeout / (2 + self.world.choices.below(7))
+        self.tick = max(TIMEOUT_MIN, ttl) / (2 + self.world.choices.below(7))
 
     @property
     def nodes(self) -> Sequence[Member]:
@@ -154,7 +155,7 @@ class ZookeeperServer(Server):
             root=ROOT,
             layout="curator",
             raw_names=False,
-            session_timeout=self.timeout,
+            session_timeout=self.session_timeout,
             login=None,
             acl=(),
             tls=None,
@@ -164,24 +165,26 @@ class ZookeeperServer(Server):
 
     # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
 
-    def connect(self, member: Member, number: int, connection: int) -> tuple[int, int] | object:
-        """The session's number, and how often the member has started; a new session for 0."""
+    def connect(self, member: Member, client: SimSession, connection: int) -> Welcome | object:
+        """A new session for one without a number. The least timeout is two ticks."""
         if not self._answers(member):
             return HANGS
+        number = client.number
         if not number:
             self._last_session += 1
             number = self._last_session
-            self.sessions[number] = _Session(self.world.now, connection)
+            timeout = max(client.requested, 2 * self.tick)
+            self.sessions[number] = _Session(self.world.now, connection, timeout)
         session = self.sessions.get(number)
         if session is None:
             raise Expired
         session.touched, session.connection = self.world.now, connection
-        return number, member.starts
+        return Welcome(number, member.starts, session.timeout)
 
     def handle(self, way: Way, requests: Sequence[Request]) -> list[Answer] | object:
         """What was sent on one connection."""
-        port, member, number, connection = way.port, way.member, way.session, way.connection
-        if member.starts != way.starts or port.dropped == connection:
+        client, member, number, connection = way.session, way.member, way.number, way.connection
+        if member.starts != way.starts or client.dropped == connection:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
         member.heard.add(number)
         if member is self.leader and number in self.sessions:
@@ -191,7 +194,7 @@ class ZookeeperServer(Server):
             if isinstance(request, Children | Get):
                 answer = member.tree.read(request)
                 if request.watch and isinstance(answer, list | tuple):
-                    member.watches.setdefault((type(request), request.path), {})[port] = connection
+                    member.watches.setdefault((type(request), request.path), {})[client] = connection
                 answers.append(answer)
                 continue
             is_answered = self._answers(member)
@@ -263,7 +266,7 @@ class ZookeeperServer(Server):
                             self.sessions[number].touched = now
                     member.heard.clear()
             for number, session in list(self.sessions.items()):
-                if math.floor((session.touched + self.timeout) / self.tick + 1) * self.tick <= now:
+                if math.floor((session.touched + session.timeout) / self.tick + 1) * self.tick <= now:
                     del self.sessions[number]
                     self._end(number)
         self.world.at(now + self.tick / 2, self._ping)

@@ -21,22 +21,35 @@ TELL_TIMEOUT = 1.0
 class SimSession:
     """What a client knows of its session."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, port: SimPort, requested: float) -> None:
+        self.port = port
         self.number = 0
-        self.timeout = timeout
+        self.requested = self.timeout = requested
         self.is_over = False
         self.connection = 0
         self.connected = 0.0
+        self.dropped = 0  # the connection that has ended, and it does not know
+        self.is_connecting = False
+        self.member: Member | None = None  # to which it is connected,
+        self.starts = 0  # since its so-manieth start
 
 
 class Way(NamedTuple):
     """One connection of a client, to a member since its so-manieth start."""
 
-    port: SimPort
+    session: SimSession
     member: Member
     starts: int
-    session: int
+    number: int
     connection: int
+
+
+class Welcome(NamedTuple):
+    """What a member answers to who connects."""
+
+    number: int
+    starts: int
+    timeout: float
 
 
 class SimPort:
@@ -45,41 +58,39 @@ class SimPort:
     def __init__(self, server: ZookeeperServer, link: Link, runtime: SimRuntime) -> None:
         self.link = link
         self.connections = 0
-        self.dropped = 0  # the connection that has ended, and it does not know
         self._server = server
         self._runtime = runtime
-        self._session: SimSession | None = None
-        self._member: Member | None = None  # to which it is connected,
-        self._starts = 0  # since its so-manieth start
-        self._is_connecting = False
+        self._sessions: dict[float, SimSession] = {}  # by the timeout that was requested
         self._news = runtime.event()
-        self._fired: Callable[[str], None] = lambda _: None
-        self._changed: Callable[[], None] = lambda: None
+        self._fired: Callable[[Session, str], None] = lambda *_: None
+        self._changed: Callable[[Session], None] = lambda _: None
         self._closed = False
 
     @property
-    def session(self) -> SimSession | None:
-        session = self._session
-        return None if session is None or session.is_over else session
+    def sessions(self) -> list[SimSession]:
+        return [session for session in self._sessions.values() if not session.is_over]
 
-    def listen(self, fired: Callable[[str], None], changed: Callable[[], None]) -> None:
+    def listen(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
         self._fired, self._changed = fired, changed
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, *, deadline: float) -> SimSession:
-        session = self.session
-        if session is not None and session.connection:
-            return session
-        while self._is_connecting and self._runtime.now() < deadline:
-            self._news.clear()
-            await self._news.wait(deadline)
-        session = self.session
-        if session is None:
-            session = self._session = SimSession(self._server.timeout)
-        if not session.connection:
-            await self._connect(session, deadline)
-        return session
+    async def open(self, timeout: float, *, deadline: float) -> SimSession:
+        while True:
+            session = self._sessions.get(timeout)
+            if session is None or session.is_over:
+                session = self._sessions[timeout] = SimSession(self, timeout)
+            while session.is_connecting and self._runtime.now() < deadline:
+                self._news.clear()
+                await self._news.wait(deadline)
+            try:
+                if not session.connection and not session.is_over:
+                    await self._connect(session, deadline)
+            except BackendUnavailable:
+                if not session.is_over or self._runtime.now() >= deadline:
+                    raise
+            if not session.is_over:
+                return session
 
     async def _connect(self, session: SimSession, deadline: float) -> None:
         """One round through all members, in any order."""
@@ -99,38 +110,39 @@ class SimPort:
 
         server, runtime = self._server, self._runtime
         deadline = min(deadline, runtime.now() + CONNECT_TIMEOUT)
-        self._is_connecting = True
+        session.is_connecting = True
         self.connections += 1
         connection, sent = self.connections, runtime.now()
         try:
-            answer: Any = await self._ask(lambda: server.connect(member, session.number, connection), deadline)
+            answer: Any = await self._ask(lambda: server.connect(member, session, connection), deadline)
         except Expired:
             session.is_over = True
             raise BackendUnavailable(backend="sim", problem="the session has expired") from None
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend="sim", problem="not connected") from error
         finally:
-            self._is_connecting = False
-            self._tell()
-        session.number, self._starts = answer
-        self._member, session.connection, session.connected = member, connection, sent
-        self._tell()
+            session.is_connecting = False
+            self._tell(session)
+        session.number, session.starts, session.timeout = answer
+        session.member, session.connection, session.connected = member, connection, sent
+        self._tell(session)
 
     async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         from holdfast.sim.servers.zookeeper.ensemble import Expired
 
-        connection, member, server = session.connection, self._member, self._server
+        ours, server = _ours(session), self._server
+        connection, member = ours.connection, ours.member
         if session.is_over or not connection or member is None:
             raise BackendUnavailable(backend="sim", problem="not connected")
-        way = Way(self, member, self._starts, session.number, connection)
+        way = Way(ours, member, ours.starts, ours.number, connection)
         try:
             answers: Any = await self._ask(lambda: server.handle(way, requests), deadline)
         except Expired:
             session.is_over = True
-            self._lose(connection)
+            self._lose(ours, connection)
             raise BackendUnavailable(backend="sim", problem="the session has expired") from None
         except OutcomeUnknown:
-            self._lose(connection)
+            self._lose(ours, connection)
             raise
         result: list[Answer] = answers
         return result
@@ -154,20 +166,19 @@ class SimPort:
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────────────
 
     def hang_up(self, session: Session) -> None:
-        self._lose(session.connection)
+        self._lose(_ours(session), session.connection)
 
-    def _lose(self, connection: int) -> None:
-        session = self._session
-        if session is None or not connection or session.connection != connection:
+    def _lose(self, session: SimSession, connection: int) -> None:
+        if not connection or session.connection != connection:
             return
-        session.connection, self._member = 0, None
-        self._tell()
+        session.connection, session.member = 0, None
+        self._tell(session)
         if not session.is_over and not self._closed:
             self._runtime.spawn(lambda: self._reconnect(session), "reconnect")
 
     async def _reconnect(self, session: SimSession) -> None:
         while not (session.connection or session.is_over or self._closed):
-            if not self._is_connecting:
+            if not session.is_connecting:
                 try:
                     await self._connect(session, self._runtime.now() + len(self._server.nodes) * CONNECT_TIMEOUT)
                 except BackendError:
@@ -178,32 +189,36 @@ class SimPort:
 
     def will_notice(self, member: Member) -> bool:
         """The other end has gone. It takes a while until this is seen here."""
-        session = self._session
-        if self._member is not member or session is None:
+        return sum(self._will_notice(session, member) for session in self.sessions) > 0
+
+    def _will_notice(self, session: SimSession, member: Member) -> bool:
+        if session.member is not member:
             return False
         world, process = self.link.process.world, self.link.process
         noticed = world.now + world.choices.between(0.0, 1.0)
-        world.at(noticed, process.do, self._lose, session.connection)
+        world.at(noticed, process.do, self._lose, session, session.connection)
         return True
 
     def drop(self) -> bool:
-        """It has ended, and with it all watches."""
-        member, session = self._member, self._session
-        if member is None or session is None:
+        """All connections have ended, and with them all watches."""
+        return sum(self._drop(session) for session in self.sessions) > 0
+
+    def _drop(self, session: SimSession) -> bool:
+        member = session.member
+        if member is None:
             return False
-        self.dropped = session.connection
+        session.dropped = session.connection
         for watching in member.watches.values():
-            watching.pop(self, None)
-        return self.will_notice(member)
+            watching.pop(session, None)
+        return self._will_notice(session, member)
 
-    def fire(self, connection: int, path: str) -> None:
-        session = self._session
-        if session is not None and session.connection == connection:
-            self._fired(path)
+    def fire(self, session: SimSession, connection: int, path: str) -> None:
+        if session.connection == connection:
+            self._fired(session, path)
 
-    def _tell(self) -> None:
+    def _tell(self, session: SimSession) -> None:
         self._news.set()
-        self._changed()
+        self._changed(session)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,6 +227,7 @@ class SimPort:
 
     def end(self, session: Session) -> None:
         session.is_over = True
+        self._tell(_ours(session))
         number, server = session.number, self._server
 
         async def close() -> None:
@@ -224,9 +240,15 @@ class SimPort:
 
     async def close(self, *, keeps_session: bool = False) -> None:
         self._closed = True
-        if self._session is not None and not keeps_session:
-            self.end(self._session)
+        for session in self.sessions if not keeps_session else ():
+            self.end(session)
 
     def abandon(self) -> None:
         """The process is gone; the session's timer ends it."""
         self._closed = True
+
+
+def _ours(session: Session) -> SimSession:
+    if not isinstance(session, SimSession):
+        raise TypeError(f"not a session of this port's: {session!r}")
+    return session

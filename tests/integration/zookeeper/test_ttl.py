@@ -1,0 +1,88 @@
+"""A dead client's lock that is free only after 30 s, however short its ttl is, and a client with too many sessions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import holdfast
+from tests.support.processes import Crew, eventually
+
+Open = Callable[[str], holdfast.Client]
+WORKER = Path(__file__).parents[2] / "support" / "worker.py"
+LESS_THAN_BEFORE = 20.0  # seconds: much more than a ttl of 1 s and a few ticks, and less than a session of 30 s
+
+
+def test_a_lock_is_free_soon_after_the_ttl_of_a_holder_that_was_killed(url: str, client_of: Open) -> None:
+    with Crew(str(WORKER)) as crew:
+        holder = crew.start(url)
+        holder.ask("acquire", lock="a", ttl=1)
+        holder.kill()
+
+    assert client_of(url).lock("a", ttl=1).acquire(timeout=LESS_THAN_BEFORE) is not None
+
+
+def test_a_free_lock_is_blocked_by_a_killed_waiter_for_no_longer_than_the_waiters_ttl(
+    url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    lease = client.lock("a").acquire()
+    assert lease is not None
+    with Crew(str(WORKER)) as crew:
+        waiter = crew.start(url)
+        waiter.tell("acquire", lock="a", ttl=1)
+        eventually(lambda: len(client.inspect("a").waiters) == 1)
+        waiter.kill()
+    lease.release()
+
+    assert client.lock("a").acquire(timeout=LESS_THAN_BEFORE) is not None
+
+
+def test_a_client_has_at_most_three_sessions_and_none_longer_than_the_ttl(url: str, client_of: Open) -> None:
+    client = client_of(url)
+    port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
+    with contextlib.ExitStack() as stack:
+        for ttl in (30, 5, 3, 4, 12, 60):
+            stack.enter_context(client.lock(f"lock-{ttl}", ttl=ttl))
+            assert min(session.timeout for session in port.sessions) <= ttl
+
+        assert sorted(session.timeout for session in port.sessions) == [3.0, 5.0, 30.0]
+        assert client.troubles == ()
+
+
+def test_an_idle_session_makes_room_for_one_with_another_timeout(url: str, client_of: Open) -> None:
+    client = client_of(url)
+    port = client._engine.backend._port  # type: ignore[attr-defined]
+    for ttl in (30, 5, 3):
+        with client.lock("a", ttl=ttl):
+            pass
+
+    def has_room() -> bool:
+        with client.lock("a", ttl=2):
+            return 2.0 in [session.timeout for session in port.sessions]
+
+    eventually(has_room)
+    assert len(port.sessions) <= 3
+
+
+def test_locks_of_different_ttls_exclude_each_other_and_are_taken_together(url: str, client_of: Open) -> None:
+    client, other = client_of(url), client_of(url)
+    with client.lock("a", ttl=3), client.lock("b", ttl=30):
+        assert other.lock("a", ttl=30).acquire(timeout=0) is None
+        assert other.lock("b", ttl=3).acquire(timeout=0) is None
+
+    with client.lock_all(["a", "b"], ttl=3), client.lock("c", ttl=30):
+        assert other.lock("a").acquire(timeout=0) is None
+
+
+def test_a_session_that_is_longer_than_the_ttl_is_a_warning(url: str, client_of: Open) -> None:
+    client = client_of(f"{url}?session_timeout=6")
+    with client.lock("a", ttl=30):
+        assert not client.troubles
+
+    with client.lock("a", ttl=1.5):
+        troubles = " ".join(client.troubles)
+
+    assert "after 6 s" in troubles
+    assert "ttl of 1.5 s" in troubles
