@@ -7,6 +7,8 @@
 PYTHON ?= python3
 ARGS ?=
 WORKERS ?= 4
+SECONDS ?= 600
+BACKENDS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 
@@ -17,7 +19,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all lint format readme docs cover sim bench clean
+.PHONY: help venv servers run test test-all lint format readme docs cover sim soak bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -103,6 +105,9 @@ sim: $(VENV)/.dev ## search for faults that break a promise: many worlds of each
 	@for backend in postgresql-advisory mysql mysql-version; do \
 		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
 	done
+
+soak: servers ## every backend in turn under load and random faults; SECONDS=600 in all, BACKENDS="redis etcd" for some
+	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(BACKENDS),--backends $(BACKENDS)) $(ARGS)
 
 bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for four minutes
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
