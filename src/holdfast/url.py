@@ -28,7 +28,7 @@ class Scheme(NamedTuple):
 
 def _redis(*options: str) -> Scheme:
     common = ("prefix", "method", "compat", "eviction", "replicas", "replicas_timeout")
-    connection = ("connect_timeout", "io_timeout", "client_name")
+    connection = ("connect_timeout", "io_timeout", "max_connections", "client_name")
     return Scheme(
         "holdfast.backends.redis",
         driver="redis",
@@ -56,7 +56,7 @@ SCHEMES["redlock"] = Scheme(
     extra="redis",
     options=(
         *("prefix", "nodes", "max_ttl", "node_timeout", "quarantine", "eviction"),
-        *("connect_timeout", "client_name", "tls", *_TLS),
+        *("connect_timeout", "max_connections", "client_name", "tls", *_TLS),
     ),
 )
 
@@ -66,8 +66,17 @@ SCHEMES["postgresql"] = Scheme(
     extra="postgresql",
     tables=True,
     options=(
-        *("schema", "method", "connect_timeout", "host", "port", "user", "password", "passfile", "application_name"),
-        *("target_session_attrs", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
+        *("schema", "method", "connect_timeout", "max_connections", "host", "port", "user", "password", "passfile"),
+        *(
+            "application_name",
+            "target_session_attrs",
+            "sslmode",
+            "sslrootcert",
+            "sslcert",
+            "sslkey",
+            "sslcrl",
+            "channel_binding",
+        ),
     ),
 )
 SCHEMES["postgres"] = SCHEMES["postgresql"]  # as libpq has it
@@ -77,12 +86,12 @@ _MYSQL = Scheme(
     driver="pymysql",
     extra="mysql",
     tables=True,
-    options=("method", "connect_timeout", "socket", "user", "password", "tls", *_TLS),
+    options=("method", "connect_timeout", "max_connections", "socket", "user", "password", "tls", *_TLS),
     adopts=True,
 )
 SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
 
-_ETCD = ("prefix", "raw_names", "method", "connect_timeout")
+_ETCD = ("prefix", "raw_names", "method", "connect_timeout", "max_connections")
 
 SCHEMES["etcd"] = Scheme("holdfast.backends.etcd", options=_ETCD)
 SCHEMES["etcds"] = Scheme("holdfast.backends.etcd", options=(*_ETCD, *_TLS))
@@ -94,7 +103,7 @@ SCHEMES["zookeeper"] = Scheme(
     options=("layout", "raw_names", "session_timeout", "acl", "tls", *_TLS),
 )
 
-_MEMCACHED = ("prefix", "connect_timeout", "io_timeout")
+_MEMCACHED = ("prefix", "connect_timeout", "io_timeout", "max_connections")
 SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED)
 SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS))
 

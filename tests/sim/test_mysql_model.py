@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql import statements as s
 from holdfast.backends.mysql import version as v
 from holdfast.backends.mysql.address import place_of
-from holdfast.backends.mysql.blocking import BlockingLogin
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.port import Answer, Row, Statement, Value
 from holdfast.backends.mysql.schema import FENCE_IDLE, WOKEN
@@ -56,7 +56,7 @@ class Real:
 
     def __init__(self) -> None:
         self._runtime = ThreadRuntime()
-        self._lines = Lines(place_of(parse(shared.fresh_url())), BlockingLogin(), self._runtime)
+        self._lines = Lines(place_of(parse(shared.fresh_url())), BlockingEyes(), self._runtime)
 
     def ask(self, statement: Statement, values: Sequence[Value]) -> Answer:
         return run_sync(self._lines.ask(statement, values, deadline=self._runtime.now() + 10.0))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast import BackendUnavailable
-from holdfast.backends.pool import CONNECTIONS_MAX, Pool
+from holdfast import BackendUnavailable, OutcomeUnknown
+from holdfast.backends.pool import CONNECTIONS_MAX, IDLE_KEPT, IDLE_MAX, Pool, Reconsider
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -21,6 +21,8 @@ class Line:
     def __init__(self) -> None:
         self.ours, self.server = socket.socketpair()
         self.ours.setblocking(False)  # noqa: FBT003 (its name says it)
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
 
     @property
     def is_open(self) -> bool:
@@ -62,7 +64,7 @@ def pool(lines: Lines) -> Pool[Line]:
 
 
 def get(pool: Pool[Line], seconds: float = 30.0) -> Line:
-    return pool.take() or run_sync(pool.wait(system.now() + seconds))
+    return pool.take(system.now()) or run_sync(pool.wait(system.now() + seconds))
 
 
 def test_the_one_used_last_is_used_next(pool: Pool[Line], lines: Lines) -> None:
@@ -134,6 +136,116 @@ def test_one_that_could_not_be_opened_makes_room_even_while_its_error_is_kept(li
     assert get(pool, seconds=1.0).is_open
 
 
+def test_one_that_got_no_answer_makes_room_even_while_its_error_is_kept(pool: Pool[Line]) -> None:
+    errors: list[Exception] = []
+
+    async def fail(line: Line) -> None:
+        line.close()
+        raise OutcomeUnknown(backend="test://", problem="no answer in time")
+
+    for _ in range(2 * CONNECTIONS_MAX):
+        with pytest.raises(OutcomeUnknown) as caught:
+            run_sync(pool.run(fail, system.now() + 1.0))
+        errors.append(caught.value)
+
+    assert get(pool, seconds=1.0).is_open
+
+
+def test_one_that_got_no_answer_takes_all_with_it_that_were_idle_before(pool: Pool[Line], lines: Lines) -> None:
+    used = [get(pool) for _ in range(8)]
+    for line in used[:6]:
+        pool.give(line)
+    failed = get(pool)
+
+    pool.fail(failed)
+    pool.give(used[6])
+
+    assert [line.is_open for line in used] == [*(6 * [False]), True, True]
+    assert get(pool) is used[6]
+    assert get(pool) not in used
+
+
+def test_one_that_has_answered_since_stays(pool: Pool[Line]) -> None:
+    failing, other = get(pool), get(pool)
+    pool.give(other)
+    assert get(pool) is other
+    pool.give(other)
+
+    pool.fail(failing)
+
+    assert get(pool) is other
+
+
+async def test_an_interrupted_request_closes_its_connection(lines: Lines) -> None:
+    pool = Pool("test://", lines.open, AsyncioRuntime(), 1)
+
+    async def hang(line: Line) -> None:
+        await asyncio.Event().wait()
+
+    hanging = asyncio.create_task(pool.run(hang, system.now() + 30))
+    while not lines.opened:
+        await asyncio.sleep(0)
+    hanging.cancel()
+    await asyncio.wait([hanging])
+
+    assert not lines.opened[0].is_open
+    assert (await pool.wait(system.now() + 30)).is_open
+
+
+def test_connections_of_a_burst_are_closed_when_they_are_not_needed_any_more(pool: Pool[Line], lines: Lines) -> None:
+    for line in [get(pool) for _ in range(CONNECTIONS_MAX)]:
+        pool.give(line)
+    for line in lines.opened:
+        line.used_at -= IDLE_MAX + 1
+
+    pool.give(get(pool))
+
+    assert sum(line.is_open for line in lines.opened) == IDLE_KEPT
+
+
+def test_the_limit_can_be_set(lines: Lines) -> None:
+    pool = Pool("test://", lines.open, ThreadRuntime(), 1, server="db.example")
+    get(pool)
+
+    with pytest.raises(BackendUnavailable, match=r"db\.example: all 1 connections were in use"):
+        get(pool, seconds=0.01)
+
+
+def test_a_server_that_answers_on_a_new_connection_gives_up_an_old_one_early(pool: Pool[Line], lines: Lines) -> None:
+    line = get(pool)
+    assert line.reconsider is None
+    pool.give(line)
+    assert get(pool).reconsider is not None
+    far = system.now() + 1000
+
+    assert run_sync(pool.reconsider(far)) < far
+
+    pool.fail(line)
+    assert get(pool) is lines.opened[1]
+
+
+def test_a_server_that_cannot_be_reached_anew_gets_all_the_time(lines: Lines) -> None:
+    async def connect(deadline: float) -> Line:
+        if lines.opened:
+            raise BackendUnavailable(backend="test://", problem="no answer in time")
+        return await lines.open(deadline)
+
+    pool = Pool("test://", connect, ThreadRuntime())
+    pool.give(get(pool))
+    get(pool)
+    far = system.now() + 1000
+
+    assert run_sync(pool.reconsider(far)) == far
+
+
+def test_where_all_connections_are_in_use_nothing_is_known(lines: Lines) -> None:
+    pool = Pool("test://", lines.open, ThreadRuntime(), 1)
+    get(pool)
+    far = system.now() + 1000
+
+    assert run_sync(pool.reconsider(far)) == far
+
+
 def test_closed_it_keeps_none_and_closes_what_comes_back(pool: Pool[Line]) -> None:
     idle, used = get(pool), get(pool)
     pool.give(idle)
@@ -156,7 +268,7 @@ async def test_those_that_are_just_being_opened_count_too(lines: Lines) -> None:
     pool = Pool("test://", connect, AsyncioRuntime())
 
     async def use() -> None:
-        pool.give(pool.take() or await pool.wait(system.now() + 30))
+        pool.give(pool.take(system.now()) or await pool.wait(system.now() + 30))
 
     users = [asyncio.create_task(use()) for _ in range(3 * CONNECTIONS_MAX)]
     while len(lines.opened) < CONNECTIONS_MAX:

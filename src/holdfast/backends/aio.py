@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import socket
 import weakref
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.eyes import READ, WRITE
 
 if TYPE_CHECKING:
+    from holdfast.backends.net.calls import BackgroundCall
     from holdfast.errors import BackendError
     from holdfast.runtimes.aio import AsyncioRuntime
+
+T = TypeVar("T")
 
 
 class LoopEyes:
@@ -26,13 +28,13 @@ class LoopEyes:
     async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
         loop = self._runtime.loop
         seen: asyncio.Future[list[int]] = loop.create_future()
-        timer = loop.call_later(max(0.0, until - self._runtime.now()), _tell, seen, [])
+        timer = loop.call_later(max(0.0, until - self._runtime.now()), _set, seen, [])
         try:
             for descriptor, events in wanted:
                 if events & READ:
-                    loop.add_reader(descriptor, _tell, seen, [descriptor])
+                    loop.add_reader(descriptor, _set, seen, [descriptor])
                 if events & WRITE:
-                    loop.add_writer(descriptor, _tell, seen, [descriptor])
+                    loop.add_writer(descriptor, _set, seen, [descriptor])
             return await seen
         finally:
             timer.cancel()
@@ -42,15 +44,20 @@ class LoopEyes:
                 if events & WRITE:
                     loop.remove_writer(descriptor)
 
-    async def addresses(self, host: str, port: int, deadline: float) -> list[str]:
-        async with asyncio.timeout(max(0.0, deadline - self._runtime.now())):
-            found = await self._runtime.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [str(address[0]) for *_, address in found]
+    async def finished(self, call: BackgroundCall[Any], until: float) -> bool:
+        loop = self._runtime.loop
+        done: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(max(0.0, until - self._runtime.now()), _set, done, False)  # noqa: FBT003 (the result)
+        call.when_done(lambda: self._runtime.call_from_thread(_set, done, True))  # noqa: FBT003 (the result)
+        try:
+            return await done
+        finally:
+            timer.cancel()
 
 
-def _tell(seen: asyncio.Future[list[int]], ready: list[int]) -> None:
-    if not seen.done():
-        seen.set_result(ready)
+def _set(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 class ListenerTasks:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import select
-import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.net.polling import new_poll
 from holdfast.runtimes import system
-from holdfast.runtimes.threads import Threads
+from holdfast.runtimes.threads import ThreadEvent, Threads
+
+if TYPE_CHECKING:
+    from holdfast.backends.net.calls import BackgroundCall
 
 
 class BlockingEyes:
     """Waits where it is asked to."""
 
     async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
-        poll = select.poll()
-        for descriptor, events in wanted:
-            poll.register(descriptor, events)
-        return [descriptor for descriptor, _ in poll.poll(max(0.0, until - system.now()) * 1000)]
+        left = max(0.0, until - system.now())
+        return [descriptor for descriptor, _ in new_poll(*wanted).poll(left * 1000)]
 
-    async def addresses(self, host: str, port: int, deadline: float) -> list[str]:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [str(address[0]) for *_, address in found]
+    async def finished(self, call: BackgroundCall[Any], until: float) -> bool:
+        event = ThreadEvent()
+        call.when_done(event.set)
+        return await event.wait(until)
 
 
 class ListenerThreads(Threads):

@@ -5,11 +5,15 @@ blocking.py and aio.py beside this have both.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-READ, WRITE = select.POLLIN, select.POLLOUT  # as poll() has them
+from holdfast.backends.net.polling import READ, WRITE
+
+if TYPE_CHECKING:
+    from holdfast.backends.net.calls import BackgroundCall
+
+__all__ = ["READ", "WRITE", "Background", "Eyes"]
 
 
 class Eyes(Protocol):
@@ -18,8 +22,8 @@ class Eyes(Protocol):
     async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
         """The descriptors that are ready, of these with READ or WRITE or both; none at `until`."""
 
-    async def addresses(self, host: str, port: int, deadline: float) -> list[str]:
-        """A host's addresses. Raises OSError."""
+    async def finished(self, call: BackgroundCall[Any], until: float) -> bool:
+        """Wait until a call on another thread is done (True) or `until` has passed (False)."""
 
 
 class Background(Protocol):

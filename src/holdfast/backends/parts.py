@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
+from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.errors import ConfigurationError
 
 _PORT_MAX = 65535
+_CONNECTIONS_LIMIT = 10_000
 _SECONDS_MAX = 3600.0
 
 
@@ -37,6 +39,14 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
     if not 0.0 < found <= _SECONDS_MAX:
         raise ConfigurationError(f"{name} must be a number of seconds up to {_SECONDS_MAX:g}, not {options[name]!r}")
     return found
+
+
+def max_connections(options: Mapping[str, str]) -> int:
+    """How many connections to one server a client may have open for its requests."""
+    text = options.get("max_connections", str(CONNECTIONS_MAX))
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _CONNECTIONS_LIMIT:
+        raise ConfigurationError(f"max_connections must be a whole number from 1 to {_CONNECTIONS_LIMIT}, not {text!r}")
+    return int(text)
 
 
 def choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:

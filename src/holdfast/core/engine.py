@@ -138,7 +138,11 @@ class Engine(Generic[L]):
                 except OutcomeUnknown as error:
                     if in_the_way is None and outage is not None:
                         raise
-                    outage = error  # a lost reply: the next round asks again, which is the same question
+                    # A lost reply: the next round asks again, which is the same question. At once if the backend has
+                    # not used up its time, as on a connection that may have vanished: the next one is new.
+                    is_first, outage = outage is None, error
+                    if is_first and self.runtime.now() < limit:
+                        continue
                 else:
                     if self._required is not None:
                         await self._check_promises(self._required, ticket, give_up)

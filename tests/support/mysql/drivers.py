@@ -6,13 +6,11 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql.address import Place, place_of
-from holdfast.backends.mysql.blocking import BlockingLogin
 from holdfast.backends.mysql.lines import Lines
-from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.methods import backend_of
 from holdfast.core.tickets import Granted, Ticket, Waiting
-from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from tests.support.verbs import Verbs
@@ -28,14 +26,15 @@ class Heard(socket.socket):
         return super().send(data, *flags)
 
 
-class CountingLogin(BlockingLogin):
+class CountingLines(Lines):
     """Makes such connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place, runtime: ThreadRuntime) -> None:
+        super().__init__(place, BlockingEyes(), runtime)
         self.said: list[bytes] = []
 
-    async def log_in(self, place: Place, deadline: float) -> socket.socket:
-        plain = log_in(place, deadline - system.now())
+    async def _log_in(self, deadline: float) -> socket.socket:
+        plain = await super()._log_in(deadline)
         sock = Heard(plain.family, plain.type, plain.proto, fileno=plain.detach())
         sock.setblocking(False)  # noqa: FBT003  (its name says it)
         sock.said = self.said
@@ -47,14 +46,14 @@ class Driver(Verbs):
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
-        self._eyes = CountingLogin()
         place = place_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # what is said has to be seen
-        self.backend = backend_of(place, Lines(place, self._eyes, self.runtime), self.runtime)
+        self._lines = CountingLines(place, self.runtime)
+        self.backend = backend_of(place, self._lines, self.runtime)
 
     @property
     def said(self) -> int:
         """How many requests were sent so far: each is one packet, and waits for its answer."""
-        return len(self._eyes.said)
+        return len(self._lines.said)
 
     def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
         return super().enter(ticket, queue=queue)

@@ -79,6 +79,12 @@ class Proxy:
         """From now on everything takes this much longer, each way."""
         self._delay = seconds
 
+    def forget(self) -> None:
+        """Pass nothing more on the connections that there are, without a word, as a NAT does; new ones are welcome."""
+        for link in list(self._links):
+            link.loses_requests = link.loses_replies = True
+            link.then = "hang"
+
     def cut(self) -> None:
         """Reset all connections that there are; new ones are welcome."""
         self._run(self._cut())

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from holdfast.backends.parts import seconds
+from holdfast.backends.parts import max_connections, seconds
+from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Place:
     raw_names: bool = False
     method: str = METHODS[0]
     connect_timeout: float = CONNECT_TIMEOUT
+    max_connections: int = CONNECTIONS_MAX
 
 
 def place_of(address: Address) -> Place:
@@ -73,6 +75,7 @@ def place_of(address: Address) -> Place:
         raw_names=_choice(options, "raw_names", ("no", "yes")) == "yes",
         method=_choice(options, "method", METHODS),
         connect_timeout=seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        max_connections=max_connections(options),
     )
 
 

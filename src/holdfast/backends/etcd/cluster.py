@@ -25,6 +25,7 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node, Place
+    from holdfast.backends.etcd.http import Response
     from holdfast.backends.eyes import Background, Eyes
     from holdfast.core.ports import Runtime
 
@@ -38,7 +39,10 @@ class Cluster:
     def __init__(self, place: Place, eyes: Eyes, background: Background, runtime: Runtime) -> None:
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
         self._at = 0  # the member that is asked first
-        self._pools = {node: Pool(place.url, partial(self.open, node), runtime) for node in place.nodes}
+        self._pools = {
+            node: Pool(place.url, partial(self.open, node), runtime, place.max_connections, server=str(node))
+            for node in place.nodes
+        }
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._token = ""
         self._needs_token = bool(place.user)
@@ -96,17 +100,17 @@ class Cluster:
 
     async def _exchange(self, node: Node, method: str, token: str, body: bytes, until: float) -> tuple[Message, float]:
         url = self._place.url
-        pool = self._pools[node]
-        wire = pool.take() or await pool.wait(until)
-        sent = self._now()
-        try:
-            response = await wire.ask(f"/v3/{method}", token, body, until)
-        except NotSent as error:
-            raise BackendUnavailable(backend=url, problem=f"{node}: {error}") from error
-        except NotAnswered as error:
-            raise OutcomeUnknown(backend=url, problem=f"{node}: {error}") from error
-        finally:
-            pool.give(wire)
+
+        async def ask(wire: Wire) -> tuple[Response, float]:
+            sent = self._now()
+            try:
+                return await wire.ask(f"/v3/{method}", token, body, until), sent
+            except NotSent as error:
+                raise BackendUnavailable(backend=url, problem=f"{node}: {error}") from error
+            except NotAnswered as error:
+                raise OutcomeUnknown(backend=url, problem=f"{node}: {error}") from error
+
+        response, sent = await self._pools[node].run(ask, until)
         if response.status != _OK:
             raise answers.refusal(response.status, response.body, url, str(node))
         try:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
-import select
 import socket
 import ssl
 from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.http import NotHttp, Response, request
-from holdfast.backends.eyes import READ, WRITE
+from holdfast.backends.net.polling import READ, WRITE, is_readable
+from holdfast.backends.net.sockets import open_socket
+from holdfast.backends.pool import ready
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node
     from holdfast.backends.eyes import Eyes
+    from holdfast.backends.pool import Reconsider
     from holdfast.core.ports import Runtime
 
 _READ_MAX = 1 << 16
-_IN_PROGRESS = (0, 36, 115, 10035)  # EINPROGRESS as it is called here and there
 
 
 class NotSent(Exception):
@@ -33,12 +33,14 @@ class NotAnswered(Exception):
 class Wire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_eyes", "_now", "_socket", "node")
+    __slots__ = ("__weakref__", "_eyes", "_now", "_socket", "node", "reconsider", "used_at")
 
     def __init__(self, node: Node, eyes: Eyes, runtime: Runtime) -> None:
         self.node = node
         self._eyes, self._now = eyes, runtime.now
         self._socket: socket.socket | None = None
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
 
     @property
     def is_open(self) -> bool:
@@ -49,53 +51,7 @@ class Wire:
 
     async def connect(self, tls: ssl.SSLContext | None, until: float) -> None:
         """Raises OSError if that does not work out."""
-        host = self.node.host
-        try:
-            ipaddress.ip_address(host)
-            addresses = [host]
-        except ValueError:
-            addresses = await self._eyes.addresses(host, self.node.port, until)
-        failure: OSError = OSError("it has no address")
-        for number, address in enumerate(addresses):
-            # Who does not answer must leave time to try the others.
-            now = self._now()
-            try:
-                await self._connect(address, tls, now + (until - now) / (len(addresses) - number))
-            except OSError as error:
-                self.close()
-                failure = error
-            except BaseException:
-                self.close()
-                raise
-            else:
-                return
-        raise failure
-
-    async def _connect(self, address: str, tls: ssl.SSLContext | None, until: float) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = plain = socket.socket(family, socket.SOCK_STREAM)
-        plain.setblocking(False)  # noqa: FBT003 (its name says it)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        begun = plain.connect_ex((address, self.node.port))
-        if begun not in _IN_PROGRESS:
-            raise OSError(begun, os.strerror(begun))
-        await self._wait(WRITE, until)
-        failed = plain.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            raise OSError(failed, os.strerror(failed))
-        if tls is not None:
-            self._socket = secure = tls.wrap_socket(
-                plain, server_hostname=self.node.host, do_handshake_on_connect=False
-            )
-            while True:
-                try:
-                    secure.do_handshake()
-                except ssl.SSLWantReadError:
-                    await self._wait(READ, until)
-                except ssl.SSLWantWriteError:
-                    await self._wait(WRITE, until)
-                else:
-                    return
+        self._socket = await open_socket(self.node.host, self.node.port, self._eyes, until, tls)
 
     async def ask(self, path: str, token: str, body: bytes, deadline: float) -> Response:
         """One request and its whole answer.
@@ -151,9 +107,7 @@ class Wire:
         """The server has closed it, or said something that nobody asked for."""
         if self._socket is None:
             return True
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
+        return is_readable(self._socket)
 
     def close(self) -> None:
         one, self._socket = self._socket, None
@@ -168,7 +122,7 @@ class Wire:
                 os.close(one.detach())
 
     async def _wait(self, events: int, until: float) -> None:
-        if not await self._eyes.ready([(self.fileno(), events)], until):
+        if not await ready(self, self._eyes, self.fileno(), events, until):
             raise TimeoutError("no answer in time")
 
 

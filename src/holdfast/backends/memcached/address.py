@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from holdfast.backends.memcached.keys import check_prefix
+from holdfast.backends.parts import max_connections
+from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Place:
     tls: ssl.SSLContext | None = None
     prefix: str = PREFIX
     connect_timeout: float = CONNECT_TIMEOUT
+    max_connections: int = CONNECTIONS_MAX
     io_timeout: float = IO_TIMEOUT
 
 
@@ -69,6 +72,7 @@ def place_of(address: Address) -> Place:
         tls=_tls(options) if address.scheme == "memcacheds" else None,
         prefix=check_prefix(options.get("prefix", PREFIX)),
         connect_timeout=_seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        max_connections=max_connections(options),
         io_timeout=_seconds(options, "io_timeout", IO_TIMEOUT),
     )
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from holdfast.backends.aio import LoopEyes
 from holdfast.backends.memcached import replies
 from holdfast.backends.memcached.address import Node, Place, place_of
 from holdfast.backends.memcached.meeting import meet
 from holdfast.backends.memcached.meta import Parser, Reply
 from holdfast.backends.memcached.port import Answer, Errand, Life
 from holdfast.backends.memcached.protocol import MemcachedBackend
+from holdfast.backends.net.polling import is_readable
+from holdfast.backends.net.sockets import open_socket
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -82,10 +84,13 @@ class Pipeline(asyncio.BufferedProtocol):
         tls = self._place.tls
         name = self._node.host if tls is not None else None
         try:
-            async with asyncio.timeout(timeout):
-                await self._loop.create_connection(
-                    lambda: self, self._node.host, self._node.port, ssl=tls, server_hostname=name
-                )
+            sock = await open_socket(self._node.host, self._node.port, LoopEyes(self._runtime), deadline)
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._runtime.now())):
+                    await self._loop.create_connection(lambda: self, sock=sock, ssl=tls, server_hostname=name)
+            except BaseException:
+                sock.close()
+                raise
             self.life = await meet(self, self._place, self._node, deadline)
         except BaseException as error:
             self.close()
@@ -139,9 +144,8 @@ class Pipeline(asyncio.BufferedProtocol):
             return False
         if unused < _IDLE_LOOK or self._pending:
             return True
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)  # nobody has asked it anything, so all that can have come is the end
+        # There is no request on it, so all that can have come is the end.
+        return not is_readable(self._transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._room

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from holdfast.backends.mysql.schema import database_of
-from holdfast.backends.parts import choice, host_and_port, seconds
+from holdfast.backends.parts import choice, host_and_port, max_connections, seconds
+from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Place:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     prefers_tls: bool = False  # used where the server has it, without a look at its certificate
     connect_timeout: float = CONNECT_TIMEOUT
+    max_connections: int = CONNECTIONS_MAX
     connect: Callable[[], Any] | None = field(default=None, repr=False)  # makes a connection of PyMySQL's instead
 
 
@@ -73,6 +75,7 @@ def place_of(address: Address) -> Place:
         tls=_tls(options, tls),
         prefers_tls=tls == "preferred" and not socket,
         connect_timeout=connect_timeout,
+        max_connections=max_connections(options),
     )
 
 

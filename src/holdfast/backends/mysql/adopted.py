@@ -11,11 +11,11 @@ from typing import Any
 from pymysql.connections import Connection
 
 from holdfast.backends.mysql.address import CONNECT_TIMEOUT, METHODS, Place
-from holdfast.backends.parts import choice, seconds
+from holdfast.backends.parts import choice, max_connections, seconds
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options
 
-_OURS = ("method", "connect_timeout")
+_OURS = ("method", "connect_timeout", "max_connections")
 
 
 def address_of(client: object, options: dict[str, str]) -> Address:
@@ -31,6 +31,7 @@ def address_of(client: object, options: dict[str, str]) -> Address:
     usage: dict[str, Any] = {
         "method": choice(options, "method", METHODS),
         "connect_timeout": seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        "max_connections": max_connections(options),
     }
     if isinstance(client, Connection):
         place = _same(client, usage)

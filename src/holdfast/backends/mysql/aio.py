@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from holdfast.backends.aio import LoopEyes, Turns
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.address import Place, place_of
 from holdfast.backends.mysql.lines import Lines
-from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.methods import backend_of
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
     from holdfast.backends.mysql.port import Answer, Statement, Value
@@ -32,7 +28,7 @@ class LoopLines(Lines):
     """Whose tasks come to a lock in the order in which they began."""
 
     def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopLogin(runtime), runtime)
+        super().__init__(place, LoopEyes(runtime), runtime)
         self._turns = Turns(runtime, lambda: answers.not_connected(place.url, "other tasks were asking all the time"))
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
@@ -40,24 +36,3 @@ class LoopLines(Lines):
             return await super().ask(statement, values, deadline=deadline)
         async with self._turns.of(values[0], deadline):
             return await super().ask(statement, values, deadline=deadline)
-
-
-class LoopLogin(LoopEyes):
-    """Logs in on a thread of the loop's: there is no more than a handful of connections, and they stay."""
-
-    async def log_in(self, place: Place, deadline: float) -> socket.socket:
-        loop = self._runtime.loop
-        logging_in = loop.run_in_executor(None, log_in, place, deadline - self._runtime.now())
-        try:
-            async with asyncio.timeout(max(0.0, deadline - self._runtime.now())):
-                return await asyncio.shield(logging_in)
-        except BaseException as error:
-            logging_in.add_done_callback(_close)  # nobody waits for it any more
-            if isinstance(error, TimeoutError):
-                raise answers.not_connected(place.url, "no answer in time") from error
-            raise
-
-
-def _close(logged_in: asyncio.Future[socket.socket]) -> None:
-    with contextlib.suppress(BaseException):
-        logged_in.result().close()

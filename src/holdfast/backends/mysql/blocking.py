@@ -5,24 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.blocking import BlockingEyes
-from holdfast.backends.mysql.address import Place, place_of
+from holdfast.backends.mysql.address import place_of
 from holdfast.backends.mysql.lines import Lines
-from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.methods import backend_of
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 if TYPE_CHECKING:
-    import socket
-
     from holdfast.core.ports import Backend
     from holdfast.url import Address
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
-    return backend_of(place, Lines(place, BlockingLogin(), runtime), runtime)
+    return backend_of(place, Lines(place, BlockingEyes(), runtime), runtime)
 
 
 def create_tables(address: Address) -> None:
@@ -32,12 +29,5 @@ def create_tables(address: Address) -> None:
         BackendError: the server could not be asked.
         ConfigurationError: this user may not create them.
     """
-    lines = Lines(place_of(address), BlockingLogin(), ThreadRuntime())
+    lines = Lines(place_of(address), BlockingEyes(), ThreadRuntime())
     run_sync(lines.create_tables(system.now() + IO_TIMEOUT))
-
-
-class BlockingLogin(BlockingEyes):
-    """Logs in where it is asked to."""
-
-    async def log_in(self, place: Place, deadline: float) -> socket.socket:
-        return log_in(place, deadline - system.now())

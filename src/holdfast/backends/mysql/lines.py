@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
+from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.schema import NOW, VERSION, additions, statements
 from holdfast.backends.mysql.wire import Wire, literal
 from holdfast.backends.pool import Pool
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
+    from holdfast.backends.eyes import Eyes
     from holdfast.backends.mysql.address import Place
-    from holdfast.backends.mysql.login import Logins
     from holdfast.backends.mysql.port import Answer, Statement, Value
     from holdfast.core.ports import Runtime
 
@@ -49,9 +51,9 @@ class Repair(Enum):
 class Lines:
     """As port.py has it."""
 
-    def __init__(self, place: Place, eyes: Logins, runtime: Runtime) -> None:
+    def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
-        self._pool = Pool(place.url, self.open, runtime)
+        self._pool = Pool(place.url, self.open, runtime, place.max_connections)
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._has_tables = False
         self.is_forgetful = False  # as far as is known
@@ -60,8 +62,9 @@ class Lines:
         sql = None if statement.is_prepared else statement.sql.format(*map(literal, values), now=NOW)
         repairs = [Repair.ADD, Repair.ALL] if statement.is_added else [Repair.ALL]
         repair: Repair | None = None
-        while True:
-            wire = self._pool.take() or await self._pool.wait(deadline)
+
+        async def attempt(wire: Wire) -> Answer:
+            nonlocal deadline, repair
             try:
                 if repair is not None or not self._has_tables:
                     began = self._now()
@@ -69,35 +72,27 @@ class Lines:
                     repair = None
                     deadline += self._now() - began  # once in the life of a database: nobody's time is up for that
                 if sql is None:
-                    answer = await wire.execute(statement, values, deadline)
-                elif statement.is_added:
-                    answer = await self._ask_for_added(wire, sql, deadline)
-                else:
-                    answer = await wire.ask(sql, deadline)
-            except OnceMore as met:
+                    return await wire.execute(statement, values, deadline)
+                if statement.is_added:
+                    return await self._ask_for_added(wire, sql, deadline)
+                return await wire.ask(sql, deadline)
+            except (OnceMore, NoTables):
                 if statement.is_transaction:
                     wire.close()  # which ends it: a lock wait that is given up rolls back one statement only
-                self._pool.give(wire)
+                raise
+
+        while True:
+            try:
+                return await self._pool.run(attempt, deadline)
+            except OnceMore as met:
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()
                 if self._now() + pause >= deadline:
                     raise answers.not_connected(self._place.url, f"others were in the way all the time: {met}") from met
                 await self._runtime.sleep(pause)
             except NoTables as missing:
-                if statement.is_transaction:
-                    wire.close()
-                self._pool.give(wire)
                 if not repairs:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
                 repair = repairs.pop(0)
-            except HoldfastError:
-                self._pool.give(wire)
-                raise
-            except BaseException:
-                wire.close()
-                raise
-            else:
-                self._pool.give(wire)
-                return answer
 
     async def _ask_for_added(self, wire: Wire, sql: str, deadline: float) -> Answer:
         """Who was given rights on some tables only is told that there are more, and in the same words as for those."""
@@ -114,7 +109,7 @@ class Lines:
         """
         place = self._place
         deadline = min(deadline, self._now() + place.connect_timeout)
-        wire = Wire(place.url, await self._eyes.log_in(place, deadline), self._eyes, self._runtime)
+        wire = Wire(place.url, await self._log_in(deadline), self._eyes, self._runtime)
         self._wires.add(wire)
         try:
             if place.connect is not None:
@@ -130,6 +125,9 @@ class Lines:
                 raise answers.not_connected(place.url, _problem(error)) from error
             raise
         return wire
+
+    async def _log_in(self, deadline: float) -> socket.socket:
+        return await log_in(self._place, self._eyes, deadline)
 
     async def create_tables(self, deadline: float) -> None:
         wire = await self.open(deadline)

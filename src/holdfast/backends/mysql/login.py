@@ -6,45 +6,62 @@ for a request, and there would have to be another driver for asyncio, with other
 
 from __future__ import annotations
 
-import socket
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import CLIENT
 
-from holdfast.backends.eyes import Eyes
 from holdfast.backends.mysql import answers
+from holdfast.backends.net.calls import BackgroundCall
+from holdfast.backends.net.sockets import open_socket
 from holdfast.errors import BackendUnavailable, ConfigurationError
+from holdfast.runtimes import system
 
 if TYPE_CHECKING:
+    import socket
+
+    from holdfast.backends.eyes import Eyes
     from holdfast.backends.mysql.address import Place
 
 _STEP_MIN = 0.05  # seconds
 
 
-class Logins(Eyes, Protocol):
-    """How to wait for that, on threads or on asyncio."""
-
-    async def log_in(self, place: Place, deadline: float) -> socket.socket: ...
-
-
-def log_in(place: Place, seconds: float) -> socket.socket:
+async def log_in(place: Place, eyes: Eyes, deadline: float) -> socket.socket:
     """A socket on which the server waits for a command.
+
+    PyMySQL logs in on a thread of its own: its timeouts are for each read, and a function of the user's may have none.
 
     Raises:
         BackendUnavailable: the server could not be reached, or did not let us in.
         ConfigurationError: there is no such database, or this user may not use it.
     """
+    sock: socket.socket | None = None
     try:
-        connection = place.connect() if place.connect is not None else _connection(place, max(seconds, _STEP_MIN))
+        if place.connect is None and not place.socket:
+            sock = await open_socket(place.host, place.port, eyes, deadline)
+        seconds = max(_STEP_MIN, deadline - system.now())
+        call = BackgroundCall(lambda: _logged_in(place, sock, seconds), "login", discard=_close)
+        try:
+            call.start()
+            if not await eyes.finished(call, deadline):
+                raise answers.not_connected(place.url, "no answer in time")
+        except BaseException:
+            call.abandon()
+            raise
+        return call.result()
     except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
         raise _translated(error, place.url) from error
-    if place.connect is not None:
-        _check(connection)
+
+
+def _logged_in(place: Place, sock: socket.socket | None, seconds: float) -> socket.socket:
+    if place.connect is None:
+        return _socket_of(_connection(place, sock, seconds))
+    connection = place.connect()
+    _check(connection)
     return _socket_of(connection)
 
 
-def _connection(place: Place, seconds: float) -> Any:
+def _connection(place: Place, sock: socket.socket | None, seconds: float) -> Any:
     arguments: dict[str, Any] = (
         {"unix_socket": place.socket} if place.socket else {"host": place.host, "port": place.port}
     )
@@ -54,7 +71,7 @@ def _connection(place: Place, seconds: float) -> Any:
         arguments["ssl_disabled"] = True
     if place.user is not None:
         arguments["user"] = place.user
-    return pymysql.connect(
+    connection = pymysql.Connection(
         password=place.password,
         database=place.database,
         charset="utf8mb4",
@@ -64,8 +81,11 @@ def _connection(place: Place, seconds: float) -> Any:
         connect_timeout=seconds,
         read_timeout=seconds,
         write_timeout=seconds,
+        defer_connect=True,
         **arguments,
     )
+    connection.connect(sock)
+    return connection
 
 
 def _check(connection: object) -> None:
@@ -84,6 +104,10 @@ def _socket_of(connection: Any) -> socket.socket:
     reader.close()
     sock.setblocking(False)  # noqa: FBT003 (its name says it)
     return sock
+
+
+def _close(sock: socket.socket) -> None:
+    sock.close()
 
 
 def _translated(error: Exception, url: str) -> Exception:

@@ -15,21 +15,22 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.eyes import READ, WRITE
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.port import Answer, Row
 from holdfast.backends.mysql.schema import NOW
+from holdfast.backends.net.polling import READ, WRITE, is_readable
+from holdfast.backends.pool import ready
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.eyes import Eyes
     from holdfast.backends.mysql.port import Statement, Value
+    from holdfast.backends.pool import Reconsider
     from holdfast.core.ports import Runtime
 
 _PACKET_MAX = 0xFFFFFF  # bytes; a longer payload would be split, and none of ours is
@@ -46,13 +47,26 @@ _MORE_RESULTS = 0x0008
 class Wire:
     """A socket, from the moment at which the server waits for a command."""
 
-    __slots__ = ("__weakref__", "_buffer", "_eyes", "_now", "_prepared", "_sock", "_start", "_url")
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_eyes",
+        "_now",
+        "_prepared",
+        "_sock",
+        "_start",
+        "_url",
+        "reconsider",
+        "used_at",
+    )
 
     def __init__(self, url: str, sock: socket.socket, eyes: Eyes, runtime: Runtime) -> None:
         self._sock: socket.socket | None = sock
         self._url, self._eyes, self._now = url, eyes, runtime.now
         self._buffer = b""
         self._start = 0  # of the next packet in it
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
         self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # what executes a statement, and its values' order
 
     @property
@@ -96,9 +110,7 @@ class Wire:
         """The server has closed it, or said something that nobody asked for."""
         if self._sock is None:
             return True
-        poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return is_readable(self._sock.fileno())
 
     def close(self) -> None:
         sock, self._sock = self._sock, None
@@ -231,7 +243,7 @@ class Wire:
             is_ready = False
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
-        if not await self._eyes.ready([(sock.fileno(), events)], deadline):
+        if not await ready(self, self._eyes, sock.fileno(), events, deadline):
             raise answers.no_answer(self._url, "no answer in time")
 
 

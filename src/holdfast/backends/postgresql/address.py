@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from holdfast.backends.parts import choice, host_and_port, port_of, seconds
+from holdfast.backends.net.addresses import is_numeric
+from holdfast.backends.net.sockets import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT_MS
+from holdfast.backends.parts import choice, host_and_port, max_connections, port_of, seconds
+from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.backends.postgresql.schema import SCHEMA, quoted
 from holdfast.errors import ConfigurationError
 
@@ -37,11 +39,7 @@ class Server(NamedTuple):
         """Its address has to be asked for."""
         if not self.host or self.host.startswith(("/", "@")):
             return False
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            return True
-        return False
+        return not is_numeric(self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +52,7 @@ class Place:
     schema: str  # quoted
     method: str
     connect_timeout: float
+    max_connections: int = CONNECTIONS_MAX
 
 
 def place_of(address: Address) -> Place:
@@ -72,10 +71,10 @@ def place_of(address: Address) -> Place:
         raise ConfigurationError(f"url must name one database, postgresql://host/database, not {database!r}")
     login = {
         "application_name": "holdfast",
-        # A server that has gone without a word is noticed on idle connections too.
-        "keepalives_idle": "10",
-        "keepalives_interval": "5",
-        "keepalives_count": "3",
+        "keepalives_idle": str(KEEPALIVE_IDLE),
+        "keepalives_interval": str(KEEPALIVE_INTERVAL),
+        "keepalives_count": str(KEEPALIVE_COUNT),
+        "tcp_user_timeout": str(USER_TIMEOUT_MS),
         **{option: options[option] for option in LIBPQ_OPTIONS if option in options},
         "client_encoding": "UTF8",
     }
@@ -91,6 +90,7 @@ def place_of(address: Address) -> Place:
         schema=quoted(options.get("schema", SCHEMA)),
         method=choice(options, "method", METHODS),
         connect_timeout=seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        max_connections=max_connections(options),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from psycopg import Error
 from psycopg.conninfo import make_conninfo
 
+from holdfast.backends.net.addresses import addresses_of
 from holdfast.backends.pool import Pool
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, attempts
@@ -43,22 +44,15 @@ class Lines:
 
     def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
-        self._pool = Pool(place.url, self.open, runtime)
+        self._pool = Pool(place.url, self.open, runtime, place.max_connections)
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._has_tables = False
 
     async def ask(self, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
-        wire = self._pool.take() or await self._pool.wait(deadline)
-        try:
-            rows = await self.ask_on(wire, statement, values, deadline)
-        except HoldfastError:
-            self._pool.give(wire)
-            raise
-        except BaseException:
-            wire.close()
-            raise
-        self._pool.give(wire)
-        return rows
+        async def ask(wire: Wire) -> list[Row]:
+            return await self.ask_on(wire, statement, values, deadline)
+
+        return await self._pool.run(ask, deadline)
 
     async def ask_on(self, wire: Wire, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
         """On this connection, once more if it was in somebody's way, and after our tables were made if need be."""
@@ -91,9 +85,9 @@ class Lines:
         for server in place.servers:
             if server.needs_lookup:
                 try:
-                    found[server] = await self._eyes.addresses(server.host, server.port, deadline)
+                    found[server] = await addresses_of(server.host, self._eyes, deadline)
                 except OSError as error:
-                    problem = f"{server.host}: {error}"
+                    problem = f"{server.host}: {words(error)}"
         tries = attempts(place, found)
         for number, told in enumerate(tries):
             now = self._now()

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from psycopg import Error, pq
 from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
-from holdfast.backends.eyes import READ, WRITE
+from holdfast.backends.net.polling import READ, WRITE, is_readable
+from holdfast.backends.pool import ready
 from holdfast.backends.postgresql import answers
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
     from holdfast.backends.eyes import Eyes
+    from holdfast.backends.pool import Reconsider
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
@@ -36,11 +37,25 @@ _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 class Wire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_eyes", "_now", "_prepared", "_results", "_url", "is_asking", "pgconn", "pid")
+    __slots__ = (
+        "__weakref__",
+        "_eyes",
+        "_now",
+        "_prepared",
+        "_results",
+        "_url",
+        "is_asking",
+        "pgconn",
+        "pid",
+        "reconsider",
+        "used_at",
+    )
 
     def __init__(self, url: str, eyes: Eyes, runtime: Runtime) -> None:
         self.pgconn: PGconn | None = None
         self._url, self._eyes, self._now = url, eyes, runtime.now
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
         self._prepared: set[str] = set()
         self._results: list[PGresult] = []  # what has come so far of an answer
         self.is_asking = False  # there is a statement that may take long: `ask_long`
@@ -138,9 +153,7 @@ class Wire:
         """The server has closed it, or said something that nobody asked for."""
         if self.pgconn is None or self.pgconn.status != ConnStatus.OK:
             return True
-        poll = select.poll()
-        poll.register(self.pgconn.socket, select.POLLIN)
-        return bool(poll.poll(0))
+        return is_readable(self.pgconn.socket)
 
     def close(self) -> None:
         pgconn, self.pgconn = self.pgconn, None
@@ -177,7 +190,7 @@ class Wire:
             pgconn.consume_input()
         while True:
             while pgconn.is_busy():
-                if not await self._eyes.ready([(pgconn.socket, READ)], until):
+                if not await ready(self, self._eyes, pgconn.socket, READ, until):
                     return False
                 pgconn.consume_input()
             result = pgconn.get_result()

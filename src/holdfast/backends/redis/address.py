@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote
 
+from holdfast.backends.parts import max_connections
+from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.backends.redis.keys import check_prefix
 from holdfast.errors import ConfigurationError
 
@@ -67,6 +69,7 @@ class Place:
     replicas: int = 0  # how many must have confirmed a grant or renewal
     replicas_timeout: float = REPLICAS_TIMEOUT
     connect_timeout: float = CONNECT_TIMEOUT
+    max_connections: int = CONNECTIONS_MAX
     io_timeout: float = IO_TIMEOUT
     client_name: str = ""
 
@@ -156,6 +159,7 @@ def usage_of(options: Mapping[str, str]) -> dict[str, Any]:
         "replicas": replicas,
         "replicas_timeout": seconds(options, "replicas_timeout", REPLICAS_TIMEOUT),
         "connect_timeout": seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        "max_connections": max_connections(options),
         "io_timeout": seconds(options, "io_timeout", IO_TIMEOUT),
         "client_name": client_name,
     }

@@ -8,37 +8,99 @@ transport, because what lies above them costs more than the network does. From r
 from __future__ import annotations
 
 import inspect
-import socket
 from typing import TYPE_CHECKING, Any
 
 from redis import connection as redis_connection
+from redis.asyncio import connection as asyncio_connection
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from holdfast.backends.blocking import BlockingEyes
+from holdfast.backends.net.sockets import open_socket
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
+    from collections.abc import Mapping
 
+    from holdfast.backends.eyes import Eyes
     from holdfast.backends.redis.address import Login, Node
 
 # What connecting may raise: also a host name that cannot be encoded, a certificate file that cannot be read.
 FAILURES = (RedisError, OSError, ValueError)
 
-# Redis-py's own choice since 7.0: a dead peer is noticed after 45 s at the latest, also where nobody asks anything.
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+def connected_socket(login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+    """A socket to a server that has let us in. Raises one of FAILURES."""
+    kind = _kind_of(login, node, _TcpConnection, _TlsConnection, redis_connection.UnixDomainSocketConnection)
+    connection = kind(**_arguments(login, node, db=db, timeout=timeout, retry=Retry), parser_class=_PARSER)
+    connection.until = system.now() + timeout
+    connection.connect()
+    # Out of its hands: it would say goodbye on it when it is collected, in a forked child too.
+    sock: socket.socket = connection._sock
+    connection._sock = None
+    return sock
 
 
-def arguments(login: Login, node: Node, *, db: int, timeout: float, retry: Any) -> dict[str, Any]:
-    """For one of redis-py's connections, blocking or not."""
+def new_connection(login: Login, node: Node, *, db: int, timeout: float, eyes: Eyes) -> Any:
+    """One of redis.asyncio's, to be connected within that time. Raises one of FAILURES."""
+    unix = asyncio_connection.UnixDomainSocketConnection
+    kind = _kind_of(login, node, _AsyncTcpConnection, _AsyncTlsConnection, unix)
+    arguments = _arguments(login, node, db=db, timeout=timeout, retry=AsyncRetry)
+    connection = kind(**arguments, parser_class=_ASYNC_PARSER)
+    connection.until, connection.eyes = system.now() + timeout, eyes
+    return connection
+
+
+class _TcpConnection(redis_connection.Connection):
+    """On a socket of ours: redis-py itself would look up the host name without a deadline."""
+
+    until = 0.0
+
+    def _connect(self) -> socket.socket:
+        sock = run_sync(open_socket(self.host, self.port, BlockingEyes(), self.until))
+        sock.settimeout(self.socket_timeout)
+        return sock
+
+
+class _TlsConnection(redis_connection.SSLConnection, _TcpConnection):
+    """TLS on top of the same, with the host's name in it."""
+
+
+class _AsyncTcpConnection(asyncio_connection.Connection):
+    """The same for asyncio."""
+
+    until = 0.0
+    eyes: Eyes
+    _ours: socket.socket
+
+    async def _connect(self) -> None:
+        self._ours = await open_socket(self.host, self.port, self.eyes, self.until)
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            self._ours.close()
+            raise
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {"sock": self._ours}
+
+
+class _AsyncTlsConnection(asyncio_connection.SSLConnection, _AsyncTcpConnection):
+    """TLS on top of the same, with the host's name in it."""
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "server_hostname": self.host}
+
+
+def _arguments(login: Login, node: Node, *, db: int, timeout: float, retry: Any) -> dict[str, Any]:
     where: dict[str, Any] = {"path": node.host}
     if node.port:
-        where = {
-            "host": node.host,
-            "port": node.port,
-            "socket_keepalive": True,
-            "socket_keepalive_options": {
-                getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
-            },
-        }
+        where = {"host": node.host, "port": node.port, "socket_keepalive": False}  # the socket has it already
     return {
         **where,
         **login.arguments,
@@ -51,27 +113,19 @@ def arguments(login: Login, node: Node, *, db: int, timeout: float, retry: Any) 
     }
 
 
-def kind_of(module: Any, login: Login, node: Node) -> Any:
-    """The class of connection for this server, in redis-py's blocking or asyncio module."""
+def _kind_of(login: Login, node: Node, plain: Any, secure: Any, unix: Any) -> Any:
     if not node.port:
-        return module.UnixDomainSocketConnection
-    return module.SSLConnection if login.is_tls else module.Connection
+        return unix
+    return secure if login.is_tls else plain
 
 
-def plain_errors(parser: Any) -> Any:
+def _plain_errors(parser: Any) -> Any:
     """The same parser, except that error replies keep their code, which redis-py cuts off from those it knows."""
 
     def parse_error(_: Any, response: str) -> ResponseError:
         return ResponseError(response)
 
     return type("PlainErrors", (parser,), {"parse_error": classmethod(parse_error)})
-
-
-def take_socket(connection: Any) -> socket.socket:
-    """Out of its hands: it would say goodbye on it when it is collected, in a forked child too."""
-    sock: socket.socket = connection._sock
-    connection._sock = None
-    return sock
 
 
 def transport_of(connection: Any) -> asyncio.Transport:
@@ -87,6 +141,8 @@ def let_go(connection: Any) -> None:
         writer.close()
 
 
+_PARSER = _plain_errors(redis_connection.DefaultParser)
+_ASYNC_PARSER = _plain_errors(asyncio_connection.DefaultParser)
 # It would send two commands of its own, and wait for each, to say that it is redis-py.
 _TAKEN = inspect.signature(redis_connection.AbstractConnection.__init__).parameters
 _NO_INTRODUCTION: dict[str, Any] = (

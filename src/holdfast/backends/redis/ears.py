@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
 import socket
 import ssl
 import threading
@@ -26,6 +25,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.backends.net.polling import READ, Poll, new_poll
+from holdfast.backends.net.stream import send_all
 from holdfast.backends.redis import replies
 from holdfast.backends.redis.resp import lone_message, new_parser
 from holdfast.errors import HoldfastError
@@ -72,9 +73,8 @@ class SocketEar:
 
     def send(self, data: bytes) -> None:
         try:
-            self._sock.settimeout(_SEND_MAX)
-            self._sock.sendall(data)
-            self._sock.settimeout(0)
+            # Without a timeout of its own, which the thread that reads meanwhile would get too.
+            send_all(self._sock, data, self._now() + _SEND_MAX)
         except OSError as error:
             raise self._broken(error) from error
 
@@ -304,8 +304,5 @@ def _heard(bell: socket.socket) -> bytes:
     return b""
 
 
-def _poll(*socks: socket.socket) -> select.poll:
-    poll = select.poll()
-    for sock in socks:
-        poll.register(sock, select.POLLIN)
-    return poll
+def _poll(*socks: socket.socket) -> Poll:
+    return new_poll(*((sock, READ) for sock in socks))

@@ -12,14 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from redis.asyncio import connection as redis_connection
-from redis.asyncio.retry import Retry
-
+from holdfast.backends.aio import LoopEyes
+from holdfast.backends.net.polling import is_readable
 from holdfast.backends.redis import driver, replies
 from holdfast.backends.redis.address import IO_TIMEOUT
 from holdfast.backends.redis.resp import new_parser
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
 _NEVER = float("inf")
 _IDLE_LOOK = 0.2  # seconds unused after which a connection is looked at
-_PARSER = driver.plain_errors(redis_connection.DefaultParser)
 
 
 class Channel(asyncio.Protocol):
@@ -54,10 +51,10 @@ class Channel(asyncio.Protocol):
         Raises:
             BackendUnavailable: it could not be reached, or did not let us in.
         """
-        arguments = driver.arguments(login, self._node, db=db, timeout=timeout, retry=Retry)
         connection: Any = None
         try:
-            connection = driver.kind_of(redis_connection, login, self._node)(**arguments, parser_class=_PARSER)
+            eyes = LoopEyes(self._runtime)
+            connection = driver.new_connection(login, self._node, db=db, timeout=timeout, eyes=eyes)
             async with asyncio.timeout(timeout):
                 await connection.connect()
         except BaseException as error:
@@ -146,9 +143,8 @@ class Pipeline(Channel):
             return False
         if unused < _IDLE_LOOK or self._pending:
             return True
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)  # nobody has asked it anything, so all that can have come is the end
+        # There is no request on it, so all that can have come is the end.
+        return not is_readable(self._transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         parser, pending = self._parser, self._pending

@@ -41,9 +41,10 @@ def pack_call(call: Call) -> bytes:
         head, tail = _prepared[known]
     except KeyError:
         head, tail = _begin("EVALSHA", script.sha, call) + keys.packed, _packed(arguments[1:])
-        if len(_prepared) >= _PREPARED_MAX:
-            _prepared.clear()
-        _prepared[known] = head, tail
+        if len(head) + len(tail) <= _PREPARED_SIZE_MAX:
+            if len(_prepared) >= _PREPARED_MAX:
+                _prepared.clear()
+            _prepared[known] = head, tail
     if not arguments:
         return head
     data = _word(arguments[0])
@@ -134,7 +135,9 @@ def _find_hiredis() -> Any:
 
 _hiredis = _find_hiredis()
 _prepared: dict[tuple[str, str, tuple[Word, ...]], tuple[bytes, bytes]] = {}
-_PREPARED_MAX = 4096  # some 2 MB
+# At most 4096 entries of 2 KiB, which is 16 MiB with the arguments by which they are found; some 2 MB where they are as
+# large as usual. A lock with more meta than that is packed each time.
+_PREPARED_MAX, _PREPARED_SIZE_MAX = 4096, 2048  # entries; bytes
 
 
 def _begin(command: str, script: str, call: Call) -> bytes:

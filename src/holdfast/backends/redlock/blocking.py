@@ -15,8 +15,8 @@ from holdfast.backends.redlock.protocol import RedlockBackend
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.backends.pool import Pool
     from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.sockets import _Stack
     from holdfast.backends.redis.wire import Parcel
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
@@ -29,31 +29,36 @@ class NodeLines(SocketLines):
         self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
         now = self._now()
-        taken: list[tuple[_Stack, SocketWire]] = []
+        taken: list[tuple[Pool[SocketWire], SocketWire]] = []
         for parcel in parcels:
-            stack = self._stacks.get(parcel.node)
-            wire = None if stack is None else stack.take(now)
-            if stack is None or wire is None:
+            pool = self._pool(parcel.node)
+            wire = pool.take(now)
+            if wire is None:
                 for other, idle in taken:
                     other.give(idle)
                 return await super().each(parcels, deadline, alone=alone)
-            taken.append((stack, wire))
+            taken.append((pool, wire))
         answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
-        for place, parcel in enumerate(parcels):
-            try:
-                taken[place][1].send(parcel.request, deadline)
-            except HoldfastError as error:
-                answers[place] = error
-        # From the last one first: when it has answered, the others mostly have too, and we sleep once, not five times.
-        for place in reversed(range(len(parcels))):
-            stack, wire = taken[place]
-            if answers[place] == []:
+        try:
+            for place, parcel in enumerate(parcels):
                 try:
-                    answers[place] = wire.receive(parcels[place].count, deadline)
+                    taken[place][1].send(parcel.request, deadline)
                 except HoldfastError as error:
                     answers[place] = error
-                else:
-                    stack.give(wire)
+            # From the last one first: when it has answered, the others mostly have too, and we sleep once, not five
+            # times.
+            for place in reversed(range(len(parcels))):
+                if answers[place] == []:
+                    try:
+                        answers[place] = taken[place][1].receive(parcels[place].count, deadline)
+                    except HoldfastError as error:
+                        answers[place] = error
+        except BaseException:
+            for pool, wire in taken:
+                pool.discard(wire)
+            raise
+        for (pool, wire), answer in zip(taken, answers, strict=True):
+            pool.give_after(wire, answer)
         return answers
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import socket
 import ssl
 from collections.abc import Callable
@@ -22,6 +23,9 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
 
+from holdfast.backends.blocking import BlockingEyes
+from holdfast.backends.net.addresses import addresses_of
+from holdfast.backends.net.sockets import open_socket
 from holdfast.backends.zookeeper.port import (
     Check,
     Children,
@@ -37,6 +41,8 @@ from holdfast.backends.zookeeper.port import (
     Together,
 )
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, ThreadStartError
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.address import Place, Tls
@@ -322,9 +328,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
     ) -> socket.socket:
         """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
-        made = socket.create_connection(address, timeout=_patience(timeout / 3))
+        seconds = _patience(timeout / 3)
+        made = run_sync(open_socket(*address, BlockingEyes(), system.now() + seconds))
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.settimeout(seconds)
             return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=hostname)
         except BaseException:
             made.close()
@@ -345,6 +352,24 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
             self._session.connected = sent
             self._session.timeout = result[0].time_out / 1000
         return result
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        """As kazoo's, but within a deadline: a name server that is silent must not use up the session's time."""
+        hosts = self.client.hosts
+        deadline = system.now() + CONNECT_TIMEOUT
+        found: list[tuple[str, str, int]] = []
+        for number, (host, port) in enumerate(hosts):
+            now = system.now()
+            until = now + (deadline - now) / (len(hosts) - number)
+            try:
+                addresses = run_sync(addresses_of(host.strip(), BlockingEyes(), until))
+            except OSError as error:
+                self._session.problem = f"{host}: {error}"
+                continue
+            found += [(host.strip(), address, port) for address in addresses]
+        if self.client.randomize_hosts:
+            random.shuffle(found)
+        return found
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         try:

@@ -1,0 +1,1 @@
+"""Connections, shared by every networked backend: look-ups, sockets, polling. One module for each."""

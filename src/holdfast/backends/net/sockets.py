@@ -1,0 +1,134 @@
+"""TCP sockets of every backend: made here, with the same options, within a deadline, and never shared with a child."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from holdfast.backends.net.addresses import addresses_of
+from holdfast.backends.net.polling import READ, WRITE
+from holdfast.runtimes import system
+
+if TYPE_CHECKING:
+    from holdfast.backends.eyes import Eyes
+
+# A peer that vanished without a word (a NAT or a virtual address that moved) is noticed on an idle connection after 15
+# to 20 s, and 5 s after data was sent that it does not acknowledge: no request waits longer.
+KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 10, 5, 3  # seconds, seconds, probes
+USER_TIMEOUT_MS = 5000
+_OPTIONS = (
+    ("TCP_NODELAY", 1),
+    ("TCP_KEEPIDLE", KEEPALIVE_IDLE),
+    ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL),
+    ("TCP_KEEPCNT", KEEPALIVE_COUNT),
+    ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+)
+_IN_PROGRESS = (0, 36, 115, 10035)  # EINPROGRESS, on macOS, Linux and Windows
+
+# Every socket that was made here, by its descriptor; device and inode tell it from a later one with the same number. A
+# forked child turns them into /dev/null: a connection that another thread was just opening belongs to no wire yet, and
+# the server would take the child for its client for as long as the child lives.
+_made: dict[int, tuple[int, int]] = {}
+
+
+async def open_socket(
+    host: str, port: int, eyes: Eyes, deadline: float, tls: ssl.SSLContext | None = None
+) -> socket.socket:
+    """A connected, non-blocking socket, with TLS if a context for it is given.
+
+    Raises:
+        OSError: the name has no address, no address can be reached or trusted, or the time is up (a TimeoutError).
+    """
+    addresses = await addresses_of(host, eyes, deadline)
+    failure: OSError = OSError("the host has no address")
+    for number, address in enumerate(addresses):
+        # An address that does not answer must leave time to try the others.
+        now = system.now()
+        until = now + (deadline - now) / (len(addresses) - number)
+        try:
+            sock = await _connected(address, port, eyes, until)
+            return sock if tls is None else await _secured(sock, tls, host, eyes, until)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _connected(address: str, port: int, eyes: Eyes, until: float) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        set_up(sock)
+        begun = sock.connect_ex(_place(address, port))
+        if begun not in _IN_PROGRESS:
+            raise OSError(begun, os.strerror(begun))
+        if not await eyes.ready([(sock.fileno(), WRITE)], until):
+            raise TimeoutError("no answer in time")
+        failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def set_up(sock: socket.socket) -> None:
+    """Non-blocking, with the options of all our connections, and not for a child of this process."""
+    _made[sock.fileno()] = _identity(sock.fileno())
+    sock.setblocking(False)  # noqa: FBT003 (its name says it)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _OPTIONS:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def _secured(sock: socket.socket, tls: ssl.SSLContext, name: str, eyes: Eyes, until: float) -> ssl.SSLSocket:
+    """TLS on this socket, which is closed if that fails."""
+    try:
+        secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        while True:
+            try:
+                secure.do_handshake()
+            except ssl.SSLWantReadError:
+                events = READ
+            except ssl.SSLWantWriteError:
+                events = WRITE
+            else:
+                return secure
+            if not await eyes.ready([(secure.fileno(), events)], until):
+                raise TimeoutError("no answer in time")
+    except BaseException:
+        secure.close()
+        raise
+
+
+def _place(address: str, port: int) -> tuple[str | int, ...]:
+    host, _, zone = address.partition("%")
+    if not zone:
+        return address, port
+    return host, port, 0, int(zone) if zone.isdigit() else socket.if_nametoindex(zone)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _disconnect() -> None:
+    """In a forked child."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor, identity in _made.items():
+        with contextlib.suppress(OSError):  # closed long ago
+            if _identity(descriptor) == identity:
+                os.dup2(nowhere, descriptor, inheritable=False)
+    _made.clear()
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_disconnect)

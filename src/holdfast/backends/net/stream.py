@@ -1,0 +1,136 @@
+"""Reading and writing of one non-blocking socket by threads: every wait ends at its deadline.
+
+A blocking socket with SO_RCVTIMEO needs one system call less for each answer, but every signal starts its time again
+(PEP 475 repeats recv()), and gevent's sockets ignore it. poll() continues with the time that is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from holdfast.backends.net.polling import READ, WRITE, is_readable, new_poll
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import run_sync
+
+if TYPE_CHECKING:
+    from holdfast.backends.pool import Reconsider
+
+READ_SIZE = 16384
+CLOSED = "the server closed the connection"
+
+
+class NotSent(OSError):
+    """The kernel did not take all of the request."""
+
+
+class Stream:
+    """One socket. Its user closes it after any exception, so that no later request reads the answer to this one."""
+
+    __slots__ = ("_is_plain", "_poll", "_recv", "_send", "_sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)  # noqa: FBT003 (its name says it)
+        self._sock = sock
+        self._is_plain = not isinstance(sock, ssl.SSLSocket)
+        # Looked up once: this is on the way of every request.
+        self._poll, self._send, self._recv = new_poll((sock, READ)).poll, sock.send, sock.recv
+
+    def exchange(self, request: bytes, seconds: float, until: float, reconsider: Reconsider | None) -> bytes:
+        """Send a request and read the first part of its answer.
+
+        `seconds` are left until `until`: the caller has just read the clock. `reconsider` as a Wire has it.
+
+        Raises:
+            NotSent: not all of the request was sent.
+            OSError: there is no answer.
+        """
+        if not self._is_plain:
+            self.send(request, until)
+            return self.read(until, reconsider)
+        try:
+            sent = self._send(request)
+        except OSError:
+            sent = 0
+        if sent < len(request):
+            self.send(request[sent:], until)
+        if not self._poll(seconds * (1000 if reconsider is None else 500)):
+            if reconsider is None:
+                raise TimeoutError("no answer in time")
+            return self.read(run_sync(reconsider(until)))
+        try:
+            data = self._recv(READ_SIZE)
+        except BlockingIOError:  # poll() may say so for nothing
+            return self.read(until)
+        if not data:
+            raise ConnectionError(CLOSED)
+        return data
+
+    def send(self, data: bytes, until: float) -> None:
+        """Send all of it. Raises NotSent."""
+        try:
+            send_all(self._sock, data, until)
+        except OSError as error:
+            raise NotSent(*error.args) from error
+
+    def read(self, until: float, reconsider: Reconsider | None = None) -> bytes:
+        """What has arrived, one byte at least, even if the deadline has passed. Raises OSError."""
+        if reconsider is not None:
+            now = system.now()
+            try:
+                return self.read(now + (until - now) / 2)
+            except TimeoutError:
+                until = run_sync(reconsider(until))
+        while True:
+            events = READ
+            try:
+                data = self._sock.recv(READ_SIZE)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                pass
+            except ssl.SSLWantWriteError:
+                events = WRITE
+            else:
+                if not data:
+                    raise ConnectionError(CLOSED)
+                return data
+            _wait(self._sock, events, until)
+
+    def is_dead(self) -> bool:
+        """The server has closed it, or has sent something without a request."""
+        return is_readable(self._sock)
+
+    def take(self) -> socket.socket:
+        """The socket, for another use."""
+        return self._sock
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptor only. The connection itself is the parent's."""
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
+
+
+def send_all(sock: socket.socket, data: bytes, until: float) -> None:
+    """Send all of it on a non-blocking socket. Raises OSError."""
+    left = memoryview(data)
+    while left:
+        events = WRITE
+        try:
+            left = left[sock.send(left) :]
+            continue
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            pass
+        except ssl.SSLWantReadError:
+            events = READ
+        _wait(sock, events, until)
+
+
+def _wait(sock: socket.socket, events: int, until: float) -> None:
+    if not new_poll((sock, events)).poll(max(0.0, until - system.now()) * 1000):
+        raise TimeoutError("no answer in time")

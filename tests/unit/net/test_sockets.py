@@ -1,0 +1,77 @@
+"""Hazard: a peer that vanishes without a word, and a connection that two processes have."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import holdfast
+from holdfast.backends.blocking import BlockingEyes
+from holdfast.backends.net.sockets import USER_TIMEOUT_MS, open_socket
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import run_sync
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        made.settimeout(PATIENCE)
+        yield made
+
+
+def test_the_kernel_watches_every_connection(silent: socket.socket) -> None:
+    host, port = silent.getsockname()
+    with run_sync(open_socket(host, port, BlockingEyes(), system.now() + PATIENCE)) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 10
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == USER_TIMEOUT_MS
+        assert not sock.getblocking()
+
+
+def test_an_address_that_refuses_leaves_the_next_one_to_be_tried(
+    silent: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+
+    with run_sync(open_socket("db.example", silent.getsockname()[1], BlockingEyes(), system.now() + PATIENCE)) as sock:
+        assert sock.getpeername() == silent.getsockname()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "memcached", "mysql", "zookeeper"])
+def test_a_child_does_not_keep_a_connection_that_another_thread_is_just_opening(
+    silent: socket.socket, scheme: str
+) -> None:
+    client = holdfast.Client(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/{'db' if scheme == 'mysql' else ''}")
+
+    def use() -> None:
+        with pytest.raises(holdfast.BackendError):
+            client.lock("a").acquire(timeout=0)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    accepted, _ = silent.accept()  # and the client waits for its first word
+    ended, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ended, 1)  # until the parent has seen what it wants to see
+        os._exit(0)
+    os.close(ended)
+    try:
+        thread.join(PATIENCE)  # it gives up, and its connection ends
+        client.close()
+        accepted.settimeout(PATIENCE)
+        while accepted.recv(4096):
+            pass
+    finally:
+        os.close(end)
+        os.waitpid(child, 0)
+        accepted.close()

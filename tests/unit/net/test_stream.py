@@ -1,0 +1,131 @@
+"""Hazard: a wait that outlives its deadline: because signals start it again, or because select has no poll()."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast
+from holdfast.backends.net.polling import READ, WRITE, SelectPoll, is_readable, new_poll
+from holdfast.backends.net.stream import NotSent, Stream, send_all
+from holdfast.runtimes import system
+from tests.support.memcached import shared
+
+SIGNALS_EACH = 0.02  # seconds
+DEADLINE = 0.2
+FOR_EVER = 30.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)  # noqa: FBT003 (its name says it)
+        yield ours, theirs
+
+
+@pytest.fixture
+def signals() -> Iterator[list[int]]:
+    """A timer that interrupts this thread all the time, as profilers have it."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
+    signal.setitimer(signal.ITIMER_REAL, SIGNALS_EACH, SIGNALS_EACH)
+    yield seen
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def exchange(sock: socket.socket) -> None:
+    Stream(sock).exchange(b"question", DEADLINE, system.now() + DEADLINE, None)
+
+
+def read(sock: socket.socket) -> None:
+    Stream(sock).read(system.now() + DEADLINE)
+
+
+def send(sock: socket.socket) -> None:
+    send_all(sock, b"x" * (1 << 24), system.now() + DEADLINE)
+
+
+@pytest.mark.parametrize("wait", [exchange, read, send])
+def test_signals_do_not_put_off_the_deadline(
+    pair: tuple[socket.socket, socket.socket], signals: list[int], wait: Callable[[socket.socket], None]
+) -> None:
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError):
+        wait(pair[0])
+
+    assert time.monotonic() - began < FOR_EVER
+    assert signals
+
+
+def test_acquire_ends_although_signals_arrive_and_the_server_hangs(signals: list[int]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = holdfast.Client(f"memcached://127.0.0.1:{silent.getsockname()[1]}?connect_timeout=0.3")
+
+        with pytest.raises(holdfast.BackendUnavailable, match="no answer in time"):
+            client.lock("a").acquire(timeout=0)
+
+        client.close()
+
+
+def test_a_request_of_which_a_part_was_sent_was_not_sent(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(NotSent):
+        Stream(pair[0]).exchange(b"x" * (1 << 24), DEADLINE, system.now() + DEADLINE, None)
+
+
+def test_what_has_arrived_is_read_after_the_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
+    pair[1].send(b"answer")
+
+    assert Stream(pair[0]).read(system.now() - 1) == b"answer"
+
+
+def test_the_end_of_a_connection_is_an_error_and_can_be_seen(pair: tuple[socket.socket, socket.socket]) -> None:
+    stream = Stream(pair[0])
+    assert not stream.is_dead()
+
+    pair[1].close()
+
+    assert stream.is_dead()
+    with pytest.raises(ConnectionError, match="closed the connection"):
+        stream.read(system.now() + FOR_EVER)
+
+
+def test_without_poll_the_same_is_done_by_select(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    poll = SelectPoll()
+    poll.register(ours, READ)
+
+    assert poll.poll(0) == []
+    theirs.send(b"x")
+    assert poll.poll() == [(ours.fileno(), READ)]
+    poll.register(ours, READ | WRITE)
+    assert poll.poll(0) == [(ours.fileno(), READ | WRITE)]
+    ours.close()
+    assert poll.poll(0)
+
+
+def test_locks_work_where_the_standard_library_has_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "poll")
+    client = holdfast.Client(shared.fresh_url())
+
+    with client.lock("a") as lease, client.lock("b"):
+        lease.renew()
+
+    assert isinstance(new_poll(), SelectPoll)
+    client.close()
+
+
+def test_a_descriptor_that_is_closed_is_readable_so_that_its_user_finds_out(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    number = pair[0].fileno()
+    pair[0].close()
+
+    assert is_readable(number)
