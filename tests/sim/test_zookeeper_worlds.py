@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.backends.zookeeper.port import Children
+from holdfast.errors import BackendError
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.mutants.zookeeper import STAGED, ZOOKEEPER
@@ -166,3 +167,47 @@ def test_each_hand_over_is_looked_at_by_one_and_not_by_all(scenes: list[Scene], 
         looks[crowd] = count / crowd
 
     assert (looks[12] < 2 * looks[3] + 1) == (mutant is None), looks
+
+
+@pytest.mark.parametrize("mutant", [None, "end-reported-at-renewal"])
+def test_a_lease_is_lost_when_the_end_of_its_session_is_known(scenes: list[Scene], mutant: str | None) -> None:
+    scene = Scene(mutant, timeout=30.0, tick=1.0)
+    scenes.append(scene)
+    holder = scene.client("holder", scene.server.nodes[0])
+    scene.take(holder, renew=False)  # so that it is not learned from a renewal
+    scene.run_until("holder")
+    (number,) = scene.server.sessions
+
+    scene.server.close(number)
+    scene.run(6.0)  # more than the pause between two pairs of writes, less than what is proven of the session
+
+    assert scene.leases["holder"].lost == (mutant is None)
+
+
+@pytest.mark.parametrize("mutant", [None, "fails-with-its-session"])
+@pytest.mark.parametrize("timeout", [0.0, 5.0])
+def test_an_acquire_opens_a_new_session_if_the_servers_have_ended_the_old_one(
+    scenes: list[Scene], mutant: str | None, timeout: float
+) -> None:
+    scene = Scene(mutant, timeout=30.0, tick=1.0)
+    scenes.append(scene)
+    party = scene.client("late", scene.server.nodes[0])
+    scene.take(party, hold=0.001)
+    scene.run_until("late")
+    scene.run(1.0)
+    (number,) = scene.server.sessions
+    scene.server.close(number)
+    outcomes: list[str] = []
+
+    async def take() -> None:
+        try:
+            lease = await party.client.acquire(party.client.lock(LOCK, options={"ttl": TTL}), timeout)
+        except BackendError as error:
+            outcomes.append(str(error))
+        else:
+            outcomes.append("busy" if lease is None else "granted")
+
+    party.start(take())
+    scene.run(3.0)
+
+    assert (outcomes == ["granted"]) == (mutant is None), outcomes

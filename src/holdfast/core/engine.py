@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
-from holdfast.core.holds import HELD, OWED, RELEASED, RELEASING, Hold, Phase, Terms, next_renewal
+from holdfast.core.holds import HELD, OWED, RELEASED, RELEASING, STORE_GONE, Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import Keeper
+from holdfast.core.ports import ReportsGone
 from holdfast.core.tickets import Gone, Ticket, Waiting
 from holdfast.errors import (
     BackendError,
@@ -90,6 +91,9 @@ class Engine(Generic[L]):
         self._taking: dict[str, Ticket] = {}  # what acquires are about: the server may know these already
         self._keeper = Keeper(self)
         self._closed = False
+        self._is_told = isinstance(backend, ReportsGone)
+        if isinstance(backend, ReportsGone):
+            backend.on_gone(self._store_gone)
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,6 +269,8 @@ class Engine(Generic[L]):
         lock.keep(owner, hold)
         self._holds[hold._ticket.nonce] = ref  # one step, whatever other threads do
         self._keeper.add(hold, ref)
+        if self._is_told and not self.backend.intact(hold._store):
+            self.lose(hold, STORE_GONE)  # it ended before this lease was published
 
     def _unpublish(self, hold: L, phase: Phase) -> None:
         with self.mutex:
@@ -451,6 +457,13 @@ class Engine(Generic[L]):
         # the lock's delay is over.
         self._keeper.owe(hold._ticket, after=self._delayed(hold) or (hold._deadline if hold._terms.stop_margin else 0))
         self._tell_lost(hold)
+
+    def _store_gone(self, store: Hashable, reason: str) -> None:
+        """All leases that it has granted are lost: reported now, not at their next renewal."""
+        for ref in list(self._holds.values()):
+            hold = ref()
+            if hold is not None and hold._store is store:
+                self.lose(hold, reason)
 
     def _delayed(self, hold: Hold) -> float:
         """Until when a lost lease keeps others out; 0 if it does not."""

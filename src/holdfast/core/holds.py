@@ -44,7 +44,7 @@ class Phase(Enum):
 # What runs at every acquire and release uses these: asking an Enum for a member takes as long as reading the clock.
 HELD, RELEASING, OWED, RELEASED, LOST = Phase
 _NOT_GIVEN_BACK = (HELD, OWED)
-_TAKEN_AWAY = "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
+STORE_GONE = "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
 
 
 class Terms(NamedTuple):
@@ -190,13 +190,13 @@ class Hold:
         """
         is_taken_away = self._phase is HELD and not self._engine.backend.intact(self._store)
         if is_taken_away:
-            self._engine.lose(self, _TAKEN_AWAY)
+            self._engine.lose(self, STORE_GONE)
         if self.lost:
             raise self._loss()
         if self._phase is not HELD:
             raise NotHeld(lock=self.name, reason=self._reason or f"this lease was {self._phase.value}")
         if is_taken_away:  # a thread beside the loop, as above
-            raise LockLost(lock=self.name, fence=self._fence, reason=_TAKEN_AWAY)
+            raise LockLost(lock=self.name, fence=self._fence, reason=STORE_GONE)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} fence={self._fence} {self._phase.value}>"

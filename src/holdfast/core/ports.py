@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
@@ -156,3 +156,14 @@ class Backend(Protocol):
 
     def abandon(self) -> None:
         """In a forked child: let go of what was inherited, without a word on any connection."""
+
+
+@runtime_checkable
+class ReportsGone(Protocol):
+    """A backend that learns by itself that a store is gone: its leases are lost then, not at their next renewal."""
+
+    def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
+        """Have `report` called with each `Granted.store` whose leases have all ended, and the reason.
+
+        `intact` is False for it from before that call.
+        """

@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 import holdfast
 from holdfast import LockLost, OutcomeUnknown
+from holdfast.backends.zookeeper.driver import KazooSession
 from tests.support.processes import PATIENCE, Crew, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.servers import Server, kazoo
@@ -112,6 +113,26 @@ def test_a_session_that_is_ended_by_somebody_else_is_a_loss(url: str, server: Se
     successor.release()
 
 
+def test_a_loss_is_reported_when_the_end_of_the_session_is_known(url: str, server: Server, client_of: Open) -> None:
+    client, told = client_of(url), threading.Event()
+    lease = client.lock("a", ttl=30, renew=False, on_lost=lambda _: told.set()).acquire()
+    assert lease is not None
+
+    _end_session(client, server)
+
+    assert told.wait(10), "not at its deadline, which is later, nor at a renewal, of which there is none"
+    assert lease.lost
+
+
+async def test_a_body_is_cancelled_when_the_end_of_the_session_is_known(url: str, server: Server) -> None:
+    async with holdfast.AsyncClient(url) as client, asyncio.timeout(10):
+        with pytest.raises(LockLost, match="session"):
+            async with client.lock("a", ttl=30, renew=False):
+                (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]
+                await asyncio.to_thread(_close_elsewhere, session, server)
+                await asyncio.sleep(PATIENCE)
+
+
 def test_who_waits_when_its_session_ends_waits_on(url: str, server: Server, client_of: Open) -> None:
     holder, waiter = client_of(url), client_of(f"{url}?session_timeout=6")
     lease = holder.lock("a").acquire()
@@ -134,8 +155,12 @@ async def test_a_task_that_is_cancelled_leaves_nothing(url: str, server: Server)
     async with holdfast.AsyncClient(url) as client:
         lease = await client.lock("a").acquire()
         assert lease is not None
+
+        async def take() -> None:  # in a task of its own: a lease belongs to the task that calls acquire()
+            await client.lock("a").acquire()
+
         for seconds in (0.0, 0.001, 0.003, 0.01):
-            task = asyncio.create_task(client.lock("a").acquire())
+            task = asyncio.create_task(take())
             await asyncio.sleep(seconds)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -181,9 +206,13 @@ def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> N
 
 
 def _end_session(client: holdfast.Client, server: Server) -> None:
-    """As an operator would who has its number and password: by closing it from elsewhere."""
-    inner = client._engine.backend._port.sessions[0]._client  # type: ignore[attr-defined]
-    thief = KazooClient(server.address, client_id=inner.client_id, timeout=6.0)
+    (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]
+    _close_elsewhere(session, server)
+
+
+def _close_elsewhere(session: KazooSession, server: Server) -> None:
+    """As an operator would who has its number and password."""
+    thief = KazooClient(server.address, client_id=session._client.client_id, timeout=6.0)
     thief.start(timeout=PATIENCE)
     thief.stop()
     thief.close()

@@ -131,6 +131,7 @@ class ZookeeperBackend:
         # Tickets of which a create had no answer, with its session: there may be a node of theirs.
         self._unheard: dict[str, Session] = {}
         self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
+        self._gone: Callable[[Hashable, str], None] = lambda *_: None
         self._parents = Parents(place.url)
         self._tree = Tree(place, port, self._parents)
         self._marks = Marks(place.url, place.root, port, runtime, self._parents)
@@ -628,6 +629,11 @@ class ZookeeperBackend:
             self._forget_watches(session)
         self._wakeups.wake_all()
         self._pulse.changed(session)
+        if session.is_over:  # last: what is told of it may take its time
+            self._gone(session, SESSION_OVER)
+
+    def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
+        self._gone = report
 
     def _forget_watches(self, session: Session) -> None:
         self._watched = {watch: waiting for watch, waiting in self._watched.items() if watch[0] is not session}

@@ -6,7 +6,7 @@ herd: test_zookeeper_worlds.py has their scenes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,20 @@ class SessionsOfThirtySeconds(ZookeeperBackend):
         super().__init__(replace(place, session_timeout=30.0), port, runtime)
 
 
+class EndReportedAtRenewal(ZookeeperBackend):
+    """Knows that a session is over, and does not report the loss of its leases before they are to be renewed."""
+
+    def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
+        pass
+
+
+class FailsWithItsSession(ZookeeperBackend):
+    """Takes the end of a session for an outage of the servers."""
+
+    async def _repeated(self, opened: Any, work: Any, deadline: float) -> Any:
+        return await work(await opened())
+
+
 class AllWatchTheFirst(ZookeeperBackend):
     """Correct, and a herd: test_zookeeper_worlds.py counts."""
 
@@ -199,6 +213,18 @@ STAGED = [
         mistake="a node that a lost create has left is used although it goes with an older session",
         backend="zookeeper",
         server=_with(OldNodeReused),
+    ),
+    Mutant(
+        name="end-reported-at-renewal",
+        mistake="the end of a session is known, and its leases are reported as lost only when they are to be renewed",
+        backend="zookeeper",
+        server=_with(EndReportedAtRenewal),
+    ),
+    Mutant(
+        name="fails-with-its-session",
+        mistake="an acquire fails because the servers have ended the session, although they would open another",
+        backend="zookeeper",
+        server=_with(FailsWithItsSession),
     ),
     Mutant(
         name="all-watch-the-first",
