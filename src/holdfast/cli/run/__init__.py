@@ -20,9 +20,9 @@ return the command's exit status. The lease is renewed all the while. The
 command finds HOLDFAST_LOCK and HOLDFAST_FENCE in its environment.
 
 If the lease cannot be renewed, the command's process group gets SIGTERM
---grace seconds before the lease ends, and SIGKILL when it ends. If it was
-broken, or its store taken away, SIGKILL comes at once. If `holdfast run`
-itself is killed or stopped, the same is done by a guard process.
+--grace seconds before the lease ends, and SIGKILL a moment before it ends. If
+it was broken, or its store taken away, SIGKILL comes at once. If `holdfast
+run` itself is killed or stopped, the same is done by a guard process.
 
 With --revocable, `holdfast revoke NAME` ends the command as well: it gets
 SIGTERM, and SIGKILL if it has not ended after --grace seconds.
@@ -82,7 +82,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--revocable", action="store_true", help="end the command when `holdfast revoke` asks for the lock"
     )
     parser.add_argument(
-        "--max-hold", type=options.seconds(), metavar="S", help="end the command after this long in any case"
+        "--max-hold",
+        type=options.seconds(),
+        metavar="S",
+        help="kill the command after this long in any case, and send SIGTERM before that",
     )
     parser.add_argument(
         "--meta",

@@ -1,7 +1,7 @@
 """The guard: the process between `holdfast run` and the command. It knows no lock, only a deadline, and enforces it.
 
     holdfast run     holds and renews the lease; tells the guard how long it lasts
-      guard          parent of the command; SIGTERM at deadline - grace, SIGKILL at the deadline
+      guard          parent of the command; SIGTERM at deadline - grace, SIGKILL at the deadline or at --max-hold
         command      in a process group of its own
 
 Why a process of its own: one that is stopped, or blocked on a dead disk, cannot kill anything at the deadline; and the
@@ -68,9 +68,17 @@ class Guard:
         grace: float,
         takes_terminal: bool,
         lifelines: Sequence[int],
+        end: float = float("inf"),
+        end_grace: float = 0.0,
     ) -> None:
-        """Start the command, with this added to its environment."""
-        order = {"environment": dict(environment), "deadline": deadline, "grace": grace}
+        """Start the command, with this added to its environment. No renewal moves `end`, and its own grace."""
+        order = {
+            "environment": dict(environment),
+            "deadline": deadline,
+            "grace": grace,
+            "end": end,
+            "end_grace": end_grace,
+        }
         message = json.dumps({"do": "start", "takes_terminal": takes_terminal, **order})
         socket.send_fds(self._socket, [message.encode()], list(lifelines))
 
@@ -99,6 +107,11 @@ class Guard:
         except ProcessLookupError:
             pass
         return False
+
+    def kill(self) -> None:
+        """End the guard, also if it is stopped; the kernel then kills the command."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
 
     def bury_orphans(self) -> None:
         """Those of its children that have ended and that nobody else waits for."""
@@ -131,6 +144,8 @@ class _Guard:
         self._parent = parent
         self._deadline = float("inf")
         self._grace = 0.0
+        self._end = float("inf")  # --max-hold
+        self._end_grace = 0.0
         self._is_ending = False  # SIGTERM was sent, and that is not taken back
         self._is_unwanted = False  # somebody asks for the lock, perhaps before the command has begun
         self._group: int | None = None
@@ -174,10 +189,18 @@ class _Guard:
         if self._group is None:
             return None
         now = system.now()
-        if now >= self._deadline:
+        if now >= self._kill_at:
             return now + LOOK_AGAIN
-        due = self._deadline if self._is_ending else self._deadline - self._grace
+        due = self._kill_at if self._is_ending else self._term_at
         return due if self._status is None else min(due, now + LOOK_AGAIN)
+
+    @property
+    def _kill_at(self) -> float:
+        return min(self._deadline, self._end)
+
+    @property
+    def _term_at(self) -> float:
+        return min(self._deadline - self._grace, self._end - self._end_grace)
 
     def _obey(self) -> bool:
         """Do what `holdfast run` says; False if it is gone."""
@@ -189,7 +212,8 @@ class _Guard:
         match order["do"]:
             case "start":
                 self._deadline, self._grace = order["deadline"], order["grace"]
-                if self._is_unwanted or system.now() >= self._deadline - self._grace:
+                self._end, self._end_grace = order["end"], order["end_grace"]
+                if self._is_unwanted or system.now() >= self._term_at:
                     self._say("late")
                 else:
                     self._start(order["environment"], lifelines, takes_terminal=order["takes_terminal"])
@@ -236,12 +260,12 @@ class _Guard:
         now = system.now()
         if self._group is None:
             return
-        if now >= self._deadline:
+        if now >= self._kill_at:
             self._signal(signal.SIGKILL)
             for pid in self._rest():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-        elif now >= self._deadline - self._grace and not self._is_ending:
+        elif now >= self._term_at and not self._is_ending:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)  # or one that is stopped could not end in time
         else:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+import queue
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 LOOK = 1.0  # seconds between two looks at what can be seen of the lease without asking the store
 OVERDUE = 0.5  # seconds past the deadline after which a guard that has not killed the command is helped
+KILL_MARGIN_MAX = 0.25  # seconds from SIGKILL to the end of the lease, when the keeper gives the lock back; less if
+KILL_MARGIN_SHARE = 40  # the ttl is below ten seconds: this part of it
+WRITE_MAX = 0.2  # seconds to wait for whoever reads our messages
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as shells say it
 
 
@@ -51,6 +57,7 @@ def run(plan: Plan, connect: Callable[[], Client]) -> int:
     guard = Guard(plan.command)  # first of all: there are no threads yet, and no store is open
     signals = _Signals()
     try:
+        _messages.start()
         _set_up_logging()
         with connect() as client:
             return _Run(plan, client, guard, signals).run()
@@ -59,6 +66,7 @@ def run(plan: Plan, connect: Callable[[], Client]) -> int:
     finally:
         guard.close()
         signals.restore()
+        _messages.flush()
 
 
 class _Run:
@@ -70,7 +78,14 @@ class _Run:
         self._lease: Lease | None = None
         self._is_revoked = False
         self._lent_terminal = False
-        self._deadline = 0.0
+        self._deadline = (
+            0.0  # when the guard kills the command, unless the lease is renewed; on the clock of `system.now`
+        )
+        self._end = float("inf")  # when it does so in any case
+        self._kill_margin = min(KILL_MARGIN_MAX, plan.ttl / KILL_MARGIN_SHARE)
+        self._grace = min(plan.grace, plan.ttl / 2 - self._kill_margin)
+        self._end_grace = 0.0 if plan.max_hold is None else min(self._grace, plan.max_hold / 2)
+        self._was_late = False
 
     def run(self) -> int:
         plan = self._plan
@@ -82,6 +97,7 @@ class _Run:
                 if plan.verbose:
                     _say(f"got lock {plan.name!r}, fence {lease.fence}")
                 status = self._under(lease)
+                ended_at = system.now()
         except AcquireTimeout as error:
             _say(str(error))
             return plan.busy_status
@@ -92,6 +108,12 @@ class _Run:
             return statuses.UNAVAILABLE
         if self._is_revoked:
             return statuses.REVOKED
+        if self._was_late:
+            _say("the lease was nearly over before the command could begin: it was not run")
+            return statuses.LOST
+        if ended_at >= self._end - self._end_grace:
+            _say(f"max_hold of {plan.max_hold:g} s is reached: the command was ended")
+            return statuses.LOST
         self._die_as_it_did(status)
         return status if status >= 0 else 128 - status
 
@@ -100,8 +122,9 @@ class _Run:
         options: dict[str, Any] = {
             "ttl": plan.ttl,
             "timeout": plan.timeout,
-            "stop_margin": plan.grace,
-            "max_hold": plan.max_hold,
+            "stop_margin": self._grace + self._kill_margin,
+            # No max_hold: such a lease is given back at the moment at which the command is killed. The guard knows of
+            # that moment, and the lock is kept until the command is gone.
             "revocable": plan.revocable,
             "meta": {"command": os.path.basename(plan.command[0]), **plan.meta},
         }
@@ -117,16 +140,21 @@ class _Run:
         """Have the command run to its end and return its status, negative if a signal ended it."""
         plan = self._plan
         self._lent_terminal = may_lend_terminal()
-        self._deadline = _deadline_of(lease)
+        _messages.flush()  # they come before what the command writes
+        self._deadline = self._deadline_of(lease)
+        if plan.max_hold is not None:
+            self._end = system.now() + plan.max_hold
         self._lease = lease
         if lease.revoke_requested:  # told before there was anybody to tell
             self._end_on_request()
         self._guard.start(
             {"HOLDFAST_LOCK": lease.name, "HOLDFAST_FENCE": str(lease.fence)},
             deadline=self._deadline,
-            grace=plan.grace,
+            grace=self._grace,
             takes_terminal=self._lent_terminal,
             lifelines=self._client.lifelines,
+            end=self._end,
+            end_grace=self._end_grace,
         )
         _leave_output_to_the_command()
         try:
@@ -153,7 +181,8 @@ class _Run:
             case "started":
                 self._guard.command = said["pid"]
             case "late":
-                return 0  # the lease was over before it began, and is found lost at once
+                self._was_late = True
+                return 0
             case "failed":
                 return self._cannot_start(said["errno"])
             case "stopped":
@@ -172,11 +201,16 @@ class _Run:
 
     def _look_after(self, lease: Lease) -> None:
         """What the keeper does not see by itself: a store taken away. And what a stopped guard does not do."""
+        end = self._end
         try:
             lease.check()
         except LockLost:
-            if system.now() > self._deadline + OVERDUE:
-                self._guard.kill_command()
+            self._guard.tell("lost")
+            end = min(end, self._deadline)
+        if system.now() > end + OVERDUE:
+            self._guard.kill_command()
+        if system.now() > self._end + 2 * OVERDUE:
+            self._guard.kill()  # the lock is still ours, and would be for as long as the guard is stopped
 
     def _tell(self, event: Event) -> None:
         """On the keeper's thread, or ours: pass on to the guard what it has to know."""
@@ -186,7 +220,7 @@ class _Run:
         if lease is None:
             return
         if event.kind == "renewed":
-            self._deadline = max(self._deadline, _deadline_of(lease))
+            self._deadline = max(self._deadline, self._deadline_of(lease))
             self._guard.tell("extend", deadline=self._deadline)
         elif event.kind == "lost":
             self._guard.tell("lost")
@@ -196,11 +230,16 @@ class _Run:
     def _end_on_request(self) -> None:
         if not self._is_revoked:
             self._is_revoked = True
-            _say(f"somebody asks for lock {self._plan.name!r}: the command is ended")
             self._guard.tell("end")
+            _say(f"somebody asks for lock {self._plan.name!r}: the command is ended")
+
+    def _deadline_of(self, lease: Lease) -> float:
+        """A lower bound, and so much earlier that the command is dead when the lease ends."""
+        now = system.now()
+        return now + lease.remaining - self._kill_margin
 
     def _without_guard(self) -> int:
-        """Somebody killed it. The kernel has killed the command then; the rest is for us."""
+        """It was killed. The kernel has killed the command then; the rest is for us."""
         _say("the guard process was killed, and so is the command")
         while self._guard.kill_command() and system.now() < self._deadline:
             self._guard.bury_orphans()
@@ -221,6 +260,7 @@ class _Run:
         if self._lent_terminal and number != signal.SIGSTOP:
             give_terminal(os.getpgrp())
             _say(f"stopped: unless it goes on within {self._deadline - system.now():.0f} s, the command is killed")
+            _messages.flush()
             os.killpg(0, signal.SIGSTOP)  # our whole job, as Ctrl-Z would have; we go on here when the shell says so
             if is_foreground() and self._guard.command is not None:
                 give_terminal(self._guard.command)
@@ -235,14 +275,9 @@ class _Run:
         if self._lent_terminal and status in (-signal.SIGINT, -signal.SIGQUIT):
             self._client.close()
             self._guard.close()
+            _messages.flush()
             signal.signal(-status, signal.SIG_DFL)
             os.killpg(0, -status)
-
-
-def _deadline_of(lease: Lease) -> float:
-    """A lower bound, on the clock of `system.now`."""
-    now = system.now()
-    return now + lease.remaining
 
 
 def _describe(status: int) -> str:
@@ -256,12 +291,54 @@ def _leave_output_to_the_command() -> None:
     os.close(null)
 
 
+class _Messages:
+    """Written to standard error by a thread of its own.
+
+    A reader that has stopped reading must hold up neither the keeper, which logs a loss, nor the end of the command.
+    """
+
+    def __init__(self) -> None:
+        self._texts: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        threading.Thread(target=self._write, name="holdfast-messages", daemon=True).start()
+
+    def put(self, text: str) -> None:
+        self._texts.put(text)
+
+    def flush(self) -> None:
+        """Wait until all is written, but not for long."""
+        written = threading.Event()
+        self._texts.put(written)
+        written.wait(WRITE_MAX)
+
+    def _write(self) -> None:
+        while True:
+            text = self._texts.get()
+            if isinstance(text, threading.Event):
+                text.set()
+                continue
+            # Not through sys.stderr: at exit the interpreter would wait for the lock of its buffer.
+            rest = f"{text}\n".encode(sys.stderr.encoding, errors="backslashreplace")
+            with contextlib.suppress(OSError):  # it was closed: then there is no reader
+                while rest:
+                    rest = rest[os.write(2, rest) :]
+
+
+_messages = _Messages()
+
+
 def _say(text: str) -> None:
-    print("holdfast:", escape(text), file=sys.stderr, flush=True)
+    _messages.put(f"holdfast: {escape(text)}")
+
+
+class _Handler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _messages.put(self.format(record))
 
 
 def _set_up_logging() -> None:
-    handler = logging.StreamHandler()
+    handler = _Handler()
     handler.setFormatter(logging.Formatter("holdfast: %(message)s"))
     log = logging.getLogger("holdfast")
     log.addHandler(handler)

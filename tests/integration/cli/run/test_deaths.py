@@ -15,6 +15,17 @@ from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, children, 
 from tests.support.processes import PATIENCE, eventually, now
 
 NEXT = "import time; print(time.clock_gettime(time.CLOCK_BOOTTIME))"  # when the next holder's command began
+FILL_AND_EXEC = """
+import os, sys
+os.set_blocking(2, False)
+try:
+    while True:
+        os.write(2, b"x")
+except BlockingIOError:
+    pass
+os.set_blocking(2, True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def wait_until_somebody_waits(client: Client) -> None:
@@ -200,3 +211,41 @@ def test_max_hold_ends_a_command_that_takes_too_long(runs: Runs, stamps: Stamps)
 
     assert status == 123
     assert "max_hold of 0.8 s is reached" in complaints
+
+
+def test_max_hold_keeps_the_lock_until_the_command_is_gone(runs: Runs, stamps: Stamps, client: Client) -> None:
+    holder = runs.start(
+        "a", "--ttl", "3", "--max-hold", "1", "--", *STAMPER, str(stamps.path), "--ignore-term", "--children", "2"
+    )
+    stamps.wait_for(processes=3)
+    (guard,) = children(holder.pid)
+
+    os.kill(guard, signal.SIGSTOP)  # so that the command is killed later than at max_hold, by `holdfast run`
+    lease = client.lock("a").acquire(timeout=PATIENCE)
+    acquired = now()
+
+    assert lease is not None
+    assert stamps.last() < acquired
+    assert not any(map(is_running, stamps.pids()))
+    lease.release()
+    holder.communicate(timeout=PATIENCE)
+    assert holder.returncode == 123
+
+
+def test_a_reader_of_messages_that_has_stopped_does_not_keep_the_command_alive(
+    runs: Runs, stamps: Stamps, client: Client
+) -> None:
+    # The command fills the pipe of standard error, and the test does not read it.
+    command = [sys.executable, "-c", FILL_AND_EXEC, *STAMPER, str(stamps.path)]
+    holder = runs.start("a", "--ttl", "6", "--", *command)
+    stamps.wait_for()
+    (lease,) = client.inspect("a").holders
+    assert lease.fence is not None
+
+    client.break_lock("a", lease.fence)
+    broken = now()
+    eventually(lambda: not any(map(is_running, stamps.pids())))
+
+    assert stamps.last() < broken + 4  # a third of the ttl, and time for a busy machine; with a delay it was half of it
+    holder.wait(PATIENCE)
+    assert holder.returncode == 123
