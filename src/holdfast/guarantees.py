@@ -18,7 +18,7 @@ class Exclusion(Enum):
 class FenceOrder(Enum):
     """What fences need in order to keep growing."""
 
-    UNCONDITIONAL = "unconditional"
+    UNCONDITIONAL = "unconditional"  # no fault makes them go back; an operator who restores an old copy can
     DURABLE_STORAGE = "durable-storage"  # the store's data
     CLOCK_BOUNDED = "clock-bounded"  # the store's data, or else a wall clock that did not go back
     BEST_EFFORT = "best-effort"

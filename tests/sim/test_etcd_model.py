@@ -154,6 +154,36 @@ def test_the_model_and_a_real_etcd_answer_alike(real: Server, seed: int) -> None
     assert heard(real, len(changes)) == changes
 
 
+def test_the_model_and_a_real_etcd_answer_alike_after_a_snapshot_was_restored(real: Server) -> None:
+    store, requests = Store(), Requests(7)
+
+    def ask(number: int) -> None:
+        method, message = requests.next(store.revision)
+        try:
+            expected: Any = plain(store.call(method, message, now=0.0))
+        except LeaseNotFound as error:
+            expected = str(error)
+        found = real.call(method, **message)
+        assert (found["message"] if "message" in found else plain(found)) == expected, (number, method, message)
+
+    for number in range(60):
+        ask(number)
+    real.save_snapshot()
+    snapshot = store.snapshot()
+    before = real.call("kv/range", key="AA==")["header"]
+    for number in range(60):
+        ask(number)
+    real.restore_snapshot()
+    store.restore(snapshot, now=0.0)
+    after = real.call("kv/range", key="AA==")["header"]
+    for number in range(100):
+        ask(number)
+
+    assert (after["cluster_id"], after["member_id"]) == (before["cluster_id"], before["member_id"])
+    assert int(after["revision"]) == snapshot.revision
+    assert int(after["raft_term"]) == 2
+
+
 def plain(answer: Any) -> Any:
     """Without what differs from server to server."""
     if isinstance(answer, list):

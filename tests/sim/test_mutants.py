@@ -35,6 +35,7 @@ CAUGHT_BY = {
     "deadline-from-reply": {"mutual exclusion", "growing fences", "loss told"},
     "debt-forgotten": {"nothing left", "steady progress"},
     "etcd-deadline-from-the-enter": {"mutual exclusion"},
+    "etcd-goes-on-with-any-data": {"growing fences"},
     "etcd-granted-without-a-move": {"mutual exclusion"},
     "etcd-key-named-by-lease": {"mutual exclusion"},
     "etcd-own-lease-not-looked-at": {"mutual exclusion"},

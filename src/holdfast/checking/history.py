@@ -281,6 +281,7 @@ class Forgot(NamedTuple):
     lock: str | None = None  # None: all of them
     majority: bool = True
     detail: str = ""
+    restored: bool = False  # data: an operator put an old copy in their place
 
 
 class Remained(NamedTuple):

@@ -122,6 +122,14 @@ class Nemesis:
             if name in self._cut:
                 self._cut_off(name)
 
+    def start_again(self, name: str) -> None:
+        """A program whose client refuses to go on ends, and is started again. No fault of its own."""
+        member = self._simulation.members[name]
+        self._add(h.Crashed(self._world.now, name, "its client refused to go on"))
+        member.crash()
+        self._server.process_died(member.process)
+        self._restart(name)
+
     # ── the network ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _cut_off(self, name: str) -> None:

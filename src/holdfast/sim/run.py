@@ -213,13 +213,13 @@ class Simulation:
                 self.start("abcdefghijklmnop"[number], workload.rounds)
             nemesis = Nemesis(self)
             while world.now < workload.runs_for and not self._all_done():
-                world.run(world.now + 1.0)
+                self._go_on(nemesis)
             nemesis.stop()
             self._heal()
             self.recorder.add(h.HealedForGood(world.now))
             healed = world.now
             while world.now < healed + HEALED_FOR and not self._all_done():
-                world.run(world.now + 1.0)
+                self._go_on(nemesis)
             if "once_per" in workload.uses:
                 self._claim_again(healed)
             world.run(world.now + REST)
@@ -227,6 +227,12 @@ class Simulation:
             self.recorder.add(h.End(world.now))
         finally:
             self._bury()
+
+    def _go_on(self, nemesis: Nemesis) -> None:
+        self.world.run(self.world.now + 1.0)
+        for name in [name for name, member in self.members.items() if member.worker.is_refused]:
+            if not self.members[name].process.is_dead:
+                nemesis.start_again(name)
 
     def _claim_again(self, healed: float) -> None:
         """Whatever was before, a period that begins now gets its run."""

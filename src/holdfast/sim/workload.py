@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.core.periods import Period
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.primitives import Primitive
 from holdfast.sim.world import Cancelled
 
@@ -105,6 +105,7 @@ class Worker:
         self.rounds_left = rounds
         self.is_busy = False  # inside a call that can be cancelled
         self.stays = False  # it has ended its rounds, or was told to
+        self.is_refused = False  # its client refuses to go on: the program has to be started again
 
     async def run(self) -> None:
         while self.rounds_left > 0:
@@ -112,6 +113,9 @@ class Worker:
             try:
                 await self._pause(self._workload.think_max)
                 await self._round()
+            except ConfigurationError:
+                self.is_refused = True
+                return
             except (HoldfastError, Cancelled):
                 continue  # it is in the history; a program would log it and go on
         self.stays = True

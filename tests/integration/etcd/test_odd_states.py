@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import pytest
 import holdfast
 from tests.integration.etcd.crowds import taken, waiting
 from tests.support.etcd import shared
-from tests.support.etcd.servers import Server, binary, etcdctl, running
+from tests.support.etcd.servers import Server, running
 from tests.support.processes import eventually
 
 Open = Callable[..., holdfast.Client]
@@ -165,6 +162,57 @@ def test_a_key_of_somebody_else_is_not_a_lock_of_method_key(
     taken(client_of(url), "a").release()  # below it is room for tickets
 
 
+@pytest.mark.parametrize("method", ["queue", "key"])
+def test_an_acquire_that_is_refused_leaves_nothing_in_memory(
+    server: Server, url: str, prefix: str, client_of: Open, method: str
+) -> None:
+    holder, client = client_of(url), client_of(url, method=method)
+    leases = [taken(holder, "a"), holder.semaphore("b", 3).acquire()]
+    server.put(f"{prefix}c", "precious")
+    dead = client_of(f"{server.url.rpartition(':')[0]}:1", method=method)
+
+    def refused() -> None:
+        if method == "queue":
+            assert client.lock("a").acquire(timeout=0) is None
+            with pytest.raises(holdfast.LimitConflict):
+                client.semaphore("b", 4).acquire(timeout=5)
+        else:
+            for name in "ac":
+                with pytest.raises(holdfast.NameConflict):
+                    client.lock(name).acquire(timeout=5)
+        with pytest.raises(holdfast.BackendUnavailable):
+            dead.lock("a").acquire(timeout=5)
+
+    refused()
+    before = [_in_memory(one) for one in (client, dead)]
+    for _ in range(3):
+        refused()
+
+    assert [_in_memory(one) for one in (client, dead)] == before
+    for lease in leases:
+        assert lease is not None
+        lease.release()
+
+
+def test_a_busy_lock_of_method_key_leaves_nothing_in_memory(url: str, client_of: Open) -> None:
+    lease, client = taken(client_of(url, method="key"), "a"), client_of(url, method="key")
+    assert client.lock("a").acquire(timeout=0) is None
+    before = _in_memory(client)
+
+    for _ in range(3):
+        assert client.lock("a").acquire(timeout=0) is None
+
+    assert _in_memory(client) == before
+    lease.release()
+
+
+def _in_memory(client: holdfast.Client) -> dict[str, int]:
+    """How much the backend remembers, by attribute."""
+    backend = vars(client._engine.backend)
+    parts = [backend, vars(backend["_wakeups"]), vars(backend["_slots"]) if "_slots" in backend else {}]
+    return {name: len(kept) for part in parts for name, kept in part.items() if isinstance(kept, dict | set | list)}
+
+
 def test_a_full_database_lets_nobody_in_and_keeps_who_is(folder: Path, client_of: Open) -> None:
     with running(Server(folder / "full", options=["--quota-backend-bytes", "2000000"])) as server:
         lease = taken(client_of(server.url), "a")
@@ -179,34 +227,47 @@ def test_a_full_database_lets_nobody_in_and_keeps_who_is(folder: Path, client_of
         assert server.keys("holdfast/") == []
 
 
+@pytest.mark.parametrize(
+    ("token", "noticed"), [("another", "another etcd cluster"), ("etcd-cluster", "revision went back")]
+)
 def test_a_cluster_that_was_restored_from_a_snapshot_is_refused_and_its_leases_are_lost(
+    folder: Path, client_of: Open, token: str, noticed: str
+) -> None:
+    """With the token that it had before, which is etcd's default, the cluster's id is the same."""
+    server = Server(folder / f"restored-{token}")
+    with running(server):
+        client = client_of(server.url)
+        old = taken(client, "a", ttl=4)
+        server.save_snapshot()
+        for _ in range(5):
+            taken(client, "b").release()
+        server.restore_snapshot(cluster=token)
+
+        assert old.wait_lost(10)
+        with pytest.raises(holdfast.LockLost, match=noticed):
+            old.check()
+        with pytest.raises(holdfast.ConfigurationError, match=noticed):
+            client.lock("b").acquire(timeout=0)
+        assert server.keys("holdfast/b") == []
+
+
+def test_a_client_that_notices_a_restored_snapshot_by_an_acquire_has_lost_its_leases_and_leaves_no_key(
     folder: Path, client_of: Open
 ) -> None:
     server = Server(folder / "restored")
     with running(server):
         client = client_of(server.url)
-        old = taken(client, "a", ttl=4)
-        snapshot = folder / "snapshot.db"
-        with etcdctl(server, "snapshot", "save", str(snapshot)) as saving:
-            saving.communicate(timeout=20)
-        server.kill()
-        shutil.rmtree(server.folder / "data")
-        _restore(server, snapshot)
-        server.start()
+        taken(client, "b", ttl=60).release()
+        server.save_snapshot()
+        held = taken(client, "a", ttl=60)
+        server.restore_snapshot()
 
-        assert old.wait_lost(10)
-        with pytest.raises(holdfast.LockLost, match="another etcd cluster"):
-            old.check()
-        with pytest.raises(holdfast.ConfigurationError, match="another etcd cluster"):
-            client.lock("b").acquire(timeout=0)
+        with pytest.raises(holdfast.ConfigurationError, match="went back"):
+            client.lock("b", ttl=60).acquire()
 
-
-def _restore(server: Server, snapshot: Path) -> None:
-    name, peer = server.name, f"http://{server._peer}"
-    command = [binary("etcdctl"), "snapshot", "restore", str(snapshot), "--name", name]
-    command += ["--data-dir", str(server.folder / "data"), "--initial-cluster", f"{name}={peer}"]
-    command += ["--initial-advertise-peer-urls", peer, "--initial-cluster-token", "another"]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "ETCDCTL_API": "3"})
+        with pytest.raises(holdfast.LockLost):
+            held.check()
+        assert server.keys("holdfast/") == []
 
 
 def test_a_server_that_is_no_etcd_is_named(client_of: Open) -> None:

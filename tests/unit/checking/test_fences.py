@@ -154,3 +154,14 @@ def test_an_owner_may_come_back_to_its_old_fence_with_an_old_copy_of_the_data() 
     assert not found(GrowingFences, seen)
     assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(owner="y")])
     assert found(GrowingFences, [first, between, h.Forgot(2, "lease"), kin])
+
+
+def test_an_old_copy_that_was_restored_makes_fences_go_back_but_not_for_a_client_that_runs() -> None:
+    history: h.History = [granted(0, "a", 1, fence=7), released(1, "a", 1), h.Forgot(2, "data", restored=True)]
+
+    assert not found(GrowingFences, [*history, granted(3, "b", 2, fence=5)])
+    assert not found(GrowingFences, [*history, granted(3, "b", 2, fence=5), granted(4, "a", 3, fence=8)])
+    assert found(GrowingFences, [*history, granted(3, "b", 2, fence=5), granted(4, "a", 3, fence=6)])
+    assert found(GrowingFences, [*history, granted(3, "b", 2, fence=5), granted(4, "c", 3, fence=5)])
+    assert not found(GrowingFences, [*history, h.Crashed(3, "a"), granted(4, "a", 3, fence=6)])
+    assert found(GrowingFences, [granted(0, "a", 1, fence=7), h.Forgot(2, "data"), granted(3, "b", 2, fence=5)])

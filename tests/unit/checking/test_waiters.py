@@ -46,5 +46,12 @@ def test_time_in_which_the_server_is_down_does_not_count() -> None:
     assert found(DeadWaitersLeave, [*DEAD, h.CutOff(6, "b"), h.Rejoined(9, "b"), left(10, "a", 1)], WITHIN_2)
 
 
+def test_an_old_copy_of_the_data_brings_a_dead_waiter_back() -> None:
+    back: h.History = [*DEAD, left(6, "a", 1), h.Forgot(9, "data"), queued(9, "a", 1)]
+
+    assert not found(DeadWaitersLeave, [*back, left(11, "a", 1)], WITHIN_2)
+    assert found(DeadWaitersLeave, [*back, left(12, "a", 1)], WITHIN_2)
+
+
 def test_a_store_that_does_not_promise_it_is_not_judged() -> None:
     assert not found(DeadWaitersLeave, [*DEAD, left(80, "a", 1)], Promises())

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.etcd.continuity import CheckedPort
 from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases, Unheard
 from holdfast.backends.etcd.marks import Marks
 from holdfast.backends.etcd.messages import entries, get, txn
@@ -38,10 +39,11 @@ class Base(ABC):
 
     troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    checked = CheckedPort
 
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
         self.url = url
-        self._port = port
+        self._port = port = self.checked(url, port)
         self._runtime = runtime
         self._keys = keys
         self._leases = Leases(url, port, runtime)
@@ -67,8 +69,10 @@ class Base(ABC):
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline)
         except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError | LeaseNotFound):
+            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come. If
+            # the store is not the same as before, it was done there.
+            is_refused = isinstance(error, HoldfastError | LeaseNotFound)
+            if isinstance(error, OutcomeUnknown | ClusterChanged) or not is_refused:
                 self._not_heard(nonces, unheard)
             raise
         if answer.repeated:
@@ -137,7 +141,7 @@ class Base(ABC):
         return outcomes
 
     def intact(self, store: Hashable) -> bool:
-        return True
+        return self._port.is_same
 
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,7 @@ from holdfast.backends.etcd import answers
 from holdfast.backends.etcd.answers import NoAuthentication, TokenRefused
 from holdfast.backends.etcd.listening import Listener
 from holdfast.backends.etcd.messages import encoded
-from holdfast.backends.etcd.port import Answer, ClusterChanged, Message, Watch
+from holdfast.backends.etcd.port import Answer, Message, Watch
 from holdfast.backends.etcd.wires import NotAnswered, NotSent, Wire
 from holdfast.backends.pool import Pool
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
@@ -46,7 +46,6 @@ class Cluster:
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._token = ""
         self._needs_token = bool(place.user)
-        self._cluster_id = ""
         self._listener = Listener(place.url, self, eyes, background, runtime)
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
@@ -81,7 +80,7 @@ class Cluster:
 
         Raises:
             BackendUnavailable, OutcomeUnknown: another one may be asked.
-            LeaseNotFound, ClusterChanged, ConfigurationError: another one would say the same.
+            LeaseNotFound, ConfigurationError: another one would say the same.
         """
         url = self._place.url
         refused: Exception | None = None
@@ -122,20 +121,7 @@ class Cluster:
             code = said.get("grpc_code", 0) if isinstance(said, dict) else 0
             text = said.get("message", "") if isinstance(said, dict) else str(said)
             raise answers.refusal(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
-        self._check_cluster(message)
         return message, sent
-
-    def _check_cluster(self, message: Message) -> None:
-        header = (message.get("result") or message).get("header") or {}
-        found = header.get("cluster_id", "")
-        if found and not self._cluster_id:
-            self._cluster_id = found
-        if found and found != self._cluster_id:
-            raise ClusterChanged(
-                f"{self._place.url}: this is another etcd cluster than before ({found}, not {self._cluster_id}): it "
-                "was restored from a snapshot, or the servers do not belong together. Revisions, which are the fences, "
-                "may have gone back: make sure they have not (restore with --bump-revision), then make a new client"
-            )
 
     async def _authenticate(self, node: Node, until: float) -> str:
         if not self._needs_token:

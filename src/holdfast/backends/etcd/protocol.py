@@ -54,7 +54,14 @@ from holdfast.core.tickets import (
     TicketInfo,
     Waiting,
 )
-from holdfast.errors import BackendUnavailable, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    LimitConflict,
+    NameConflict,
+    OutcomeUnknown,
+)
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
@@ -68,7 +75,7 @@ LOOK_MAX = 1.0  # seconds for a waiter's poll: with a member that hangs, there i
 
 
 class View(NamedTuple):
-    """What a ticket sees of its lock."""
+    """A lock as one of its tickets has seen it."""
 
     revision: int
     ahead: Sequence[Entry]  # of an exclusive ticket, the last one at most
@@ -97,10 +104,8 @@ class EtcdBackend(Together):
                 self._wakeups.expect(ticket.nonce)
             async with self._port.turn(ticket.name, deadline=deadline):
                 return await self._enter(ticket, deadline, queue=queue)
-        except BackendUnavailable as error:
-            if ticket.nonce in self._places or ticket.nonce in self._unheard:
-                # It is only the last of several requests of which nothing came.
-                raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
+        except (BackendUnavailable, ConfigurationError) as error:
+            await self._refused(ticket, error, deadline)
             raise
 
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
@@ -293,7 +298,7 @@ class EtcdBackend(Together):
         return (await self._port.call("kv/txn", request, deadline=deadline)).message
 
     def _watches(self, ticket: Ticket, view: View) -> tuple[Watch, ...]:
-        """What a ticket waits for that is not granted yet; nothing if it may be granted."""
+        """The keys that a waiting ticket has to watch; none if it may be granted."""
         key, folder, end = self._where(ticket)
         before, since = tickets_in(view.ahead), view.revision + 1
         blocked = obstacle(ticket, before)
@@ -345,7 +350,8 @@ class EtcdBackend(Together):
         while True:
             unheard: set[Unheard] = set().union(*(self._unheard.get(ticket.nonce, ()) for ticket in tickets))
             # What may still be on its way comes under the same lease as this note: one ends with the other.
-            notes = [put(one.note, b"", one.lease.id) for one in unheard if not one.lease.is_over]
+            is_noted = self._port.is_same
+            notes = [put(one.note, b"", one.lease.id) for one in unheard if is_noted and not one.lease.is_over]
             deletes = [delete(self._key(ticket)) for ticket in tickets]
             is_plain = len(deletes) == 1 and not notes  # nearly always
             method = "kv/deleterange" if is_plain else "kv/txn"

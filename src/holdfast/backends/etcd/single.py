@@ -33,7 +33,14 @@ from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, 
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
 from holdfast.backends.etcd.together import FREE, Seen, Together
 from holdfast.core.tickets import LOOK_AGAIN, Granted, LockInfo, Ticket, Waiting
-from holdfast.errors import BackendError, NameConflict, OutcomeUnknown, Unsupported
+from holdfast.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    NameConflict,
+    OutcomeUnknown,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
@@ -57,21 +64,30 @@ class KeyBackend(Together):
             )
         if queue:
             self._wakeups.expect(ticket.nonce)
-        while True:
-            lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
-            try:
-                outcome = await self._enter(ticket, lease, deadline)
-            except LeaseNotFound:
-                self._leases.is_over(lease)
-                continue
-            if not queue and isinstance(outcome, Waiting) and ticket.nonce in self._unheard:
+        try:
+            outcome = await self._enter(ticket, deadline)
+        except (BackendUnavailable, ConfigurationError) as error:
+            await self._refused(ticket, error, deadline)
+            raise
+        if not queue and isinstance(outcome, Waiting):
+            if ticket.nonce in self._unheard:
                 # It does not wait, so nobody will withdraw it; but what another member was asked may still come.
                 (left,) = await self.leave([ticket], deadline=deadline)
                 if isinstance(left, BackendError):
                     raise OutcomeUnknown(backend=left.backend, problem=left.problem)
-            return outcome
+            else:
+                self._forget(ticket.nonce)
+        return outcome
 
-    async def _enter(self, ticket: Ticket, lease: Lease, deadline: float) -> Granted | Waiting:
+    async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+        while True:
+            lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
+            try:
+                return await self._try(ticket, lease, deadline)
+            except LeaseNotFound:
+                self._leases.is_over(lease)
+
+    async def _try(self, ticket: Ticket, lease: Lease, deadline: float) -> Granted | Waiting:
         unheard = Unheard(lease, self._keys.gone(ticket.nonce))
         request = txn(
             [*self._compares(ticket), absent(unheard.note)],
@@ -171,6 +187,7 @@ class KeyBackend(Together):
                 found.append(error)
             except ClusterChanged:
                 found.append(False)
+                self._forget(ticket.nonce)
             else:
                 self._forget(ticket.nonce)
         return found

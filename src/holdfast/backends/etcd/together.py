@@ -16,12 +16,12 @@ from holdfast.backends.etcd.leases import Unheard
 from holdfast.backends.etcd.messages import absent, txn
 from holdfast.backends.etcd.port import LeaseNotFound
 from holdfast.core.tickets import LOOK_AGAIN, Granted, Ticket, Waiting
-from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.leases import Lease
     from holdfast.backends.etcd.port import Message
-    from holdfast.errors import BackendError
+    from holdfast.errors import BackendError, ConfigurationError
 
 TOGETHER_MAX = 63  # tickets in one transaction: two compares each, and the note's; etcd takes 128
 CHARACTERS_MAX = 300_000  # in all that they have to say: etcd takes 1.5 MiB in one request
@@ -72,6 +72,22 @@ class Together(Base):
         place, waiting = obstacle
         await self._let_go(tickets[place:], granted, deadline)
         return [*(granted[ticket.nonce] for ticket in tickets[:place]), waiting]
+
+    async def _refused(self, ticket: Ticket, error: BackendUnavailable | ConfigurationError, deadline: float) -> None:
+        """An enter ends with this error, which tells the engine that nothing has changed: make it so, or say otherwise.
+
+        Raises:
+            OutcomeUnknown: an earlier request of the same enter may have created its key.
+        """
+        nonce = ticket.nonce
+        if nonce not in self._places and nonce not in self._unheard:
+            self._forget(nonce)
+        elif isinstance(error, BackendUnavailable):
+            raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
+        else:
+            for outcome in await self.leave([ticket], deadline=deadline):
+                if isinstance(outcome, HoldfastError):
+                    raise OutcomeUnknown(backend=outcome.backend, problem=outcome.problem) from error
 
     async def _create_all(self, tickets: Sequence[Ticket], leases: Sequence[Lease], deadline: float) -> Message:
         """Create all of their keys, or none.

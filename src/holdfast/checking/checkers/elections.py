@@ -47,5 +47,6 @@ class OneLeader(Checker):
         """As "growing fences", but no guarantee that has an exception is held to more than the first of them."""
         if self.promises.fence is FenceOrder.BEST_EFFORT or event.what != "clock":
             self._on_their_way.forgot(event)
-        if self.promises.fence is not FenceOrder.UNCONDITIONAL and event.what != "lease" and event.majority:
+        is_promised = self.promises.fence is FenceOrder.UNCONDITIONAL and not event.restored
+        if not is_promised and event.what != "lease" and event.majority:
             self._last.clear()

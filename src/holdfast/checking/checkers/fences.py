@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Admitted, Forgot, Granted
+from holdfast.checking.history import Admitted, Crashed, Forgot, Granted
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
@@ -19,6 +19,8 @@ class GrowingFences(Checker):
     copy of the data is back in which that one is in, so may those that come to it then, whoever came between.
     Shared leases may learn of their fences in any order, but theirs too are greater than that of any exclusive lease
     before them. What the server forgot starts anew where its guarantees say that fences depend on it.
+    Where they depend on nothing, an old copy that an operator restores can make them go back, but not for a client that
+    runs: it gets no fence that is not greater than its own before, or none at all.
     """
 
     name = "growing fences"
@@ -26,11 +28,14 @@ class GrowingFences(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
-        self._lost_data = self._clock_went_back = False
+        self._lost_data = self._clock_went_back = self._restored = False
+        self._own: dict[tuple[str, str], Granted] = {}  # by client and lock: its greatest, since it last crashed
         self._owners: dict[tuple[str, int], str] = {}  # of tickets that have one, by lock and fence
         self._owners_before: dict[tuple[str, int], str] = {}  # of those before the server went back to an old copy
         self._on_their_way = OnTheirWay(promises)
         self.on = {**self._on_their_way.on, Granted: self._granted, Forgot: self._forgot}
+        if promises.fence is FenceOrder.UNCONDITIONAL:
+            self.on[Crashed] = self._crashed
         if promises.server_seen:
             self.on[Admitted] = self._admitted  # which passes on what it sees
 
@@ -51,8 +56,11 @@ class GrowingFences(Checker):
             if self._owners_before.get((event.lock, fence)) == event.owner:
                 return
             self._owners.setdefault((event.lock, fence), event.owner)
+        own = self._own.get((event.client, event.lock)) if self._restored and event.exclusive else None
         if last is not None and fence <= last.fence:
             self._shrank(event, last)
+        elif own is not None and fence <= own.fence:
+            self._shrank(event, own)
         elif not event.exclusive and fence in lock.shared:
             self._shrank(event, lock.shared[fence])
         if event.exclusive:
@@ -62,6 +70,12 @@ class GrowingFences(Checker):
             lock.shared[fence] = event
         if lock.greatest is None or fence > lock.greatest.fence:
             lock.greatest = event
+        if self.promises.fence is FenceOrder.UNCONDITIONAL and (own is None or fence > own.fence):
+            self._own[event.client, event.lock] = event
+
+    def _crashed(self, event: Crashed) -> None:
+        for key in [key for key in self._own if key[0] == event.client]:
+            del self._own[key]
 
     def _shrank(self, event: Granted, before: Granted) -> None:
         relation = "the same fence as" if event.fence == before.fence else "a smaller fence than"
@@ -73,9 +87,10 @@ class GrowingFences(Checker):
             self._owners_before |= self._owners
             self._owners.clear()
         self._lost_data |= event.what == "data" and event.majority
+        self._restored |= event.restored
         self._clock_went_back |= event.what == "clock"
         depends_on = {
-            FenceOrder.UNCONDITIONAL: False,
+            FenceOrder.UNCONDITIONAL: self._restored,
             FenceOrder.DURABLE_STORAGE: self._lost_data,
             FenceOrder.CLOCK_BOUNDED: self._lost_data and self._clock_went_back,
             FenceOrder.BEST_EFFORT: self._lost_data or self._clock_went_back,

@@ -51,7 +51,8 @@ class SingleGrants(Checker):
 
     def _forgot(self, event: Forgot) -> None:
         """A counter that is gone may give its numbers again, if nothing better was promised."""
-        if event.what == "data" and event.majority and self.promises.fence is not FenceOrder.UNCONDITIONAL:
+        is_promised = self.promises.fence is FenceOrder.UNCONDITIONAL and not event.restored
+        if event.what == "data" and event.majority and not is_promised:
             self._on_their_way.forgot(event)
             for name in [*self._by_fence] if event.lock is None else [event.lock]:
                 self._by_fence.pop(name, None)

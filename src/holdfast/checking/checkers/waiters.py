@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Admitted, Asked, Crashed, CutOff, Left, Queued, Rejoined
+from holdfast.checking.history import Admitted, Asked, Crashed, CutOff, Forgot, Left, Queued, Rejoined
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -13,8 +13,8 @@ from .base import Checker
 class DeadWaitersLeave(Checker):
     """A waiter whose process has died leaves the queue within `dead_waiter_max` seconds.
 
-    Time in which the server answers no client does not count. A ticket that was granted before the crash is a holder:
-    it may stay for its ttl.
+    Time in which the server answers no client does not count, nor does time before it came back with old data. A ticket
+    that was granted before the crash is a holder: it may stay for its ttl.
     """
 
     name = "dead waiters"
@@ -34,6 +34,7 @@ class DeadWaitersLeave(Checker):
                 Admitted: self._on_admitted,
                 Left: self._on_left,
                 Crashed: self._on_crashed,
+                Forgot: self._on_forgot,
                 CutOff: self._on_cut_off,
                 Rejoined: self._on_rejoined,
             }
@@ -62,6 +63,12 @@ class DeadWaitersLeave(Checker):
     def _on_crashed(self, event: Crashed) -> None:
         for ticket in self._asked.pop(event.client, ()):
             self._dead[ticket] = (event, self._down_until(event.at))
+
+    def _on_forgot(self, event: Forgot) -> None:
+        if event.what == "data":
+            for ticket, (crashed, _) in self._dead.items():
+                # As if the server had been down since the crash.
+                self._dead[ticket] = (crashed, self._down_until(event.at) - (event.at - crashed.at))
 
     def _on_cut_off(self, event: CutOff) -> None:
         if event.client is None and self._down_since is None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.etcd.continuity import CheckedPort
 from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases, Unheard
 from holdfast.backends.etcd.messages import all_in_order, created_at, entries, first, get, last, revision, txn
 from holdfast.backends.etcd.protocol import EtcdBackend, View
@@ -121,6 +122,17 @@ class GrantedWithoutAMove(EtcdBackend):
         return (await self._port.call("kv/txn", request, deadline=deadline)).message
 
 
+class AnyData(CheckedPort):
+    def _check(self, message: Message, at_least: int, terms: Mapping[str, int]) -> None:
+        pass
+
+
+class GoesOnWithAnyData(EtcdBackend):
+    """As it once was: a restored snapshot with the same cluster id is not noticed, and fences go back."""
+
+    checked = AnyData
+
+
 class WithdrawnWithoutANote(EtcdBackend):
     def _not_heard(self, nonces: Sequence[str], unheard: Unheard) -> None:
         pass
@@ -169,6 +181,13 @@ ETCD = [
         server=_with(DeadlineFromTheEnter),
     ),
     Mutant(
+        name="etcd-goes-on-with-any-data",
+        mistake="a client goes on with a store that was restored from a snapshot, and gets smaller fences than before",
+        backend="etcd",
+        server=_with(GoesOnWithAnyData),
+        kinds=frozenset({"old_data"}),
+    ),
+    Mutant(
         name="etcd-waiters-for-their-ttl",
         mistake="a waiter is under the lease of its ttl, so a dead one blocks a free lock for as long",
         backend="etcd",
@@ -186,6 +205,7 @@ ETCD = [
         mistake="a ticket that may still be on its way is withdrawn, and comes all the same",
         backend="etcd",
         server=_with(WithdrawnWithoutANote),
+        kinds=frozenset({"slow", "lose_reply"}),
     ),
     Mutant(
         name="etcd-turned-away-at-once",

@@ -1,7 +1,8 @@
 """etcd in its world: a cluster that answers as one, whose leases run out on a clock that nobody can set.
 
-It forgets nothing, so it cannot lose data or go back to old data: a snapshot that is restored makes another cluster,
-which clients refuse. A restart, or a new leader, ends connections, gives every lease its whole ttl, and loses nothing.
+It forgets nothing by itself. A restart, or a new leader, ends connections, gives every lease its whole ttl, and loses
+nothing. Old data come back only if an operator restores a snapshot, here with the same cluster id and without
+--bump-revision; running clients then refuse to go on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from holdfast.backends.etcd.messages import delete, txn
 from holdfast.backends.etcd.protocol import EtcdBackend
 from holdfast.backends.etcd.records import METHOD_KEY, record
 from holdfast.backends.etcd.single import KeyBackend
+from holdfast.checking import history as h
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.etcd.port import SimPort
@@ -40,10 +42,11 @@ class EtcdServer(Server):
     """Locks by `method=queue`."""
 
     guarantees = QUEUE
-    lapses_after = frozenset({"crash"})  # who dies is not seen: its keys end with its lease
+    # A process that dies is not seen: its keys end with its lease. So do those that a snapshot has brought back.
+    lapses_after = frozenset({"crash", "old_data"})
     # Data that a majority has is not lost, and leases end by a monotonic clock. TCP delivers once; what is sent again,
     # the port sends again.
-    cannot = frozenset({"duplicate", "lose_data", "old_data", "step_clock", "leap_clock"})
+    cannot = frozenset({"duplicate", "lose_data", "step_clock", "leap_clock"})
     dead_waiter_max = WAITER_TTL + 0.5
     backend: Callable[..., Any] = EtcdBackend
 
@@ -56,6 +59,7 @@ class EtcdServer(Server):
         self._watches: dict[tuple[SimPort, str, tuple[Watch, ...]], int] = {}
         self._passed_on = 0  # how many changes watches have heard of
         self._prolonged = 0.0
+        self._snapshot = self.store.snapshot()
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = SimPort(self, link, runtime)
@@ -157,9 +161,27 @@ class EtcdServer(Server):
 
     def restart(self) -> None:
         self.starts += 1
+        self.store.term += 1
         self._prolonged += self.store.renew_all(self.world.now)
         for port in self.ports:
             self._cut(port)
+
+    def back_up(self) -> None:
+        self._snapshot = self.store.snapshot()
+
+    def restore_data(self) -> None:
+        self.starts += 1
+        self.store.restore(self._snapshot, self.world.now)
+        self._passed_on = len(self.store.changes)
+        for lease_id, lease in self.store.leases.items():
+            self._prolonged = max(self._prolonged, lease.ttl)
+            self._end_in_time(lease_id)
+        for port in self.ports:
+            self._cut(port)
+        self.recorder.look(self.tickets())
+
+    def forgot(self, what: h.WhatForgot, detail: str = "") -> list[h.Event]:
+        return [h.Forgot(self.world.now, what, detail=detail, restored=what == "data")]
 
     def drop(self, process: Process) -> bool:
         return sum(self._cut(port) for port in self.ports if port.link.process is process) > 0

@@ -41,6 +41,15 @@ class Lease:
     keys: set[bytes] = field(default_factory=set)
 
 
+class Snapshot(NamedTuple):
+    """What is restored later."""
+
+    revision: int
+    keys: dict[bytes, Value]
+    leases: dict[int, Lease]
+    changes: int  # how many there were
+
+
 class Store:
     """All keys and leases. The time is passed in."""
 
@@ -50,6 +59,7 @@ class Store:
         self.leases: dict[int, Lease] = {}
         self.changes: list[Change] = []  # all there ever were
         self.last_lease = 1000
+        self.term = 3  # there was an election before; the first one of a new cluster is term 2
 
     def call(self, method: str, message: Mapping[str, Any], now: float) -> Message:
         """Answer one request.
@@ -206,8 +216,24 @@ class Store:
             lease.ends = now + lease.ttl
         return max((lease.ends - before[lease_id] for lease_id, lease in self.leases.items()), default=0.0)
 
+    def snapshot(self) -> Snapshot:
+        leases = {number: Lease(lease.ttl, lease.ends, set(lease.keys)) for number, lease in self.leases.items()}
+        return Snapshot(self.revision, dict(self.keys), leases, len(self.changes))
+
+    def restore(self, old: Snapshot, now: float) -> None:
+        """As `etcdutl snapshot restore` without --bump-revision: a new cluster with the old data and the same id.
+
+        It has the leases of the snapshot, with their whole ttl. Numbers of leases are drawn, so none comes again.
+        """
+        self.revision, self.keys = old.revision, dict(old.keys)
+        self.leases = {
+            number: Lease(lease.ttl, now + lease.ttl, set(lease.keys)) for number, lease in old.leases.items()
+        }
+        del self.changes[old.changes :]
+        self.term = 2
+
     def _header(self) -> Message:
-        return {"revision": str(self.revision)}
+        return {"member_id": "1", "revision": str(self.revision), "raft_term": str(self.term)}
 
 
 def _created(there: tuple[bytes, Value]) -> int:

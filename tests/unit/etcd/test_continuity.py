@@ -1,0 +1,130 @@
+"""A client goes on with a store whose data were replaced by an old copy, and gets fences that were given before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+
+from holdfast.backends.etcd.continuity import CheckedPort
+from holdfast.backends.etcd.messages import put, txn
+from holdfast.backends.etcd.port import Answer, ClusterChanged, EtcdPort
+from holdfast.runtimes.threads import run_sync
+
+
+class Cluster:
+    """Answers with the header that it was told to."""
+
+    def __init__(self) -> None:
+        self.header: Mapping[str, str] = {}
+        self.calls = 0
+        self.turn = self.follow = self.unfollow = self.listen = self.close = self.abandon = None
+        self.before_answer: Callable[[], None] = lambda: None
+
+    def is_at(self, revision: int, term: int = 2, member: str = "1", cluster: str = "7") -> None:
+        self.header = {"cluster_id": cluster, "member_id": member, "revision": str(revision), "raft_term": str(term)}
+
+    async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
+        self.calls += 1
+        header = self.header
+        self.before_answer()
+        said = {"header": header, "succeeded": True}
+        return Answer({"result": said} if method == "lease/keepalive" else said, 0.0)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def port(cluster: Cluster) -> CheckedPort:
+    return CheckedPort("etcd://here", cast("EtcdPort", cluster))
+
+
+def ask(port: CheckedPort, method: str = "kv/txn", *, once: bool = False) -> None:
+    run_sync(port.call(method, {}, deadline=0.0, once=once))
+
+
+def test_a_revision_that_went_back_is_refused(cluster: Cluster, port: CheckedPort) -> None:
+    cluster.is_at(18)
+    ask(port, "lease/keepalive")
+    cluster.is_at(7)
+
+    with pytest.raises(ClusterChanged, match="revision went back: it is 7, and was 18"):
+        ask(port)
+    assert not port.is_same
+
+
+def test_a_write_that_gets_a_revision_that_was_there_before_is_refused(cluster: Cluster, port: CheckedPort) -> None:
+    cluster.is_at(18)
+    ask(port)
+    ask(port)
+    write = txn([], [put(b"key", b"value", 1)])
+
+    with pytest.raises(ClusterChanged, match="revision went back: it is 18, and was 18"):
+        run_sync(port.call("kv/txn", write, deadline=0.0))
+
+
+def test_a_raft_term_that_went_back_is_refused_although_the_revision_did_not(
+    cluster: Cluster, port: CheckedPort
+) -> None:
+    cluster.is_at(18, term=9)
+    ask(port)
+    cluster.is_at(19, term=2)
+
+    with pytest.raises(ClusterChanged, match="raft term went back, from 9 to 2"):
+        ask(port, "lease/keepalive")
+
+
+def test_another_cluster_is_refused(cluster: Cluster, port: CheckedPort) -> None:
+    cluster.is_at(18)
+    ask(port)
+    cluster.is_at(19, cluster="8")
+
+    with pytest.raises(ClusterChanged, match="another etcd cluster"):
+        ask(port)
+
+
+def test_a_client_that_has_noticed_sends_nothing_more_but_what_takes_keys_away(
+    cluster: Cluster, port: CheckedPort
+) -> None:
+    cluster.is_at(18)
+    ask(port)
+    cluster.is_at(7)
+    with pytest.raises(ClusterChanged):
+        ask(port)
+    cluster.is_at(30)
+    calls = cluster.calls
+
+    with pytest.raises(ClusterChanged):
+        ask(port)
+    assert cluster.calls == calls
+    with pytest.raises(ClusterChanged):
+        ask(port, "kv/deleterange", once=True)
+    assert cluster.calls == calls + 1
+
+
+def test_a_member_that_lags_behind_may_answer_what_is_not_about_keys(cluster: Cluster, port: CheckedPort) -> None:
+    cluster.is_at(18, term=3)
+    ask(port)
+    cluster.is_at(15, term=2, member="2")
+
+    ask(port, "lease/keepalive")
+
+    assert port.is_same
+
+
+def test_answers_to_concurrent_requests_may_arrive_in_any_order(cluster: Cluster, port: CheckedPort) -> None:
+    cluster.is_at(18, term=2)
+
+    def overtaken() -> None:
+        cluster.before_answer = lambda: None
+        cluster.is_at(25, term=3)
+        ask(port)
+
+    cluster.before_answer = overtaken
+    ask(port)
+
+    assert port.is_same
