@@ -30,6 +30,8 @@ CAUGHT_BY = {
     "cancelled-acquire-leaves-ticket": {"nothing left", "steady progress"},
     "check-then-insert": {"mutual exclusion", "fair order"},
     "client-clock-as-now": {"mutual exclusion", "growing fences", "true renewals", "nothing left"},
+    "ignores-the-clock-back": {"steady progress"},
+    "new-rows-are-free": {"mutual exclusion", "fair order"},
     "dead-waiter-blocks": {"nothing left", "steady progress"},
     "client-time-as-now": {"mutual exclusion", "growing fences", "true renewals", "nothing left"},
     "deadline-from-reply": {"mutual exclusion", "growing fences", "loss told"},
@@ -140,7 +142,6 @@ CAUGHT_BY = {
     "version-of-any-age": {"nothing left", "steady progress"},
     "trusts-its-connection": {"steady progress"},
     "wake-up-missed": {"steady progress"},
-    "woken-keeps-its-lease": {"steady progress"},
     "writer-ignores-readers": {"mutual exclusion"},
     "zero-timeout-queues": {"exact outcomes"},
 }

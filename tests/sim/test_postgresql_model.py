@@ -26,7 +26,10 @@ from holdfast.sim.mutants import postgresql as mutants
 from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket
 from tests.support.postgresql import shared
 
-CHANNELS = ("holdfast_a", "holdfast_b", "holdfast_c")
+# Of two clients that have sessions, of one that has none any more, and of one of an older version.
+CHANNELS = (*(lines.CHANNEL + letter * 32 for letter in "abc"), "holdfast_d")
+GONE = CHANNELS[2]
+OURS = CHANNELS[0]  # the client in whose session the steps are done
 NAMES = tuple(map(stored, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
 SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
@@ -47,6 +50,8 @@ _COLUMNS = {
 _MORE_ENTERS = (protocol._ENTER_OWNER, protocol._ENTER_ALL)
 _REAP = Statement("holdfast_reap", "SELECT {schema}.holdfast_reap($1)")
 _REAP_MARKS = Statement("holdfast_reap_marks", "SELECT {schema}.holdfast_reap_marks($1)")
+_DELETE = Statement("delete", "DELETE FROM {schema}.holdfast_locks WHERE name = $1")
+_OPENED = Statement("opened", "SELECT set_config('holdfast.opened', $1, false)")
 _OTHER_METHOD = Statement(
     "other_method", "UPDATE {schema}.holdfast_locks SET method = 'advisory' WHERE name = $1 AND nonce IS NOT NULL"
 )
@@ -63,8 +68,10 @@ class Real:
         self.say(f"CREATE SCHEMA {self._schema}; {tables(name)}")
         for channel in CHANNELS:
             self.say(f'LISTEN "{channel}"')
+        self.say(lines.presence(OURS))
         self._keeper = PGconn.connect(conninfo.encode())
         self._keeper.exec_(f"SELECT pg_advisory_lock({TAKEN})".encode())
+        self._keeper.exec_(lines.presence(CHANNELS[1]).encode())
 
     def say(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         sql = sql.replace("{schema}", self._schema)
@@ -104,7 +111,23 @@ class Modelled(Tables):
     def __init__(self) -> None:
         self.now = BEGIN
         self._said: list[tuple[str, str]] = []
-        super().__init__(lambda: self.now, lambda channel, nonce: self._said.append((channel, nonce)))
+        super().__init__(lambda: self.now, lambda channel, nonce: self._said.append((channel, nonce)), self._is_gone)
+        self.caller = OURS
+        self.opened = BEGIN
+        self.seen: Counter[str] = Counter()
+
+    def lapse(self, ticket: Ticket, now: int, head: int, caller: str | None) -> str | None:
+        is_expired, waits = ticket.expires <= now, ticket.fence is None
+        lapsed = super().lapse(ticket, now, head, caller)
+        self.seen[f"{'expired' if is_expired else 'gone'} {'waiter' if waits else 'holder'}: {lapsed}"] += 1
+        return lapsed
+
+    def is_set_back(self, renewed: int, now: int) -> bool:
+        self.seen["clock set back"] += renewed > now
+        return super().is_set_back(renewed, now)
+
+    def _is_gone(self, channel: str, renewed: int | None) -> bool:
+        return channel == GONE and renewed is not None and renewed > self.opened
 
     def reap_rows(self, now: int) -> list[Row]:
         return [(str(self.reap(now)),)]
@@ -162,7 +185,8 @@ class Steps:
         self._real = real
         self._real.say(_CLOCK)
         self._real.say("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets, {schema}.holdfast_marks")
-        self._model = model()
+        self.model = model()
+        self._real.say(_OPENED.sql, [str(BEGIN)])
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
         self._tickets: list[tuple[str, str, int | None, bool, str]] = []  # name, nonce, limit, exclusive, owner
         self._fences = [1]
@@ -173,22 +197,26 @@ class Steps:
     def step(self) -> None:
         self._pass_time()
         statement, values = self._next()
-        self._real.set_clock(self._model.now)
-        if statement is _OTHER_METHOD:
+        self._real.set_clock(self.model.now)
+        if statement in (_OTHER_METHOD, _DELETE, _OPENED):
             self._real.say(statement.sql, values)
             answer = expected = []
-            lock = self._model.locks.get(str(values[0]))
-            if lock is not None and lock.nonce is not None:
+            lock = self.model.locks.get(str(values[0]))
+            if statement is _OPENED:
+                self.model.opened = int(values[0] or 0)
+            elif statement is _DELETE:
+                self.model.locks.pop(str(values[0]), None)
+            elif lock is not None and lock.nonce is not None:
                 lock.method = "advisory"
         else:
             expected = self._real.say(statement.sql, values)
-            answer = self._model.run(statement, values)
-        what = f"{statement.name} {values} at {self._model.now}"
+            answer = self.model.run(statement, values)
+        what = f"{statement.name} {values} at {self.model.now}"
         assert answer == expected, what
         told = self._real.notified()
-        assert self._model.notified() == told, what
+        assert self.model.notified() == told, what
         for table in _COLUMNS:
-            assert self._model.rows(table) == self._real.rows(table), what
+            assert self.model.rows(table) == self._real.rows(table), what
         self._note(statement, expected, told)
 
     def _note(self, statement: Statement, rows: list[Row], told: list[tuple[str, str]]) -> None:
@@ -207,7 +235,7 @@ class Steps:
 
     def _pass_time(self) -> None:
         """A moment; to the end of a lease, exactly or nearly; the time for which something is remembered; or back."""
-        draw, model = self._draw, self._model
+        draw, model = self._draw, self.model
         leases = [lock.expires for lock in model.locks.values() if lock.expires is not None and lock.nonce is not None]
         leases += [ticket.expires for ticket in model.tickets]
         leases += [mark.expires for mark in model.marks.values()]
@@ -221,7 +249,7 @@ class Steps:
         elif how == "hour":
             model.now += us(FENCE_IDLE) + draw.choice((-1, 0, 1, us(60.0)))
         elif how == "back":
-            model.now -= draw.randrange(us(2.0))
+            model.now -= draw.randrange(us(draw.choice((2.0, 60.0))))
         else:
             model.now += draw.randrange(1000)
         if draw.random() < 0.2:
@@ -241,7 +269,7 @@ class Steps:
             "break": 1,
             "inspect": 1,
             "locks": 0.5,
-            "reap": 0.5,
+            "reap": 0.8,
             "pass": 2,
             "look": 0.5,
             "enter all": 2,
@@ -249,6 +277,8 @@ class Steps:
             "marks": 0.5,
             "reap marks": 0.5,
             "other method": 0.2,
+            "delete": 0.3,
+            "opened": 0.3,
         }
         (verb,) = draw.choices([*often], weights=[*often.values()])
         if verb in ("take", "enter") or not self._tickets:
@@ -275,12 +305,12 @@ class Steps:
             case "enter all":
                 return protocol._ENTER_ALL, self._many()
             case "mark":
-                number = draw.choice((1, 2, 3, 2**63 - 1)) if draw.random() < 0.1 else self._model.now // us(3.0)
+                number = draw.choice((1, 2, 3, 2**63 - 1)) if draw.random() < 0.1 else self.model.now // us(3.0)
                 return protocol._MARK, [draw.choice(MARKED), number, draw.choice("ab"), draw.choice(TTLS)]
             case "marks":
                 return protocol._MARKS, [protocol._array(draw.sample(MARKED, k=draw.randrange(len(MARKED) + 1)))]
             case "reap marks":
-                return _REAP_MARKS, [self._model.now]
+                return _REAP_MARKS, [self.model.now]
             case "free":
                 return protocol._FREE, [name, nonce]
             case "leave":
@@ -304,7 +334,11 @@ class Steps:
             case "look":
                 return advisory._LOOK, [name]
             case "reap":
-                return _REAP, [self._model.now + draw.choice((0, 0, us(10.0), -us(10.0)))]
+                return _REAP, [self.model.now + draw.choice((0, 0, us(10.0), -us(10.0)))]
+            case "delete":
+                return _DELETE, [name]
+            case "opened":
+                return _OPENED, [str(self.model.now - draw.choice((0, us(5.0), us(50.0))))]
             case _:
                 return _OTHER_METHOD, [name]
 
@@ -334,7 +368,9 @@ SEEN = {
     *("holdfast_enter_owner: in", "holdfast_enter_owner: wait", "holdfast_enter_owner: gone", "in together"),
     *("holdfast_enter_owner: method", "holdfast_enter_all: in", "holdfast_enter_all: wait", "holdfast_enter_all: gone"),
     *("holdfast_mark: None", "holdfast_mark: 0", "holdfast_mark: 1", "holdfast_mark: refused", "holdfast_marks"),
-    *("holdfast_reap_marks: 1", "holdfast_enter_all: all"),
+    *("holdfast_reap_marks: 1", "holdfast_enter_all: all", "delete", "opened"),
+    *("expired waiter: ticket", "expired waiter: client", "gone waiter: client", "expired holder: ticket"),
+    "clock set back",
 }
 
 
@@ -348,25 +384,29 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
     for seed in range(SEEDS):
         steps = Steps(real, seed)
         compare(steps)
-        seen += steps.seen
+        seen += steps.seen + steps.model.seen
 
     assert set() == SEEN - set(seen), "what was compared has to have happened"
 
 
 OTHERWISE = [
     mutants.AnybodyIsKin,
+    mutants.DeadWaitersInTurn,
     mutants.FenceByClock,
     mutants.FreesBlindly,
+    mutants.IgnoresTheClockBack,
     mutants.KinDrawsAgain,
     mutants.KinStandsBehind,
     mutants.LineForgotten,
     mutants.MarkOfNobody,
     mutants.MarkWritten,
+    mutants.NewRowsAreFree,
     mutants.NobodyIsRemembered,
     mutants.NothingRunsOut,
     mutants.ReapsByNumber,
     mutants.RenewalRecreates,
     mutants.RenewsBlindly,
+    mutants.StoppedWaitersInTurn,
     mutants.TakesPastTheLine,
     mutants.WokenKeepsItsLease,
 ]

@@ -261,4 +261,6 @@ def test_a_mutant_that_tells_the_wrong_number_of_callers_is_caught(name: str, to
 def test_every_mutant_that_seeds_do_not_bring_out_is_here() -> None:
     left = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "postgresql"}
 
-    assert left == {*WRONG_IN, *WRONGLY_TOLD}
+    # tests/sim/test_postgresql_worlds.py has these
+    passed_over = {"dead-waiters-in-turn", "stopped-waiters-in-turn", "woken-keeps-its-lease"}
+    assert left == {*WRONG_IN, *WRONGLY_TOLD, *passed_over}

@@ -14,6 +14,7 @@ from holdfast.checking import history as h
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.choices import Choices
+from holdfast.sim.client import SimLease
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan, Simulation, quiet
 from holdfast.sim.servers.database import IDLE, REAPED_EVERY
@@ -240,6 +241,90 @@ def test_who_left_unheard_is_remembered_for_as_long_as_a_waiter_lives(world: Lis
     world.run(WAITER_LEASE)
 
     assert (outcome, world.enter(nonce)) == ("gone", "in")
+
+
+# ── clients that do not come when it is their turn ───────────────────────────────────────────────────────────────────
+
+
+class Queue:
+    """`a` has the lock, four tasks of `b` wait for it, and then one of `c`. Who was granted it after `a`, and when."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.world = SmallWorld(plan, Choices(tape=()))
+        assert isinstance(self.world.server, PostgresqlServer)
+        self.server = self.world.server
+        self.a, self.b, self.c = (self.world.add(name) for name in "abc")
+        self.held: list[SimLease] = []
+        self.granted: list[tuple[str, float]] = []
+        for party in (self.a, *[self.b] * 4, self.c):
+            party.start(self._take(party))
+            self.run(0.1)
+        self.run(2.0)
+
+    async def _take(self, party: Party) -> None:
+        lease = await party.client.acquire(party.lock(30.0), None)
+        assert lease is not None
+        self.granted.append((party.process.name, self.world.world.now))
+        self.held.append(lease)
+
+    def run(self, seconds: float) -> None:
+        self.world.world.run(self.world.world.now + seconds)
+
+    def release(self) -> tuple[str, float]:
+        """The next one, and how long it took."""
+        released = self.world.world.now
+        self.a.start(self.a.client.release(self.held[0]))
+        self.run(20.0)
+        self.world.end()
+        _, (name, granted), *_ = self.granted
+        return name, granted - released
+
+
+def behind_a_dead_process(plan: Plan) -> tuple[str, float]:
+    queue = Queue(plan)
+    queue.b.process.crash()
+    queue.server.process_died(queue.b.process)
+    return queue.release()
+
+
+def behind_a_stopped_process(plan: Plan) -> tuple[str, float]:
+    queue = Queue(plan)
+    queue.b.process.pause()
+    return queue.release()
+
+
+def test_all_waiters_of_a_process_that_died_are_passed_over_at_once() -> None:
+    with quiet():
+        name, waited = behind_a_dead_process(Plan(backend="postgresql"))
+        _, waited_in_turn = behind_a_dead_process(MUTANTS["dead-waiters-in-turn"].apply(Plan()))
+
+    assert name == "c"
+    assert waited < 0.1
+    assert waited_in_turn > 3.0
+
+
+@pytest.mark.parametrize("mutant", ["dead-waiters-in-turn", "stopped-waiters-in-turn", "woken-keeps-its-lease"])
+def test_all_waiters_of_a_process_that_does_not_answer_are_passed_over_within_a_second_and_a_half(mutant: str) -> None:
+    with quiet():
+        name, waited = behind_a_stopped_process(Plan(backend="postgresql"))
+        _, waited_in_turn = behind_a_stopped_process(MUTANTS[mutant].apply(Plan()))
+
+    assert name == "c"
+    assert waited < 1.5
+    assert waited_in_turn > 3.0
+
+
+@pytest.mark.parametrize("ends", ["subscription", "server"])
+def test_a_client_that_is_reconnecting_keeps_its_place(ends: str) -> None:
+    queue = Queue(Plan(backend="postgresql"))
+    if ends == "subscription":
+        assert queue.server.drop(queue.b.process)
+    else:
+        queue.server.restart()
+    with quiet():
+        name, _ = queue.release()
+
+    assert name == "b"
 
 
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -269,22 +269,23 @@ class Simulation:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
         prolonged, settles = self.server.prolonged, self.server.settles
+        idle_prolonged = self.server.idle_prolonged
         lapses = self._has_to_lapse()
         delay = max(DELAYS) * 1.02 if "lock_delay" in self.uses else 0.0
         bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles + delay
-        idle = (ttl + self.server.idle_max if lapses else 8.0) + prolonged + settles + delay
+        idle = (ttl + self.server.idle_max if lapses else 8.0) + idle_prolonged + settles + delay
         dead_waiter_max = self.server.dead_waiter_max
         if dead_waiter_max is not None:  # what a dead process sent last may be slow, and keep its waiters alive
-            dead_waiter_max += prolonged + (faults.slow_max if faults.slow else 0.0)
+            dead_waiter_max += idle_prolonged + (faults.slow_max if faults.slow else 0.0)
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
             idle_max=idle,
             dead_waiter_max=dead_waiter_max,
             leftover_max=bound,
-            wait_max=HEALED_FOR + prolonged,
+            wait_max=HEALED_FOR + idle_prolonged,
             drift=faults.drift * 2,
-            settle_max=8.0 + prolonged + settles,
+            settle_max=8.0 + idle_prolonged + settles,
             tell_max=0.2,
             # What was slow before the world was healed holds up what is asked for after it.
             renew_max=3.0 + settles + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),

@@ -14,6 +14,8 @@ import pytest
 
 import holdfast
 from holdfast import BackendUnavailable, LockLost
+from holdfast.core.tickets import Granted
+from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server, SmallDisk, Standby, running
 from tests.support.processes import eventually
 from tests.support.redis.binaries import missing
@@ -187,3 +189,63 @@ def test_a_step_back_repeats_no_fence_and_lets_nobody_in(clock: WallClock, clock
     old.release()
     with second.lock("a", timeout=0) as new:
         assert new.fence > old.fence
+
+
+@pytest.mark.parametrize("method", ["queue", "advisory"])
+def test_a_dead_holder_s_lock_is_free_after_its_ttl_although_the_clock_was_set_back(
+    clock: WallClock, clocked: Server, client_of: Open, method: str
+) -> None:
+    url = clocked.url_of("postgres", method=method)
+    dead = Driver(url)
+    (ticket,) = dead.tickets(["dead"])
+    assert isinstance(dead.enter(ticket._replace(ttl=1.0)), Granted)
+
+    clock.step(-3600)
+    dead.close()
+
+    lease = client_of(url).lock("dead").acquire(timeout=25)
+    assert lease is not None
+    lease.release()
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "rwlock"])
+def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_back(
+    clock: WallClock, clocked: Server, client_of: Open, kind: str
+) -> None:
+    dead = Driver(clocked.url)
+    (ticket,) = dead.tickets([kind])
+    limit = None if kind == "rwlock" else 1
+    assert isinstance(dead.enter(ticket._replace(ttl=1.0, limit=limit, exclusive=False)), Granted)
+
+    clock.step(-3600)
+    dead.close()
+
+    client = client_of(clocked.url)
+    lock = client.rwlock(kind).write() if kind == "rwlock" else client.semaphore(kind, 1)
+    lease = lock.acquire(timeout=25)
+    assert lease is not None
+    lease.release()
+
+
+def test_a_live_holder_whose_clock_was_set_back_keeps_its_lease(
+    clock: WallClock, clocked: Server, client_of: Open
+) -> None:
+    lease = taken(client_of(clocked.url), "live", ttl=3.0)
+
+    clock.step(-3600)
+
+    assert client_of(clocked.url).lock("live").acquire(timeout=4.0) is None
+    lease.check()
+    lease.release()
+
+
+@pytest.mark.parametrize(("fsync", "exclusion"), [("on", "durable-authority"), ("off", "best-effort")])
+def test_a_server_that_does_not_write_through_to_its_disk_promises_less(
+    folder: Path, client_of: Open, fsync: str, exclusion: str
+) -> None:
+    settings = [f"fsync={fsync}", "full_page_writes=on"]
+    with running(Server(folder / f"fsync {fsync}", settings=settings)) as server:
+        client = client_of(server.url)
+        taken(client, "a").release()
+
+        assert client.guarantees.exclusion.value == exclusion

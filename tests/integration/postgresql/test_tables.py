@@ -8,17 +8,23 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from psycopg import sql
 
 import holdfast
-from holdfast import BackendUnavailable, ConfigurationError
+from holdfast import BackendUnavailable, ConfigurationError, LimitConflict, NameConflict
 from holdfast import url as urls
+from holdfast.backends.postgresql import lines, protocol
 from holdfast.backends.postgresql.blocking import create_tables
-from holdfast.backends.postgresql.schema import tables
+from holdfast.backends.postgresql.schema import quoted, tables
+from holdfast.core.tickets import Waiting
+from holdfast.runtimes.threads import run_sync
+from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server
+from tests.support.processes import eventually
 
 Open = Callable[[str], holdfast.Client]
 
@@ -313,6 +319,185 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(
     for lease in leases[:2]:
         assert lease is not None
         lease.release()
+
+
+@pytest.mark.parametrize("kind", ["lock", "semaphore", "owner", "lock_all", "lock_all of an owner", "advisory"])
+def test_a_new_lock_of_any_kind_is_the_occasion_to_forget_old_ones(
+    server: Server, url: str, schema: str, client_of: Open, kind: str
+) -> None:
+    client = client_of(f"{url}&method=advisory" if kind == "advisory" else url)
+    with client.lock("old"):
+        pass
+    names = {"schema": sql.Identifier(schema)}
+    server.rows(sql.SQL("UPDATE {schema}.holdfast_locks SET drawn = 1").format(**names))
+    # One in 256 is, by the last digits of the clock: by this one, all are.
+    clock = "CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql AS $$SELECT {now}$$"
+    now = sql.Literal((time.time_ns() // 1000) & ~255)
+    server.rows(sql.SQL(clock).format(now=now, **names))
+
+    uses: dict[str, Callable[[], Any]] = {
+        "semaphore": lambda: client.semaphore("new", 3, timeout=0),
+        "owner": lambda: client.lock("new", owner="me", timeout=0),
+        "lock_all": lambda: client.lock_all(["new", "newer"], timeout=0),
+        "lock_all of an owner": lambda: client.lock_all([client.lock("new", owner="me"), "newer"], timeout=0),
+    }
+    with uses.get(kind, lambda: client.lock("new", timeout=0))():
+        pass
+
+    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks").format(**names))
+    assert ("old",) not in left
+
+
+def test_a_lock_whose_row_was_deleted_by_hand_still_has_its_readers(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
+    reader, writer = client_of(url), client_of(url)
+    held = reader.rwlock("doc").read().acquire(timeout=0)
+    assert held is not None
+    delete = sql.SQL("DELETE FROM {}.holdfast_locks").format(sql.Identifier(schema))
+
+    server.rows(delete)
+
+    assert writer.rwlock("doc").write().acquire(timeout=0) is None
+    assert writer.lock_all(["doc", "other"]).acquire(timeout=0) is None
+    with pytest.raises(NameConflict):
+        client_of(f"{url}&method=advisory").lock("doc").acquire(timeout=0)
+    held.renew()
+    server.rows(delete)
+    held.release()
+    with writer.rwlock("doc", timeout=0).write():
+        pass
+
+
+@pytest.mark.parametrize("meta", [os.fsdecode(b"caf\xe9.txt"), "a\0b"], ids=["half a surrogate pair", "zero byte"])
+def test_the_view_shows_a_lock_whose_meta_postgresql_cannot_read(
+    server: Server, url: str, schema: str, client_of: Open, meta: str
+) -> None:
+    view = sql.SQL("SELECT name, host, pid FROM {}.holdfast_status").format(sql.Identifier(schema))
+
+    with client_of(url).lock("odd", timeout=0, meta={"file": meta, "host": "no", "pid": 7}):
+        assert server.rows(view) == [("odd", socket.gethostname(), str(os.getpid()))]
+
+
+VERSION_1 = """
+    DELETE FROM {schema}.holdfast_schema;
+    INSERT INTO {schema}.holdfast_schema VALUES (1);
+    DROP FUNCTION {schema}.holdfast_wake(text, bigint, bigint);
+    DROP FUNCTION {schema}.holdfast_lapse, {schema}.holdfast_is_gone, {schema}.holdfast_set_right;
+    DROP FUNCTION {schema}.holdfast_create;
+    ALTER TABLE {schema}.holdfast_tickets DROP COLUMN renewed;
+    ALTER TABLE {schema}.holdfast_locks DROP COLUMN generation, DROP COLUMN head;
+    ALTER TABLE {schema}.holdfast_locks DROP COLUMN renewed, DROP COLUMN renewed_fence
+"""
+
+
+def test_tables_of_version_1_are_changed_while_locks_are_held(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    held = [client.lock("held").acquire(timeout=0), client.rwlock("read").read().acquire(timeout=0)]
+    server.rows(sql.SQL(VERSION_1).format(schema=sql.Identifier(schema)))
+
+    newer = client_of(url)
+    assert newer.lock("held").acquire(timeout=0) is None
+    assert newer.rwlock("read").write().acquire(timeout=0) is None
+    use_all_that_is_new(newer)
+
+    for lease in held:
+        assert lease is not None
+        lease.renew()
+        lease.release()
+    assert server.rows(sql.SQL("SELECT max(version) FROM {}.holdfast_schema").format(sql.Identifier(schema))) == [(2,)]
+
+
+def test_a_user_who_may_not_change_tables_of_version_1_is_told_what_to_do(
+    server: Server, schema: str, user: str, client_of: Open
+) -> None:
+    names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
+    server.rows(sql.SQL("CREATE SCHEMA {schema}").format(**names))
+    server.rows(tables(schema))
+    server.rows(sql.SQL(VERSION_1).format(**names))
+    server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
+    rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
+    server.rows(sql.SQL(rights).format(**names))
+    client = client_of(server.url_of(user, schema=schema))
+
+    with pytest.raises(ConfigurationError, match=r"of an older holdfast: version 1 .*holdfast init --print"):
+        client.lock("a").acquire(timeout=0)
+
+    server.rows(tables(schema))
+    use_all_that_is_new(client)
+
+
+PAIRS = 1000
+USE = """DO $do$
+DECLARE
+    n integer;
+BEGIN
+    FOR n IN 1 .. {pairs} LOOP
+        EXECUTE {take} USING 'hot', 'n', 30000000, 'main', '{{}}';
+        EXECUTE {free} USING 'hot', 'n';
+        PERFORM {schema}.holdfast_enter('shared', 'n', 30000000, false, 3, true, 'main', '{{}}', 'nobody');
+        PERFORM {schema}.holdfast_leave('shared', 'n', false);
+        COMMIT;
+    END LOOP;
+END
+$do$"""
+
+
+def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_down(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
+    with client_of(url).lock("hot"):
+        pass
+    where = {"schema": sql.Identifier(schema)}
+    take, free = (statement.sql.format(schema=quoted(schema)) for statement in (protocol._TAKE, protocol._FREE))
+    enter = "SELECT * FROM {schema}.holdfast_enter('shared', 'n', 30000000, false, 3, true, 'main', '', 'nobody')"
+    with server.connect() as old, server.connect() as ours, old.transaction():
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT 1")  # its snapshot
+        ours.execute(lines._SETTINGS)
+
+        ours.execute(
+            sql.SQL(USE).format(pairs=sql.Literal(PAIRS), take=sql.Literal(take), free=sql.Literal(free), **where)
+        )
+
+        for statement in (
+            take.replace("$1", "'hot'").replace("$2", "'n'").replace("$3", "1").replace("$4", "''").replace("$5", "''"),
+            free.replace("$1", "'hot'").replace("$2", "'n'"),
+            enter.format(schema=quoted(schema)),
+        ):
+            (((plan,),),) = ours.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}")
+            assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < PAIRS / 10
+
+
+def test_an_acquire_that_is_refused_leaves_nothing_behind_in_the_client(driver: Driver) -> None:
+    held, waits = driver.tickets(["w", "w"])
+    driver.enter(held)
+    driver.enter(waits, queue=True)
+    eventually(lambda: run_sync(driver.backend.wait(waits, driver.until - 29.9)) is None and driver.listens)
+    driver.enter(waits, queue=True)
+    (permit,) = driver.tickets(["s"])
+    driver.enter(permit._replace(limit=3, exclusive=False))
+
+    for ticket in driver.tickets(["s"] * 5):
+        with pytest.raises(LimitConflict):
+            driver.enter(ticket._replace(limit=4, exclusive=False), queue=True)
+
+    assert driver.remembered == {waits.nonce}
+
+
+def test_an_acquire_that_does_not_wait_leaves_nothing_behind_in_a_client_with_gates(url: str) -> None:
+    gated = Driver(f"{url}&method=advisory")
+    other = Driver(f"{url}&method=advisory")
+    held, busy = gated.tickets(["w", "w"])
+    gated.enter(held)
+
+    assert isinstance(other.enter(busy), Waiting)
+
+    assert other.remembered == set()
+    for one in (gated, other):
+        one.close()
 
 
 def test_nobody_is_notified_when_nobody_waits(server: Server, url: str, client_of: Open) -> None:

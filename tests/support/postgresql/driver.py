@@ -37,6 +37,18 @@ class Driver:
         (answer,) = run_sync(self.backend.renew([ticket], deadline=self.until))
         return isinstance(answer, Live)
 
+    @property
+    def listens(self) -> bool:
+        return bool(self.backend._port.hearing(""))  # type: ignore[attr-defined]
+
+    @property
+    def remembered(self) -> set[str]:
+        """The nonces of tickets that the client keeps anything of."""
+        kept = ("_unheard", "_queued", "_gates", "_holders", "_free")
+        hearing = self.backend._hearing  # type: ignore[attr-defined]
+        of_tickets = [getattr(self.backend, name, ()) for name in kept]
+        return {*hearing._heard, *hearing._attended, *hearing._wakeups._expected}.union(*of_tickets)
+
     def held(self) -> list[str]:
         return [info.name for info in run_sync(self.backend.locks("", deadline=self.until))]
 

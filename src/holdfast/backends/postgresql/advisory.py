@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from holdfast.backends.postgresql.port import Gate, Statement
 from holdfast.backends.postgresql.protocol import (
     GRANULARITY,
-    GUARANTEES,
     LACKS,
     PostgresqlBackend,
     another_method,
@@ -34,29 +33,36 @@ if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Runtime
 
-_PASS = Statement("holdfast_pass", "SELECT * FROM {schema}.holdfast_pass($1, $2, $3, $4, $5, $6, $7, $8)")
+_PASS = Statement(
+    "holdfast_pass",
+    "SELECT * FROM {schema}.holdfast_pass("
+    "$1::text, $2::text, $3::bigint, $4::bigint, $5::boolean, $6::boolean, $7::text, $8::text)",
+)
 # The lease first, then the gate: the next one through it waits for this statement's end, and finds no lease.
 _RETURN = Statement(
     "holdfast_return",
-    "UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.name = $1 AND l.nonce = $2 "
-    "RETURNING l.expires > {schema}.holdfast_clock(), pg_advisory_unlock($3)",
+    "UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.nonce = $2::text AND l.ctid = ("
+    "SELECT n.ctid FROM {schema}.holdfast_locks n WHERE n.name = $1::text ORDER BY n.generation DESC LIMIT 1) "
+    "RETURNING l.expires > {schema}.holdfast_clock(), pg_advisory_unlock($3::bigint)",
 )
 # Only what we know to be ours: the process may have ended, and its number may be somebody else's by now.
 _CANCEL = Statement(
     "holdfast_cancel",
-    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND query = $2 AND state = 'active'",
+    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
+    "WHERE pid = $1::integer AND query = $2::text AND state = 'active'",
 )
 _LOOK = Statement(
     "holdfast_look",
-    "SELECT l.drawn, l.nonce IS NOT NULL AND l.expires > {schema}.holdfast_clock(), l.info "
-    "FROM {schema}.holdfast_locks l WHERE l.name = $1",
+    "SELECT l.drawn, l.nonce IS NOT NULL AND l.expires > {schema}.holdfast_clock(), l.info, CASE "
+    "WHEN l.renewed > {schema}.holdfast_clock() AND l.nonce IS NOT NULL THEN {schema}.holdfast_set_right(l.name) END "
+    "FROM {schema}.holdfast_locks l WHERE l.name = $1::text ORDER BY l.generation DESC LIMIT 1",
 )
 # Ends the session that has the gate. That is safe at any time: the gate is not the lock.
 _CLEAR = Statement(
     "holdfast_clear",
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    "AND (classid::bigint << 32 | objid::bigint) = $1",
+    "AND (classid::bigint << 32 | objid::bigint) = $1::bigint",
 )
 _CLEARED_MAX = 1.0  # seconds for a session to end
 _CLEARED_LOOK = 0.01  # seconds between looks whether it has
@@ -65,7 +71,7 @@ _CLEARED_LOOK = 0.01  # seconds between looks whether it has
 class AdvisoryBackend(OneByOne, PostgresqlBackend):
     """Locks in one database, in its own order."""
 
-    guarantees = GUARANTEES["advisory"]
+    method = "advisory"
     lacks = LACKS["advisory"]
 
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, schema: str) -> None:
@@ -102,6 +108,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             gate.close()  # it may have the gate by now
             if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown) and not was_unheard:
                 self._unheard.discard(nonce)
+                self._gates.pop(nonce, None)  # closed: should the ticket come again, it opens another one
             raise
         if not was_unheard:
             self._unheard.discard(nonce)
@@ -117,9 +124,10 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {nonce} was withdrawn before")
         left = int(remaining or 0) / 1e6
         look_again = max(0.0, min(LOOK_AGAIN, left)) if gate.is_in else LOOK_AGAIN
-        if other:
-            self._holders[nonce] = who(other)
-        return Waiting(look_again, self._holders.get(nonce))
+        holder = who(other) if other else self._holders.get(nonce)
+        if holder and queue:
+            self._holders[nonce] = holder
+        return Waiting(look_again, holder)
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         gate = self._gates.get(ticket.nonce)
@@ -173,7 +181,8 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         word came through: we come again on another one.
         """
         rows = await self._port.ask(_LOOK, (stored(ticket.name),), deadline=deadline)
-        drawn, is_taken, info = rows[0] if rows else ("", "f", None)  # a row that nobody used for long was removed
+        # A row that nobody used for long was removed.
+        drawn, is_taken, info, _ = rows[0] if rows else ("", "f", None, None)
         if is_taken == "t":
             self._free.pop(ticket.nonce, None)
             self._holders[ticket.nonce] = who(info or "")

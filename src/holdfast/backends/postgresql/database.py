@@ -24,7 +24,15 @@ class Database:
         self._lines = Lines(place, eyes, runtime)
         self._listener = Listener(place.url, self._lines, eyes, background, runtime)
         self._gates = Gates(self._lines, runtime)
-        self.channel = self._listener.channel
+        self.channel = self._lines.channel
+
+    @property
+    def is_durable(self) -> bool:
+        return self._lines.is_durable
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        return self._lines.troubles
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self._lines.ask(statement, values, deadline)

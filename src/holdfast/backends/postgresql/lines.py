@@ -14,7 +14,7 @@ from holdfast.backends.pool import Pool
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, attempts
 from holdfast.backends.postgresql.answers import NoTables, OnceMore
-from holdfast.backends.postgresql.schema import NEWEST, VERSION, tables
+from holdfast.backends.postgresql.schema import NEWEST, VERSION, tables, trust
 from holdfast.backends.postgresql.wire import Wire, words
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
@@ -26,23 +26,46 @@ if TYPE_CHECKING:
 STATEMENT_MAX = 4.5  # seconds: a bit less than we wait, so that the server says itself that it has given up
 ONCE_MORE_PAUSE = 0.02  # seconds, at most, before a statement that met another one is given again
 # Our own session, so nobody minds. READ COMMITTED, since the functions look again after they have locked a row. Plain
-# index scans only: they step over the rows of earlier tickets, whereas what the planner prefers for tables as small as
-# these reads every one of them until the next vacuum. And who turned synchronous_commit off did not think of locks:
-# what was granted must not be forgotten by a crash.
+# index scans only, in the order of the index: they step over old versions of rows, whereas what the planner prefers for
+# tables as small as these reads every one of them until the next vacuum. No JIT: where such a scan cannot be had, the
+# plan looks so expensive that it would be compiled, for a second. A granted lease must survive a crash of the server,
+# so synchronous_commit is not off. transaction_timeout (PostgreSQL 17) would end a session that waits at a gate.
+#
+# The answer says whether what was committed survives a crash of the machine too.
 _SETTINGS = f"""SET statement_timeout = {round(STATEMENT_MAX * 1000)};
 SET default_transaction_isolation = 'read committed';
 SET enable_seqscan = off;
 SET enable_bitmapscan = off;
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"""
+SET enable_sort = off;
+SET jit = off;
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
+SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'"""
 
+CHANNEL = "holdfast_session_"  # before the client's nonce
 _POOLER_LOOKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of those who create our tables
+
+
+def presence(channel: str) -> str:
+    """What every session of a client says first.
+
+    Only pg_catalog is searched, so that no function or operator of another user is called, whatever the role's settings
+    are. And holdfast_is_gone finds the client alive while one of its sessions lasts.
+    """
+    key = int.from_bytes(bytes.fromhex(channel.removeprefix(CHANNEL)[:16]), "big", signed=True)
+    return f"""SET search_path = pg_catalog, pg_temp;
+SELECT set_config('holdfast.channel', '{channel}', false), pg_try_advisory_lock_shared({key}),
+set_config('holdfast.opened', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text, false)"""  # noqa: S608  (made of our own digits)
 
 
 class Lines:
     """One database."""
 
     def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
+        self.channel = CHANNEL + runtime.nonce()  # where this client listens; it also stands for the client itself
+        self.is_durable = True  # as far as the server has said
+        self.troubles: tuple[str, ...] = ()
         self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
         self._pool = Pool(place.url, self.open, runtime, place.max_connections)
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
@@ -99,7 +122,8 @@ class Lines:
                 await wire.connect(make_conninfo(**told), until)
                 is_pooled = await self._is_pooled(wire, told, until)
                 if not is_pooled:
-                    await wire.say(_SETTINGS, until)
+                    ((is_durable,),) = await wire.say(f"{presence(self.channel)};\n{_SETTINGS}", until)
+                    self.is_durable = is_durable == "t"
             except (Error, OSError) as error:
                 problem = words(error)
             except (HoldfastError, OnceMore, NoTables) as error:
@@ -162,32 +186,72 @@ class Lines:
         """
         schema = self._place.schema
         try:
-            try:
-                rows = await wire.say(f"SELECT max(version) FROM {schema}.holdfast_schema", deadline)  # noqa: S608
-                found = int(rows[0][0] or 0)
-            except NoTables:
-                found = 0
+            found = 0
+            if await self._check_owners(wire, deadline):
+                ((version,),) = await wire.say(f"SELECT max(version) FROM {schema}.holdfast_schema", deadline)  # noqa: S608
+                found = int(version or 0)
             if found > VERSION:
                 raise ConfigurationError(
                     f"{self._place.url}: the tables in schema {schema} are of a newer holdfast (version {found}, "
                     f"this one knows {VERSION}): use that one, or another schema"
                 )
             if found < VERSION or missing is not None:
-                await self._create_tables(wire, deadline, missing if found else None)
+                older = NoTables(f"version {found} does not do what version {VERSION} does") if found else None
+                await self._create_tables(wire, deadline, missing, older)
+                await self._check_owners(wire, deadline)
+        except NoTables as error:  # dropped this very moment
+            raise answers.not_connected(self._place.url, str(error)) from error
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
         self._has_tables = True
 
-    async def _create_tables(self, wire: Wire, deadline: float, missing: NoTables | None) -> None:
+    async def _check_owners(self, wire: Wire, deadline: float) -> bool:
+        """Whether there is anything of ours, found out before the first of it is used.
+
+        Raises:
+            ConfigurationError: some of it belongs to a role that we have no reason to trust.
+        """
+        name = self._place.schema[1:-1]
+        ((has_tables, is_open, what, owner),) = await wire.say(trust(name), deadline)
+        if what is not None:
+            raise ConfigurationError(
+                f"{self._place.url}: {what} in schema {name} belongs to the role {owner}, which could run anything "
+                f"with the rights of this user: drop it and have the owner of the schema run `holdfast init`; or use a "
+                f"schema in which no other role may create objects; or, if {owner} is to be trusted, GRANT CREATE ON "
+                f"SCHEMA {name} TO {owner}"
+            )
+        if is_open == "t":
+            fix = f"REVOKE CREATE ON SCHEMA {name} FROM PUBLIC, or use another schema"
+            self.troubles = (f"every role of the database may create objects in schema {name}: {fix}",)
+        return has_tables == "t"
+
+    async def _create_tables(
+        self, wire: Wire, deadline: float, missing: NoTables | None, older: NoTables | None
+    ) -> None:
         schema = self._place.schema
         try:
             exists = await wire.say(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema[1:-1]}'", deadline)  # noqa: S608
             # Asked first: IF NOT EXISTS needs the right to create a schema even where it exists.
             create = "" if exists else f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
             # One creates, the others wait for it and find it done.
-            await wire.say(f"SELECT pg_advisory_xact_lock({_CREATING});\n{create}{tables(schema[1:-1])}", deadline)
+            await wire.say(
+                f"""DO $holdfast$
+                DECLARE
+                    found integer;
+                BEGIN
+                    PERFORM pg_advisory_xact_lock({_CREATING});
+                    IF to_regclass('{schema}.holdfast_schema') IS NOT NULL AND {missing is None} THEN
+                        EXECUTE 'SELECT max(version) FROM {schema}.holdfast_schema' INTO found;
+                    END IF;
+                    IF coalesce(found, 0) < {VERSION} THEN
+                        EXECUTE $ddl${create}{tables(schema[1:-1])}$ddl$;
+                    END IF;
+                END
+                $holdfast$""",  # noqa: S608  (the schema's name was checked)
+                deadline,
+            )
         except HoldfastError as error:
-            refused = answers.not_created(error, self._place.url, missing)
+            refused = answers.not_created(error, self._place.url, (missing or older) if older else None)
             if refused is error:
                 raise
             raise refused from error

@@ -35,7 +35,7 @@ class Listener:
     """What one client hears."""
 
     def __init__(self, url: str, lines: Lines, eyes: Eyes, background: Background, runtime: Runtime) -> None:
-        self.channel = f"holdfast_{runtime.nonce()}"
+        self.channel = lines.channel
         self._url, self._lines, self._eyes, self._background, self._runtime = url, lines, eyes, background, runtime
         self._mutex = runtime.mutex()
         self._nonces: set[str] = set()

@@ -51,7 +51,15 @@ class PostgresqlPort(Ear[str], Protocol):
     answer, and ConfigurationError for a user that lacks a right.
     """
 
-    channel: str  # where this client hears hints
+    channel: str  # where this client hears hints; no other client has the same
+
+    @property
+    def is_durable(self) -> bool:
+        """What was committed survives a crash of the machine, as far as the server has said by now."""
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the database although it works, for people."""
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         """Run one statement in a transaction of its own; it is committed when this returns."""

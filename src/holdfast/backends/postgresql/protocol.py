@@ -25,7 +25,7 @@ from holdfast.core.tickets import (
     Waiting,
     who,
 )
-from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendError, ConfigurationError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks, Primitive
 
@@ -48,48 +48,91 @@ LACKS: Mapping[str, Lacks] = {
     "advisory": dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ALONE),
 }
 
+
 GRANULARITY = 0.0  # the server counts microseconds
-# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+# The first waiter of another client polls often too: should the client of the first waiter have stopped when its turn
+# comes, this is the next one to notice.
 _LOOKS_OFTEN = 2
 
+# Every parameter has its type: a function of the same name that another user has created for other types is not called.
+#
 # The lock is free, and nobody waits: by far the most frequent case, so it comes first. It says nothing otherwise. One
-# new row in 256 is the occasion to remove old ones.
+# new row in 256 is the occasion to remove old ones. Where there are tickets and no row, it was deleted by hand.
 _TAKE = Statement(
     "holdfast_take",
     """
-    INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued, nonce, fence, expires, since, agent, info)
-    SELECT $1, 'queue', c.now, false, $2, c.now, c.now + $3, c.now, $4, $5
-    FROM (SELECT {schema}.holdfast_clock() AS now) AS c
-    ON CONFLICT (name) DO UPDATE SET
-        method = 'queue', drawn = greatest(l.drawn + 1, excluded.drawn), nonce = excluded.nonce,
-        fence = greatest(l.drawn + 1, excluded.drawn), expires = excluded.expires, since = excluded.since,
-        agent = excluded.agent, info = excluded.info
-    WHERE l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
-    RETURNING l.fence, CASE WHEN l.xmax = 0 AND l.drawn & 255 = 0 THEN {schema}.holdfast_reap(l.drawn) END
+    WITH clock AS (SELECT {schema}.holdfast_clock() AS now),
+    here AS (
+        SELECT n.ctid AS place FROM {schema}.holdfast_locks n WHERE n.name = $1::text
+        ORDER BY n.generation DESC LIMIT 1
+    ),
+    taken AS (
+        UPDATE {schema}.holdfast_locks l SET
+            method = 'queue', drawn = greatest(l.drawn + 1, c.now), nonce = $2::text,
+            generation = CASE
+                WHEN greatest(l.drawn + 1, c.now) & 31 = 0 THEN greatest(l.drawn + 1, c.now) ELSE l.generation
+            END,
+            fence = greatest(l.drawn + 1, c.now), expires = c.now + $3::bigint, renewed = c.now,
+            renewed_fence = greatest(l.drawn + 1, c.now), since = c.now, agent = $4::text, info = $5::text
+        FROM clock c
+        WHERE l.ctid = (SELECT h.place FROM here h) AND l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
+        RETURNING l.fence
+    ),
+    created AS (
+        INSERT INTO {schema}.holdfast_locks AS l (
+            name, method, drawn, queued, generation, nonce, fence, expires, renewed, renewed_fence, since, agent, info
+        )
+        SELECT
+            $1::text, 'queue', c.now, false, c.now, $2::text, c.now, c.now + $3::bigint, c.now, c.now, c.now,
+            $4::text, $5::text
+        FROM clock c
+        WHERE NOT EXISTS (SELECT 1 FROM here) AND NOT EXISTS (
+            SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = $1::text
+        )
+        ON CONFLICT (name) DO NOTHING
+        RETURNING l.fence
+    )
+    SELECT t.fence, NULL::bigint FROM taken t
+    UNION ALL
+    SELECT c.fence, CASE WHEN c.fence & 255 = 0 THEN {schema}.holdfast_reap(c.fence) END FROM created c
     """,
     in_order=True,
 )
-# The exclusive holder gives it back, and wakes who is next. It says nothing if it is not the holder.
+# The exclusive holder gives it back, and wakes who is next. It says nothing if it is not the holder; nor, perhaps, if
+# another client changes the row at the same moment.
 _FREE = Statement(
     "holdfast_free",
     """
-    UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.name = $1 AND l.nonce = $2
+    UPDATE {schema}.holdfast_locks l SET nonce = NULL
+    WHERE l.nonce = $2::text AND l.ctid = (
+        SELECT n.ctid FROM {schema}.holdfast_locks n WHERE n.name = $1::text ORDER BY n.generation DESC LIMIT 1
+    )
     RETURNING
         l.expires > {schema}.holdfast_clock(),
-        CASE WHEN l.queued THEN {schema}.holdfast_wake(l.name, {schema}.holdfast_clock()) END
+        CASE WHEN l.queued THEN {schema}.holdfast_wake(l.name, {schema}.holdfast_clock(), l.head) END
     """,
 )
 _ENTER = Statement(
-    "holdfast_enter", "SELECT * FROM {schema}.holdfast_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)", in_order=True
+    "holdfast_enter",
+    "SELECT * FROM {schema}.holdfast_enter("
+    "$1::text, $2::text, $3::bigint, $4::boolean, $5::integer, $6::boolean, $7::text, $8::text, $9::text)",
+    in_order=True,
 )
 _ENTER_OWNER = Statement(
-    "holdfast_enter_owner", "SELECT * FROM {schema}.holdfast_enter_owner($1, $2, $3, $4, $5, $6, $7, $8)", in_order=True
+    "holdfast_enter_owner",
+    "SELECT * FROM {schema}.holdfast_enter_owner("
+    "$1::text, $2::text, $3::bigint, $4::boolean, $5::text, $6::text, $7::text, $8::text)",
+    in_order=True,
 )
-_LEAVE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1, $2, $3)")
-_RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1, $2, $3)")
-_BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1, $2)")
+_LEAVE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1::text, $2::text, $3::boolean)")
+_RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1::text, $2::text, $3::bigint)")
+_BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1::text, $2::bigint)")
 # Of many at once. In the order of their names, so that two who lock several rows never wait for each other.
-_ENTER_ALL = Statement("holdfast_enter_all", "SELECT * FROM {schema}.holdfast_enter_all($1, $2, $3, $4, $5, $6, $7)")
+_ENTER_ALL = Statement(
+    "holdfast_enter_all",
+    "SELECT * FROM {schema}.holdfast_enter_all("
+    "$1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text)",
+)
 _LEAVE_ALL = Statement(
     "holdfast_leave_all",
     "SELECT t.nonce, {schema}.holdfast_leave(t.name, t.nonce, t.unheard) "
@@ -104,20 +147,20 @@ _TICKETS = (
     'SELECT t.name, t.fence, t.exclusive, t."limit", t.expires_us - {schema}.holdfast_clock(), t.since_us, t.agent, '
     "t.info FROM {schema}.holdfast_status t WHERE "
 )
-_INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1 ORDER BY t.number")
-_LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1) ORDER BY t.name, t.number")
+_INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1::text ORDER BY t.number")
+_LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1::text) ORDER BY t.name, t.number")
 # It says nothing if the mark was as high already, by another call. One new mark in 256 is the occasion to remove old
 # ones.
 _MARK = Statement(
     "holdfast_mark",
     """
     INSERT INTO {schema}.holdfast_marks AS m (name, number, nonce, expires)
-    SELECT $1, $2, $3, c.now + $4 FROM (SELECT {schema}.holdfast_clock() AS now) AS c
+    SELECT $1::text, $2::bigint, $3::text, c.now + $4::bigint FROM (SELECT {schema}.holdfast_clock() AS now) AS c
     ON CONFLICT (name) DO UPDATE SET
         number = excluded.number, nonce = excluded.nonce, expires = greatest(m.expires, excluded.expires)
     WHERE m.number < excluded.number OR m.number = excluded.number AND m.nonce = excluded.nonce
     RETURNING CASE
-        WHEN m.xmax = 0 AND (m.expires - $4) & 255 = 0 THEN {schema}.holdfast_reap_marks(m.expires - $4)
+        WHEN m.xmax = 0 AND (m.expires - $4::bigint) & 255 = 0 THEN {schema}.holdfast_reap_marks(m.expires - $4::bigint)
     END
     """,
 )
@@ -129,9 +172,8 @@ _MARKS = Statement(
 class PostgresqlBackend:
     """Locks in one database, in order."""
 
-    guarantees = GUARANTEES["queue"]
+    method = "queue"
     lacks = LACKS["queue"]
-    troubles: tuple[str, ...] = ()  # it works, or it does not
     lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime) -> None:
@@ -141,6 +183,16 @@ class PostgresqlBackend:
         self._hearing = Hearing(port, runtime, url)
         self._unheard: set[str] = set()  # tickets of which an enter has no answer: it may still come
         self._queued: set[str] = set()  # tickets that have a place in line
+
+    @property
+    def guarantees(self) -> Guarantees:
+        promised = GUARANTEES[self.method]
+        # With fsync or full_page_writes off, a crash of the machine can lose or damage what was committed.
+        return promised if self._port.is_durable else promised._replace(exclusion=Exclusion.BEST_EFFORT)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        return self._port.troubles
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         nonce, channel, agent = ticket.nonce, self._port.channel, _agent(ticket)
@@ -167,11 +219,22 @@ class PostgresqlBackend:
         except BaseException as error:
             # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
             if not _may_have_happened(error) and not was_unheard:
-                self._unheard.discard(nonce)
+                self._refused(nonce)
             raise
         if not was_unheard:
             self._unheard.discard(nonce)
-        return self._outcome(ticket, row, sent, queue=queue)
+        try:
+            return self._outcome(ticket, row, sent, queue=queue)
+        except ConfigurationError:
+            if not was_unheard:
+                self._refused(nonce)
+            raise
+
+    def _refused(self, nonce: str) -> None:
+        """The server has done nothing for this ticket, so the engine may never mention it again."""
+        self._unheard.discard(nonce)
+        if nonce not in self._queued:
+            self._hearing.stop(nonce)
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         arrays = (
@@ -310,9 +373,10 @@ def another_method(name: str, method: str | None) -> NameConflict:
 
 
 def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
-    look_again = LOOK_AGAIN if ahead < _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
-    if ahead == 0:
-        look_again = max(0.0, min(look_again, remaining_us / 1e6))
+    if ahead >= _LOOKS_OFTEN:
+        return Waiting(LOOK_AGAIN_BEHIND, who(holder) if holder else None)
+    # Also the one behind the first waiter polls as soon as that one, which may have been woken, has to be gone.
+    look_again = max(0.0, min(LOOK_AGAIN, remaining_us / 1e6))
     return Waiting(look_again, who(holder) if holder else None)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SCHEMA = "public"
 # Of the tables and functions; a higher one is refused by an older holdfast. What it can live beside, such as another
 # table, a column with a default or another function, is added without: who misses it creates what is missing.
-VERSION = 1
+VERSION = 2
 NEWEST = "holdfast_marks"  # the table that was added last: where it is, all is
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -52,6 +52,52 @@ def tables(schema: str) -> str:
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
+
+
+def trust(schema: str) -> str:
+    """The query for who could run code with our rights: every client runs what the owners of our objects wrote.
+
+    One row: whether there is holdfast_schema; whether every role may create objects in the schema; then an object of
+    ours there whose owner is not to be trusted with that, and the owner, or NULL. Trusted are we ourselves, superusers,
+    the owners of the database and of the schema, and roles that have been allowed by name to create objects there.
+    """
+    return f"""
+    WITH place AS (
+        SELECT n.oid, n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner)) AS acl
+        FROM pg_namespace n WHERE n.nspname = '{schema}'
+    ),
+    creators AS (
+        SELECT a.grantee FROM place, aclexplode(place.acl) AS a WHERE a.privilege_type = 'CREATE'
+    ),
+    ours AS (
+        SELECT c.oid, c.relname AS name, c.relowner AS owner FROM pg_class c JOIN place ON place.oid = c.relnamespace
+        WHERE starts_with(c.relname, 'holdfast_')
+    ),
+    objects AS (
+        SELECT 'table ' || ours.name AS what, ours.owner FROM ours
+        UNION ALL
+        SELECT 'function ' || f.proname, f.proowner FROM pg_proc f JOIN place ON place.oid = f.pronamespace
+        WHERE starts_with(f.proname, 'holdfast_')
+        UNION ALL
+        SELECT 'trigger ' || t.tgname, f.proowner FROM pg_trigger t JOIN ours ON ours.oid = t.tgrelid
+        JOIN pg_proc f ON f.oid = t.tgfoid WHERE NOT t.tgisinternal
+    ),
+    strange AS (
+        SELECT o.what, r.rolname
+        FROM objects o JOIN pg_roles r ON r.oid = o.owner, place p, pg_database d, pg_roles me
+        WHERE d.datname = current_database() AND me.rolname = current_user
+        AND NOT (
+            r.rolsuper OR r.oid = me.oid OR r.oid = d.datdba OR pg_has_role(r.oid, p.nspowner, 'USAGE')
+            OR NOT me.rolsuper AND pg_has_role(r.oid, 'USAGE')
+            OR EXISTS (SELECT 1 FROM creators c WHERE c.grantee <> 0 AND pg_has_role(r.oid, c.grantee, 'USAGE'))
+        )
+        ORDER BY 1 LIMIT 1
+    )
+    SELECT
+        EXISTS (SELECT 1 FROM ours WHERE ours.name = 'holdfast_schema'),
+        EXISTS (SELECT 1 FROM creators c WHERE c.grantee = 0), s.what, s.rolname
+    FROM (SELECT 1) AS one LEFT JOIN strange s ON true
+    """  # noqa: S608  (the schema's name was checked: `quoted`)
 
 
 def _us(seconds: float) -> int:

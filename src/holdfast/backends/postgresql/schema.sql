@@ -3,9 +3,18 @@
 --
 -- Times are microseconds since 1970 by the server's own clock, read when they are needed (clock_timestamp, never now(),
 -- which stands still during a transaction); a client's clock never gets here.
+--
+-- Every name outside pg_catalog is qualified, and every function has a search_path without the schema: an operator or a
+-- function that another user creates in the schema or as a temporary object is never called. (The manual's section
+-- "Writing SECURITY DEFINER Functions Safely" has the reasons.)
+--
+-- A lookup must not depend on how many old versions of a row there are: as long as any transaction of the database is
+-- open, none of them can be removed. So a lock's row is found by the index on (name, generation), newest first, and then
+-- changed by its ctid; and tickets are read from the lock's `head` on.
+
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false);
 
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_schema (version integer PRIMARY KEY);
-INSERT INTO {schema}.holdfast_schema VALUES ({version}) ON CONFLICT DO NOTHING;
 
 -- A row for every lock that was used within the last hour, with its exclusive holder. Of an older one the clock is
 -- beyond the fence anyway. There is room on each page for the next version of a row: a lock changes, and stays small.
@@ -21,7 +30,11 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_locks (
     agent text,                         -- the thread or task
     info text,                          -- host, pid and program, and the user's meta, as JSON
     departed text[],                    -- tickets that left while an answer to them was missing: they may still come
-    departed_until bigint               -- how long that is remembered
+    departed_until bigint,              -- how long that is remembered
+    generation bigint NOT NULL DEFAULT 0,  -- grows with one grant in 32: the newest version of the row has the greatest
+    head bigint NOT NULL DEFAULT 0,     -- no ticket of this lock has a smaller number
+    renewed bigint,                     -- when `expires` was set
+    renewed_fence bigint                -- for the lease with this fence: older versions of holdfast do not set `renewed`
 ) WITH (fillfactor = 50);
 
 -- A row for every other ticket: who waits, and who shares the lock; ordered by number within a name: the queue.
@@ -36,8 +49,9 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_tickets (
     since bigint NOT NULL,              -- when it was queued, then when it was granted
     agent text NOT NULL,
     info text NOT NULL,
-    channel text NOT NULL,              -- where its client listens
+    channel text NOT NULL,              -- where its client listens: all tickets of one client have the same
     owner text COLLATE "C",             -- who is in together with others that name the same one; NULL: nobody's
+    renewed bigint,                     -- when its client last polled or renewed it
     PRIMARY KEY (name, number)
 ) WITH (fillfactor = 50);
 
@@ -49,15 +63,18 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_marks (
     expires bigint NOT NULL             -- the mark counts for as long as it is there, and that is until then at least
 ) WITH (fillfactor = 50);
 
+-- No search_path here: a function with one cannot be inlined, which this one is in every step. So its operator is
+-- qualified.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+    SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint
 $$;
 
--- For people: who holds what since when, and who waits for it.
+-- For people: who holds what since when, and who waits for it. The host and the pid are the first things in `info`; they
+-- are not read as JSON, because PostgreSQL refuses JSON in which any string has a zero byte or half a surrogate pair.
 CREATE OR REPLACE VIEW {schema}.holdfast_status AS
     SELECT
         t.name, CASE WHEN t.fence IS NULL THEN 'waits' ELSE 'holds' END AS state, t.fence,
-        t.info::json #>> '{who,host}' AS host, t.info::json #>> '{who,pid}' AS pid, t.agent,
+        substring(t.info FROM '"host": "((?:[^"\\]|\\.)*)"') AS host, substring(t.info FROM '"pid": ([0-9]+)') AS pid, t.agent,
         to_timestamp(t.since / 1e6) AS since, to_timestamp(t.expires / 1e6) AS expires,
         t.method, t.exclusive, t."limit", t.info, t.number, t.since AS since_us, t.expires AS expires_us
     FROM (
@@ -69,28 +86,115 @@ CREATE OR REPLACE VIEW {schema}.holdfast_status AS
     ) AS t
     WHERE t.expires > {schema}.holdfast_clock();
 
+-- Whether the client that listens on this channel, and last polled at `p_renewed`, has no session any more.
+--
+-- Each session of a client shares an advisory lock, which ends with the session. The client is alive if the lock is
+-- taken. If it is not, it has died, or the server was restarted since it polled and it has not reconnected yet. The
+-- latter cannot be so if our own session is older than that poll.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_is_gone(p_channel text, p_renewed bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    key bigint;
+BEGIN
+    IF p_renewed > nullif(current_setting('holdfast.opened', true), '')::bigint
+        AND p_channel ~ '^holdfast_session_[0-9a-f]{32}$'  -- sessions of older versions take no such lock
+        AND p_channel <> current_setting('holdfast.channel', true)  -- a session's own lock does not stop it
+    THEN
+        key := ('x' || substr(p_channel, 18, 16))::bit(64)::bigint;
+        IF pg_try_advisory_lock(key) THEN
+            PERFORM pg_advisory_unlock(key);
+            RETURN true;
+        END IF;
+    END IF;
+    RETURN false;
+END
+$$;
+
+-- Remove a ticket if its lease has run out. Remove a waiter, and with it all waiters of the same client, if its client
+-- is gone, or has not polled for any of them since this one was woken. Returns 'ticket' or 'client' for what was removed;
+-- NULL if the ticket stays. `p_caller` is the channel of the client that calls this, so it is alive.
+--
+-- A lease that was renewed later than now, by the clock, has met a clock that was set back. It then runs for its time
+-- from now on, which is never less than its holder counts with.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_lapse(
+    p_ticket {schema}.holdfast_tickets, p_now bigint, p_head bigint, p_caller text
+) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    is_caller boolean := p_ticket.channel IS NOT DISTINCT FROM p_caller;
+BEGIN
+    IF p_ticket.expires <= p_now THEN
+        DELETE FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_ticket.name AND t.number = p_ticket.number AND t.expires <= p_now;
+        IF NOT FOUND THEN
+            RETURN NULL;  -- it was renewed just now
+        END IF;
+        IF is_caller OR p_ticket.fence IS NOT NULL OR p_ticket.renewed IS NULL OR EXISTS (
+            SELECT 1 FROM {schema}.holdfast_tickets t
+            WHERE t.name = p_ticket.name AND t.number >= p_head AND t.channel = p_ticket.channel
+            AND t.renewed > CASE
+                WHEN p_ticket.expires < p_ticket.renewed + {waiter_lease} THEN p_ticket.expires - {woken_lease}
+                ELSE p_ticket.renewed
+            END
+        ) THEN
+            RETURN 'ticket';
+        END IF;
+    ELSIF is_caller OR p_ticket.fence IS NOT NULL
+        OR NOT {schema}.holdfast_is_gone(p_ticket.channel, p_ticket.renewed)
+    THEN
+        IF p_ticket.renewed > p_now THEN
+            UPDATE {schema}.holdfast_tickets t SET expires = p_now + (t.expires - t.renewed), renewed = p_now
+            WHERE t.name = p_ticket.name AND t.number = p_ticket.number AND t.renewed > p_now;
+        END IF;
+        RETURN NULL;
+    END IF;
+    DELETE FROM {schema}.holdfast_tickets t
+    WHERE t.name = p_ticket.name AND t.number >= p_head AND t.channel = p_ticket.channel AND t.fence IS NULL;
+    RETURN 'client';
+END
+$$;
+
+-- The same for an exclusive holder, whose lease met a clock that was set back.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_set_right(p_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now_us bigint;
+    place tid;
+BEGIN
+    SELECT l.ctid INTO place FROM {schema}.holdfast_locks l WHERE l.name = p_name
+    ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
+    now_us := {schema}.holdfast_clock();
+    UPDATE {schema}.holdfast_locks l SET expires = now_us + (l.expires - l.renewed), renewed = now_us
+    WHERE l.ctid = place AND l.renewed > now_us AND l.renewed_fence = l.fence;
+END
+$$;
+
 -- Wake those waiters that the rule lets in now, in order, up to the first that it does not. A hint, once: what the woken
 -- one keeps of its waiter lease is short, so that a stopped one cannot hold up the rest. Called when no exclusive holder
 -- is in the lock's row.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_wake(p_name text, p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_wake(p_name text, p_now bigint, p_head bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    ticket record;
+    ticket {schema}.holdfast_tickets%ROWTYPE;
+    lapsed text;
+    dropped text[] := '{}';
     ahead integer := 0;
 BEGIN
     FOR ticket IN
-        SELECT t.number, t.nonce, t.fence, t.exclusive, t."limit", t.expires, t.channel
-        FROM {schema}.holdfast_tickets t WHERE t.name = p_name ORDER BY t.number
+        SELECT t.* FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.number >= p_head ORDER BY t.number
     LOOP
-        IF ticket.expires <= p_now THEN
-            DELETE FROM {schema}.holdfast_tickets t
-            WHERE t.name = p_name AND t.number = ticket.number AND t.expires <= p_now;
-            CONTINUE WHEN FOUND;  -- else it was renewed just now
+        CONTINUE WHEN ticket.fence IS NULL AND ticket.channel = ANY (dropped);
+        IF ticket.fence IS NULL OR ticket.expires <= p_now OR ticket.renewed > p_now THEN
+            lapsed := {schema}.holdfast_lapse(ticket, p_now, p_head, current_setting('holdfast.channel', true));
+            IF lapsed = 'client' THEN
+                dropped := dropped || ticket.channel;
+            END IF;
+            CONTINUE WHEN lapsed IS NOT NULL;
         END IF;
         IF ticket.fence IS NULL THEN
             IF ahead >= ticket."limit" THEN
                 RETURN;
             END IF;
-            IF ticket.expires > p_now + {woken_lease} THEN  -- else it was woken already
+            IF ticket.expires - greatest(p_now, ticket.renewed) > {woken_lease} THEN  -- else it was woken already
                 UPDATE {schema}.holdfast_tickets t SET expires = p_now + {woken_lease}
                 WHERE t.name = p_name AND t.number = ticket.number;
                 PERFORM pg_notify(ticket.channel, ticket.nonce);
@@ -104,34 +208,78 @@ BEGIN
 END
 $$;
 
+-- As a holdfast that knows version 1 of the tables calls it.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_wake(p_name text, p_now bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM {schema}.holdfast_wake(p_name, p_now, 0::bigint);
+END
+$$;
+
+-- Create the row of a lock. Returns its number; NULL if there is a row already. There may be tickets: the row may have
+-- been deleted by hand. One new row in 256 is the occasion to remove old ones.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_create(p_name text, p_method text, p_reaps boolean) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now_us bigint := {schema}.holdfast_clock();
+BEGIN
+    INSERT INTO {schema}.holdfast_locks (name, method, drawn, queued, generation)
+    VALUES (p_name, p_method, now_us, true, now_us)
+    ON CONFLICT (name) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF p_reaps AND now_us & 255 = 0 THEN
+        PERFORM {schema}.holdfast_reap(now_us);
+    END IF;
+    RETURN now_us;
+END
+$$;
+
 -- Take the lock, or a place in its queue, or keep the place already taken. (What is tried first is a plain statement, for
 -- speed: TAKE in protocol.py takes a lock that is free and for which nobody waits.)
 --
--- `outcome` is "in", with the fence; "wait", with the number of those who wait ahead (2 stands for more), and the
--- remaining microseconds and the info of who is in the way; "limit", with the limit and the info of another user of the
--- lock; "method", with the method by which others hold the lock; "gone" if this very ticket has left before.
+-- `outcome` is "in", with the fence; "wait", with 0 if this ticket is the first that waits, 1 if it is the next one to
+-- notice that the first does not answer, else 2, and the remaining microseconds and the info of who is in the way;
+-- "limit", with the limit and the info of another user of the lock; "method", with the method by which others hold the
+-- lock; "gone" if this very ticket has left before.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_enter(
     p_name text, p_nonce text, p_ttl bigint, p_exclusive boolean, p_limit integer, p_queue boolean,
     p_agent text, p_info text, p_channel text,
     OUT outcome text, OUT fence bigint, OUT ahead integer, OUT remaining bigint, OUT other_limit integer, OUT other text
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    now_us bigint := {schema}.holdfast_clock();
-    lock {schema}.holdfast_locks%ROWTYPE;
+    now_us bigint;
+    lock record;
     mine bigint;
+    first bigint;
     place integer := 0;
     has_purged boolean := false;
-    ticket record;
+    lapsed text;
+    dropped text[] := '{}';
+    ticket {schema}.holdfast_tickets%ROWTYPE;
+    foremost record;
+    previous record;
 BEGIN
     -- In any case the row is there afterwards, and locked.
-    INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued)
-    VALUES (p_name, 'queue', now_us, NOT p_exclusive)
-    ON CONFLICT (name) DO UPDATE SET queued = true WHERE NOT l.queued AND NOT p_exclusive;
-    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
+    LOOP
+        SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+        ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
+        EXIT WHEN FOUND;
+        PERFORM {schema}.holdfast_create(p_name, 'queue', true);
+    END LOOP;
     now_us := {schema}.holdfast_clock();  -- that may have had to wait
+    IF lock.nonce <> p_nonce AND lock.renewed > now_us AND lock.renewed_fence = lock.fence THEN
+        PERFORM {schema}.holdfast_set_right(p_name);
+        SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+        ORDER BY l.generation DESC LIMIT 1;
+    END IF;
     -- The clock is the floor of the numbers drawn, so that they go on growing where the row was removed, or an old copy
     -- of it came back.
     lock.drawn := greatest(lock.drawn + 1, now_us);
+    IF lock.drawn & 31 = 0 THEN
+        lock.generation := lock.drawn;
+    END IF;
 
     IF lock.nonce <> p_nonce AND lock.expires <= now_us THEN
         lock.nonce := NULL;  -- its lease has run out
@@ -143,8 +291,12 @@ BEGIN
         RETURN;
     END IF;
 
-    IF lock.queued THEN
-        SELECT t.number INTO mine FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce LIMIT 1;
+    IF lock.queued OR NOT p_exclusive THEN
+        SELECT t.number INTO mine FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.number >= lock.head AND t.nonce = p_nonce LIMIT 1;
+    END IF;
+    IF lock.departed_until > now_us + {waiter_lease} THEN  -- the clock was set back
+        lock.departed_until := now_us + {waiter_lease};
     END IF;
     IF lock.departed_until > now_us THEN
         IF p_nonce = ANY (lock.departed) AND mine IS NULL AND lock.nonce IS DISTINCT FROM p_nonce THEN
@@ -156,11 +308,16 @@ BEGIN
     END IF;
 
     IF NOT p_exclusive THEN
-        SELECT t."limit", t.info INTO other_limit, other FROM {schema}.holdfast_tickets t
-        WHERE t.name = p_name AND NOT t.exclusive AND t."limit" IS DISTINCT FROM p_limit AND t.nonce <> p_nonce
-        AND t.expires > now_us LIMIT 1;
+        SELECT t.* INTO ticket FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.number >= lock.head AND NOT t.exclusive AND t."limit" IS DISTINCT FROM p_limit
+        AND t.nonce <> p_nonce AND t.expires > now_us ORDER BY t.number LIMIT 1;
         IF FOUND THEN
+            IF ticket.renewed > now_us THEN
+                PERFORM {schema}.holdfast_lapse(ticket, now_us, lock.head, p_channel);
+            END IF;
             outcome := 'limit';
+            other_limit := ticket."limit";
+            other := ticket.info;
             RETURN;
         END IF;
     END IF;
@@ -175,25 +332,30 @@ BEGIN
         other := lock.info;
     ELSIF lock.nonce IS NULL AND lock.queued THEN
         FOR ticket IN
-            SELECT t.number, t.exclusive, t.expires, t.info FROM {schema}.holdfast_tickets t
-            WHERE t.name = p_name AND (mine IS NULL OR t.number < mine) ORDER BY t.number
+            SELECT t.* FROM {schema}.holdfast_tickets t
+            WHERE t.name = p_name AND t.number >= lock.head AND (mine IS NULL OR t.number < mine) ORDER BY t.number
         LOOP
-            IF ticket.expires <= now_us THEN
-                DELETE FROM {schema}.holdfast_tickets t
-                WHERE t.name = p_name AND t.number = ticket.number AND t.expires <= now_us;
-                IF FOUND THEN
+            CONTINUE WHEN ticket.fence IS NULL AND ticket.channel = ANY (dropped);
+            IF ticket.fence IS NULL OR ticket.expires <= now_us OR ticket.renewed > now_us THEN
+                lapsed := {schema}.holdfast_lapse(ticket, now_us, lock.head, p_channel);
+                IF lapsed = 'client' THEN
+                    dropped := dropped || ticket.channel;
+                END IF;
+                IF lapsed IS NOT NULL THEN
                     has_purged := true;
                     CONTINUE;
                 END IF;
             END IF;
+            first := coalesce(first, ticket.number);
             place := place + 1;
             IF ticket.exclusive OR place = p_limit THEN
                 outcome := 'wait';
-                remaining := ticket.expires - now_us;
+                remaining := ticket.expires - greatest(now_us, ticket.renewed);
                 other := ticket.info;
                 EXIT;
             END IF;
         END LOOP;
+        lock.head := coalesce(first, mine, lock.drawn);
     END IF;
 
     -- If it was granted before, the fence is drawn once more: nobody has heard of the other, and the row may be an old
@@ -204,47 +366,66 @@ BEGIN
             DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.number = mine;
         END IF;
         UPDATE {schema}.holdfast_locks l SET
-            method = 'queue', drawn = lock.drawn, departed = lock.departed,
-            queued = lock.queued AND EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name),
-            nonce = p_nonce, fence = lock.drawn, expires = now_us + p_ttl, since = now_us, agent = p_agent, info = p_info
-        WHERE l.name = p_name;
+            method = 'queue', drawn = lock.drawn, generation = lock.generation, head = lock.head,
+            departed = lock.departed, departed_until = lock.departed_until,
+            queued = lock.queued AND EXISTS (
+                SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.number >= lock.head
+            ),
+            nonce = p_nonce, fence = lock.drawn, expires = now_us + p_ttl, renewed = now_us, renewed_fence = lock.drawn,
+            since = now_us, agent = p_agent, info = p_info
+        WHERE l.ctid = lock.place;
         RETURN;
     END IF;
     IF outcome = 'in' THEN
         fence := lock.drawn;
         IF mine IS NULL THEN
-            INSERT INTO {schema}.holdfast_tickets VALUES (
+            INSERT INTO {schema}.holdfast_tickets
+                (name, number, nonce, fence, exclusive, "limit", expires, renewed, since, agent, info, channel)
+            VALUES (
                 p_name, lock.drawn, p_nonce, lock.drawn, false, p_limit,
-                now_us + p_ttl, now_us, p_agent, p_info, p_channel
+                now_us + p_ttl, now_us, now_us, p_agent, p_info, p_channel
             );
         ELSE
-            UPDATE {schema}.holdfast_tickets t SET fence = lock.drawn, expires = now_us + p_ttl, since = now_us
+            UPDATE {schema}.holdfast_tickets t SET
+                fence = lock.drawn, expires = now_us + p_ttl, renewed = now_us, since = now_us
             WHERE t.name = p_name AND t.number = mine;
         END IF;
     ELSIF p_queue AND mine IS NULL THEN
         mine := lock.drawn;
-        INSERT INTO {schema}.holdfast_tickets VALUES (
+        INSERT INTO {schema}.holdfast_tickets
+            (name, number, nonce, fence, exclusive, "limit", expires, renewed, since, agent, info, channel)
+        VALUES (
             p_name, lock.drawn, p_nonce, NULL, p_exclusive, p_limit,
-            now_us + {waiter_lease}, now_us, p_agent, p_info, p_channel
+            now_us + {waiter_lease}, now_us, now_us, p_agent, p_info, p_channel
         );
     ELSIF p_queue THEN
-        UPDATE {schema}.holdfast_tickets t SET fence = NULL, expires = now_us + {waiter_lease}, channel = p_channel
+        UPDATE {schema}.holdfast_tickets t SET
+            fence = NULL, expires = now_us + {waiter_lease}, renewed = now_us, channel = p_channel
         WHERE t.name = p_name AND t.number = mine;
     END IF;
     IF fence IS NOT NULL OR mine = lock.drawn OR has_purged THEN
         UPDATE {schema}.holdfast_locks l SET
-            method = 'queue', drawn = lock.drawn, departed = lock.departed, nonce = lock.nonce, queued = true
-        WHERE l.name = p_name;
+            method = 'queue', drawn = lock.drawn, generation = lock.generation, head = lock.head,
+            departed = lock.departed, departed_until = lock.departed_until, nonce = lock.nonce, queued = true
+        WHERE l.ctid = lock.place;
     END IF;
     -- What has just run out may have kept others out too, some of them ahead of this one.
     IF lock.nonce IS NULL AND (has_purged OR outcome = 'wait' AND p_queue) THEN
-        PERFORM {schema}.holdfast_wake(p_name, now_us);
+        PERFORM {schema}.holdfast_wake(p_name, now_us, lock.head);
     END IF;
     IF outcome = 'wait' THEN
-        SELECT count(*) INTO ahead FROM (
-            SELECT 1 FROM {schema}.holdfast_tickets t
-            WHERE t.name = p_name AND t.fence IS NULL AND (mine IS NULL OR t.number < mine) LIMIT 2
-        ) AS waiting;
+        SELECT t.number, t.channel INTO foremost FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.number >= lock.head AND t.fence IS NULL AND (mine IS NULL OR t.number < mine)
+        ORDER BY t.number LIMIT 1;
+        SELECT t.number, t.channel INTO previous FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.number >= lock.head AND t.fence IS NULL AND (mine IS NULL OR t.number < mine)
+        ORDER BY t.number DESC LIMIT 1;
+        ahead := CASE
+            WHEN foremost.number IS NULL THEN 0
+            WHEN foremost.number = previous.number THEN 1
+            WHEN foremost.channel = previous.channel AND foremost.channel <> p_channel THEN 1
+            ELSE 2
+        END;
     END IF;
 END
 $$;
@@ -258,24 +439,31 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_enter_owner(
     p_name text, p_nonce text, p_ttl bigint, p_queue boolean, p_agent text, p_info text, p_channel text, p_owner text,
     OUT outcome text, OUT fence bigint, OUT ahead integer, OUT remaining bigint, OUT other_limit integer, OUT other text
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    now_us bigint := {schema}.holdfast_clock();
-    lock {schema}.holdfast_locks%ROWTYPE;
-    first bigint;
+    now_us bigint;
+    lock record;
+    row_at tid;
+    head_number bigint;
+    foremost bigint;
 BEGIN
-    INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued) VALUES (p_name, 'queue', now_us, false)
-    ON CONFLICT (name) DO UPDATE SET queued = l.queued WHERE false;  -- the row is there now, and locked
-    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
+    LOOP
+        SELECT l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+        ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
+        EXIT WHEN FOUND;
+        PERFORM {schema}.holdfast_create(p_name, 'queue', true);
+    END LOOP;
     now_us := {schema}.holdfast_clock();
     IF lock.queued THEN  -- it may be in itself: then it keeps its fence, which others may have got from it by now
         SELECT t.fence INTO fence FROM {schema}.holdfast_tickets t
-        WHERE t.name = p_name AND t.owner = p_owner AND t.fence IS NOT NULL AND t.expires > now_us LIMIT 1;
+        WHERE t.name = p_name AND t.number >= lock.head AND t.owner = p_owner AND t.fence IS NOT NULL
+        AND t.expires > now_us LIMIT 1;
     END IF;
 
     IF fence IS NOT NULL THEN
         IF lock.departed_until > now_us AND p_nonce = ANY (lock.departed) AND NOT EXISTS (
-            SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce
+            SELECT 1 FROM {schema}.holdfast_tickets t
+            WHERE t.name = p_name AND t.number >= lock.head AND t.nonce = p_nonce
         ) THEN
             outcome := 'gone';
             fence := NULL;
@@ -288,7 +476,8 @@ BEGIN
             p_name, p_nonce, p_ttl, true, 1, p_queue, p_agent, p_info, p_channel
         ) AS e;
         IF outcome = 'wait' AND p_queue THEN
-            UPDATE {schema}.holdfast_tickets t SET owner = p_owner WHERE t.name = p_name AND t.nonce = p_nonce;
+            UPDATE {schema}.holdfast_tickets t SET owner = p_owner
+            WHERE t.name = p_name AND t.number >= lock.head AND t.nonce = p_nonce;
         END IF;
         IF outcome <> 'in' THEN
             RETURN;
@@ -297,23 +486,30 @@ BEGIN
     END IF;
 
     -- In, and out of the lock's row if holdfast_enter has put it there.
-    UPDATE {schema}.holdfast_locks l SET nonce = NULL, queued = true, drawn = lock.drawn WHERE l.name = p_name;
-    SELECT least(lock.drawn, min(t.number) - 1) INTO first FROM {schema}.holdfast_tickets t WHERE t.name = p_name;
+    SELECT l.ctid, l.head INTO row_at, head_number FROM {schema}.holdfast_locks l WHERE l.name = p_name
+    ORDER BY l.generation DESC LIMIT 1;
+    SELECT least(lock.drawn, min(t.number) - 1) INTO foremost FROM {schema}.holdfast_tickets t
+    WHERE t.name = p_name AND t.number >= head_number;
+    UPDATE {schema}.holdfast_locks l SET nonce = NULL, queued = true, drawn = lock.drawn, head = foremost
+    WHERE l.ctid = row_at;
     -- One that is in is changed, not put in anew: it may be renewed just now, and that would not find it again.
     UPDATE {schema}.holdfast_tickets t SET
-        number = CASE WHEN t.fence IS NULL THEN first ELSE t.number END, fence = holdfast_enter_owner.fence,
-        expires = now_us + p_ttl, since = now_us
-    WHERE t.name = p_name AND t.nonce = p_nonce;
+        number = CASE WHEN t.fence IS NULL THEN foremost ELSE t.number END, fence = holdfast_enter_owner.fence,
+        expires = now_us + p_ttl, renewed = now_us, since = now_us
+    WHERE t.name = p_name AND t.number >= head_number AND t.nonce = p_nonce;
     IF NOT FOUND THEN
-        INSERT INTO {schema}.holdfast_tickets VALUES (
-            p_name, first, p_nonce, fence, true, 1, now_us + p_ttl, now_us, p_agent, p_info, p_channel, p_owner
+        INSERT INTO {schema}.holdfast_tickets
+            (name, number, nonce, fence, exclusive, "limit", expires, renewed, since, agent, info, channel, owner)
+        VALUES (
+            p_name, foremost, p_nonce, fence, true, 1, now_us + p_ttl, now_us, now_us, p_agent, p_info, p_channel, p_owner
         );
     END IF;
     -- Others of this owner may wait, who are in with this one. They keep their waiter lease: who does not come now is in
     -- nobody's way.
     PERFORM pg_notify(t.channel, t.nonce) FROM (
         SELECT q.channel, q.nonce FROM {schema}.holdfast_tickets q
-        WHERE q.name = p_name AND q.owner = p_owner AND q.fence IS NULL AND q.expires > now_us ORDER BY q.number
+        WHERE q.name = p_name AND q.number >= head_number AND q.owner = p_owner AND q.fence IS NULL AND q.expires > now_us
+        ORDER BY q.number
     ) AS t;
 END
 $$;
@@ -323,40 +519,58 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_enter_all(
     p_names text[], p_nonces text[], p_ttls bigint[], p_agents text[], p_infos text[], p_owners text[], p_channel text
 ) RETURNS TABLE (outcome text, fence bigint, ahead integer, remaining bigint, other_limit integer, other text)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_us bigint;
-    is_new boolean;
+    row_at tid;
     reaps_at bigint;
 BEGIN
-    FOR place IN 1 .. cardinality(p_names) LOOP
-        IF p_owners[place] <> '' THEN
+    FOR item IN 1 .. cardinality(p_names) LOOP
+        SELECT l.ctid INTO row_at FROM {schema}.holdfast_locks l WHERE l.name = p_names[item]
+        ORDER BY l.generation DESC LIMIT 1;
+        now_us := {schema}.holdfast_clock();
+        IF p_owners[item] <> '' THEN
+            IF row_at IS NULL AND {schema}.holdfast_create(p_names[item], 'queue', false) & 255 = 0 THEN
+                reaps_at := now_us;
+            END IF;
             SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter_owner(
-                p_names[place], p_nonces[place], p_ttls[place], false,
-                p_agents[place], p_infos[place], p_channel, p_owners[place]
+                p_names[item], p_nonces[item], p_ttls[item], false,
+                p_agents[item], p_infos[item], p_channel, p_owners[item]
             ) AS e;
-        ELSE
-            now_us := {schema}.holdfast_clock();
-            INSERT INTO {schema}.holdfast_locks AS l
-                (name, method, drawn, queued, nonce, fence, expires, since, agent, info)
-            VALUES (
-                p_names[place], 'queue', now_us, false, p_nonces[place], now_us, now_us + p_ttls[place], now_us,
-                p_agents[place], p_infos[place]
+            RETURN NEXT;
+            EXIT WHEN outcome <> 'in';
+            CONTINUE;
+        END IF;
+        IF row_at IS NULL THEN
+            INSERT INTO {schema}.holdfast_locks (
+                name, method, drawn, queued, generation, nonce, fence, expires, renewed, renewed_fence, since, agent, info
             )
-            ON CONFLICT (name) DO UPDATE SET
-                method = 'queue', drawn = greatest(l.drawn + 1, excluded.drawn), nonce = excluded.nonce,
-                fence = greatest(l.drawn + 1, excluded.drawn), expires = excluded.expires, since = excluded.since,
-                agent = excluded.agent, info = excluded.info
-            WHERE l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
-            RETURNING 'in', l.fence, l.xmax = 0 INTO outcome, fence, is_new;
-            IF NOT FOUND THEN
-                SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter(
-                    p_names[place], p_nonces[place], p_ttls[place], true, 1, false,
-                    p_agents[place], p_infos[place], p_channel
-                ) AS e;
-            ELSIF is_new AND fence & 255 = 0 THEN
+            SELECT
+                p_names[item], 'queue', now_us, false, now_us, p_nonces[item], now_us, now_us + p_ttls[item], now_us,
+                now_us, now_us, p_agents[item], p_infos[item]
+            WHERE NOT EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_names[item])
+            ON CONFLICT (name) DO NOTHING
+            RETURNING 'in', drawn INTO outcome, fence;
+            IF FOUND AND fence & 255 = 0 THEN
                 reaps_at := fence;
             END IF;
+        ELSE
+            UPDATE {schema}.holdfast_locks l SET
+                method = 'queue', drawn = greatest(l.drawn + 1, now_us), nonce = p_nonces[item],
+                generation = CASE
+                    WHEN greatest(l.drawn + 1, now_us) & 31 = 0 THEN greatest(l.drawn + 1, now_us) ELSE l.generation
+                END,
+                fence = greatest(l.drawn + 1, now_us), expires = now_us + p_ttls[item],
+                renewed = now_us, renewed_fence = greatest(l.drawn + 1, now_us), since = now_us,
+                agent = p_agents[item], info = p_infos[item]
+            WHERE l.ctid = row_at AND l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
+            RETURNING 'in', l.fence INTO outcome, fence;
+        END IF;
+        IF NOT FOUND THEN
+            SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter(
+                p_names[item], p_nonces[item], p_ttls[item], true, 1, false,
+                p_agents[item], p_infos[item], p_channel
+            ) AS e;
         END IF;
         RETURN NEXT;
         EXIT WHEN outcome <> 'in';
@@ -374,35 +588,41 @@ $$;
 -- `p_unheard`: an enter of this ticket got no answer, and may still be on its way on another connection. Then it is
 -- remembered for a while that the ticket has left.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_leave(p_name text, p_nonce text, p_unheard boolean) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_us bigint;
     was_in boolean;
-    lock {schema}.holdfast_locks%ROWTYPE;
+    lock record;
 BEGIN
-    IF p_unheard THEN
-        now_us := {schema}.holdfast_clock();
-        INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued, departed, departed_until)
-        VALUES (p_name, 'queue', now_us, false, ARRAY[p_nonce], now_us + {waiter_lease})
-        ON CONFLICT (name) DO UPDATE SET
-            drawn = greatest(l.drawn + 1, excluded.drawn),  -- as every step does that may not be forgotten: holdfast_reap
-            departed = CASE WHEN l.departed_until > now_us THEN l.departed ELSE '{}' END || p_nonce,
-            departed_until = excluded.departed_until;
-    END IF;
-    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
+    LOOP
+        SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+        ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
+        EXIT WHEN FOUND OR NOT p_unheard;
+        PERFORM {schema}.holdfast_create(p_name, 'queue', true);
+    END LOOP;
     now_us := {schema}.holdfast_clock();
+    IF p_unheard THEN
+        UPDATE {schema}.holdfast_locks l SET
+            drawn = greatest(l.drawn + 1, now_us),  -- as every step does that may not be forgotten: holdfast_reap
+            departed = CASE WHEN l.departed_until > now_us THEN l.departed ELSE '{}' END || p_nonce,
+            departed_until = now_us + {waiter_lease},
+            nonce = nullif(l.nonce, p_nonce)
+        WHERE l.ctid = lock.place;
+    ELSIF lock.nonce = p_nonce THEN
+        UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.ctid = lock.place;
+    END IF;
     IF lock.nonce = p_nonce THEN
         was_in := lock.expires > now_us;
-        UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.name = p_name;
-    ELSIF lock.queued THEN
-        DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.nonce = p_nonce
+    ELSIF lock.queued IS DISTINCT FROM false THEN  -- a row that was deleted by hand may have tickets still
+        DELETE FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.number >= coalesce(lock.head, 0) AND t.nonce = p_nonce
         RETURNING t.fence IS NOT NULL AND t.expires > now_us INTO was_in;
         IF NOT FOUND OR lock.expires > now_us AND lock.nonce IS NOT NULL THEN
             RETURN false;  -- it had gone before, or was a waiter who leaves the holder to itself
         END IF;
     END IF;
-    IF lock.queued THEN
-        PERFORM {schema}.holdfast_wake(p_name, now_us);
+    IF lock.queued IS DISTINCT FROM false THEN
+        PERFORM {schema}.holdfast_wake(p_name, now_us, coalesce(lock.head, 0));
     END IF;
     RETURN coalesce(was_in, false);
 END
@@ -414,15 +634,22 @@ $$;
 -- out waits for it, looks at the row again, and finds it renewed; or has taken it out, and then there is nothing to
 -- renew.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_renew(p_name text, p_nonce text, p_ttl bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_us bigint := {schema}.holdfast_clock();
+    lock record;
 BEGIN
-    UPDATE {schema}.holdfast_locks l SET expires = now_us + p_ttl
-    WHERE l.name = p_name AND l.nonce = p_nonce AND l.expires > now_us;
-    IF NOT FOUND THEN
-        UPDATE {schema}.holdfast_tickets t SET expires = now_us + p_ttl
-        WHERE t.name = p_name AND t.nonce = p_nonce AND t.fence IS NOT NULL AND t.expires > now_us;
+    SELECT l.ctid AS place, l.nonce, l.head INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+    ORDER BY l.generation DESC LIMIT 1;
+    IF lock.nonce = p_nonce THEN
+        SELECT l.ctid INTO lock.place FROM {schema}.holdfast_locks l WHERE l.name = p_name
+        ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
+        UPDATE {schema}.holdfast_locks l SET expires = now_us + p_ttl, renewed = now_us, renewed_fence = l.fence
+        WHERE l.ctid = lock.place AND l.nonce = p_nonce AND l.expires > now_us;
+    ELSE
+        UPDATE {schema}.holdfast_tickets t SET expires = now_us + p_ttl, renewed = now_us
+        WHERE t.name = p_name AND t.number >= coalesce(lock.head, 0) AND t.nonce = p_nonce
+        AND t.fence IS NOT NULL AND t.expires > now_us;
     END IF;
     RETURN FOUND;
 END
@@ -430,21 +657,23 @@ $$;
 
 -- End exactly the lease with this fence, and wake who is next. Returns whether there was one.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_break(p_name text, p_fence bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    lock {schema}.holdfast_locks%ROWTYPE;
+    lock record;
 BEGIN
-    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
+    SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+    ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
     IF lock.nonce IS NOT NULL AND lock.fence = p_fence THEN
-        UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.name = p_name;
+        UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.ctid = lock.place;
     ELSE
-        DELETE FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.fence = p_fence;
+        DELETE FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.number >= coalesce(lock.head, 0) AND t.fence = p_fence;
         IF NOT FOUND THEN
             RETURN false;
         END IF;
     END IF;
-    IF lock.queued THEN
-        PERFORM {schema}.holdfast_wake(p_name, {schema}.holdfast_clock());
+    IF lock.queued IS DISTINCT FROM false THEN
+        PERFORM {schema}.holdfast_wake(p_name, {schema}.holdfast_clock(), coalesce(lock.head, 0));
     END IF;
     RETURN true;
 END
@@ -458,31 +687,43 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_pass(
     p_name text, p_nonce text, p_ttl bigint, p_key bigint, p_gated boolean, p_stay boolean, p_agent text, p_info text,
     OUT outcome text, OUT fence bigint, OUT remaining bigint, OUT other text, OUT gated boolean
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    now_us bigint := {schema}.holdfast_clock();
-    lock {schema}.holdfast_locks%ROWTYPE;
+    now_us bigint;
+    lock record;
 BEGIN
     gated := p_gated OR pg_try_advisory_lock(p_key);
-    IF gated THEN
-        INSERT INTO {schema}.holdfast_locks AS l (name, method, drawn, queued) VALUES (p_name, 'advisory', now_us, false)
-        ON CONFLICT (name) DO UPDATE SET queued = l.queued WHERE false;  -- the row is there now, and locked
-    END IF;
-    SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name;
-    -- A lease of this ticket counts, whoever has the gate by now: nobody has heard of it, and the gate went with the
-    -- connection. Else the two would wait for each other.
-    IF NOT gated AND lock.nonce = p_nonce THEN
-        SELECT * INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name FOR NO KEY UPDATE;
-    END IF;
+    LOOP
+        SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+        ORDER BY l.generation DESC LIMIT 1;
+        EXIT WHEN NOT FOUND AND NOT gated;
+        -- A lease of this ticket counts, whoever has the gate by now: nobody has heard of it, and the gate went with the
+        -- connection. Else the two would wait for each other.
+        IF FOUND AND (gated OR lock.nonce = p_nonce) THEN
+            SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+            ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
+        END IF;
+        EXIT WHEN FOUND;
+        PERFORM {schema}.holdfast_create(p_name, 'advisory', true);
+    END LOOP;
     now_us := {schema}.holdfast_clock();
+    IF gated AND lock.nonce <> p_nonce AND lock.renewed > now_us AND lock.renewed_fence = lock.fence THEN
+        PERFORM {schema}.holdfast_set_right(p_name);
+        SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
+        ORDER BY l.generation DESC LIMIT 1;
+    END IF;
 
-    IF lock.method <> 'advisory' AND (
-        lock.nonce IS NOT NULL AND lock.expires > now_us OR lock.queued AND EXISTS (
-            SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name AND t.expires > now_us
-        )
-    ) THEN
+    IF lock.method <> 'advisory' AND lock.nonce IS NOT NULL AND lock.expires > now_us THEN
         outcome := 'method';
         other := lock.method;
+    ELSIF lock.queued AND EXISTS (
+        SELECT 1 FROM {schema}.holdfast_tickets t
+        WHERE t.name = p_name AND t.number >= lock.head AND t.expires > now_us
+    ) THEN
+        outcome := 'method';
+        other := 'queue';
+        UPDATE {schema}.holdfast_tickets t SET expires = now_us + (t.expires - t.renewed), renewed = now_us
+        WHERE t.name = p_name AND t.number >= lock.head AND t.renewed > now_us;  -- as in holdfast_lapse
     ELSIF p_nonce = ANY (lock.departed) AND lock.departed_until > now_us AND lock.nonce IS DISTINCT FROM p_nonce THEN
         outcome := 'gone';
     ELSIF NOT gated AND lock.nonce IS DISTINCT FROM p_nonce OR lock.nonce <> p_nonce AND lock.expires > now_us THEN
@@ -494,10 +735,12 @@ BEGIN
         fence := greatest(lock.drawn + 1, now_us);
         UPDATE {schema}.holdfast_locks l SET
             method = 'advisory', drawn = holdfast_pass.fence, queued = false,
+            generation = CASE WHEN holdfast_pass.fence & 31 = 0 THEN holdfast_pass.fence ELSE l.generation END,
             departed = CASE WHEN lock.departed_until > now_us THEN lock.departed END,
-            nonce = p_nonce, fence = holdfast_pass.fence, expires = now_us + p_ttl, since = now_us,
+            nonce = p_nonce, fence = holdfast_pass.fence, expires = now_us + p_ttl,
+            renewed = now_us, renewed_fence = holdfast_pass.fence, since = now_us,
             agent = p_agent, info = p_info
-        WHERE l.name = p_name;
+        WHERE l.ctid = lock.place;
         RETURN;
     END IF;
     IF gated AND NOT (outcome = 'wait' AND p_stay) THEN
@@ -510,7 +753,8 @@ $$;
 -- Remove locks that nobody has used for an hour, with tickets of the dead. A row that is in use this very moment is
 -- skipped; one that was used a moment ago has drawn a number, which is looked at again once the row is locked. Returns
 -- how many were removed.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
     WITH old AS (
         SELECT l.name FROM {schema}.holdfast_locks l
         WHERE l.drawn < p_now - {fence_idle} AND (l.nonce IS NULL OR l.expires < p_now - {fence_idle})
@@ -520,6 +764,9 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint L
         LIMIT 1000 FOR UPDATE SKIP LOCKED
     ), dead AS (
         DELETE FROM {schema}.holdfast_tickets t USING old WHERE t.name = old.name AND t.expires < p_now - {fence_idle}
+    ), orphans AS (  -- of rows that were deleted by hand
+        DELETE FROM {schema}.holdfast_tickets t WHERE t.expires < p_now - {fence_idle}
+        AND NOT EXISTS (SELECT 1 FROM {schema}.holdfast_locks l WHERE l.name = t.name)
     ), reaped AS (
         DELETE FROM {schema}.holdfast_locks l USING old WHERE l.name = old.name RETURNING 1
     )
@@ -527,7 +774,8 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint L
 $$;
 
 -- Remove marks that need not be kept any more. Returns how many were removed.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_reap_marks(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_reap_marks(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
     WITH old AS (
         SELECT m.name FROM {schema}.holdfast_marks m WHERE m.expires <= p_now LIMIT 1000 FOR UPDATE SKIP LOCKED
     ), reaped AS (
@@ -539,3 +787,10 @@ $$;
 -- Tables that an older holdfast made, which goes on working with them. Last, for that waits until nobody uses the table,
 -- and meanwhile nobody may wait for us: who looks at the view has locked it before its tables.
 ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS owner text COLLATE "C";
+ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS renewed bigint;
+ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS generation bigint NOT NULL DEFAULT 0;
+ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS head bigint NOT NULL DEFAULT 0;
+ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed bigint;
+ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed_fence bigint;
+CREATE INDEX IF NOT EXISTS holdfast_locks_newest ON {schema}.holdfast_locks (name, generation);
+INSERT INTO {schema}.holdfast_schema VALUES ({version}) ON CONFLICT DO NOTHING;

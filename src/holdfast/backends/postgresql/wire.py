@@ -100,7 +100,7 @@ class Wire:
 
     async def process(self, deadline: float) -> int:
         """The number of the server's process that answers."""
-        ((pid,),) = await self.say("SELECT pg_backend_pid()", deadline)
+        ((pid,),) = await self.say("SELECT pg_catalog.pg_backend_pid()", deadline)
         return int(pid or 0)
 
     async def say(self, sql: str, deadline: float) -> list[Row]:

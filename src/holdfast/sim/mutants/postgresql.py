@@ -77,7 +77,7 @@ class TakesPastTheLine(Tables):
 
 
 class LineForgotten(Tables):
-    def has_tickets(self, name: str) -> bool:
+    def has_tickets(self, name: str, head: int) -> bool:
         return False
 
 
@@ -135,6 +135,33 @@ class WokenKeepsItsLease(Tables):
         self.notify(ticket.channel, ticket.nonce)
 
 
+class IgnoresTheClockBack(Tables):
+    """As it once was: a lease ends when the clock shows its time, however often the clock was set back."""
+
+    def is_set_back(self, renewed: int, now: int) -> bool:
+        return False
+
+
+# ── clients that have died ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class DeadWaitersInTurn(Tables):
+    """As it once was: each is woken, and its time has to be over, before the next one's turn."""
+
+    def lapse(self, ticket: Ticket, now: int, head: int, caller: str | None) -> str | None:
+        return super().lapse(ticket, now, head, ticket.channel)
+
+
+class StoppedWaitersInTurn(Tables):
+    """Of a client that does not answer, one waiter is passed over, and the next one is woken."""
+
+    def lapse(self, ticket: Ticket, now: int, head: int, caller: str | None) -> str | None:
+        return super().lapse(ticket, now, head, caller) and "ticket"
+
+    def same_client(self, ticket: Ticket, head: int) -> list[Ticket]:
+        return [one for one in super().same_client(ticket, head) if one is ticket]
+
+
 # ── what is removed ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -146,6 +173,13 @@ class ReapsByNumber(Tables):
         for name in old:
             del self.locks[name]
         return len(old)
+
+
+class NewRowsAreFree(Tables):
+    """As it once was: a lock whose row somebody has deleted is nobody's, whatever tickets it has."""
+
+    def may_have_tickets(self) -> bool:
+        return False
 
 
 class ReapsTooSoon(PostgresqlServer):
@@ -200,14 +234,14 @@ class KinDrawsAgain(Tables):
 
     def enter_owner(self, *values: Any) -> Row:
         name, nonce = values[:2]
-        mine = self._ticket(name, nonce)
+        mine = self._ticket(name, nonce, 0)
         if mine is not None and mine.fence is not None:
             mine.owner = None
         return super().enter_owner(*values)
 
 
 class KinStandsBehind(Tables):
-    def first_place(self, name: str, drawn: int) -> int:
+    def first_place(self, lock: Lock, drawn: int) -> int:
         return drawn
 
 
@@ -360,8 +394,35 @@ POSTGRESQL = [
         mistake="who is woken and does not come keeps its place for as long as any waiter",
         backend="postgresql",
         server=_server(WokenKeepsItsLease),
-        kinds=frozenset({"crash"}),
-        budget=1000,
+        by_seeds=False,  # in a healed world no process is stopped
+    ),
+    Mutant(
+        name="ignores-the-clock-back",
+        mistake="a lease that met a clock that was set back lasts until the clock shows its time again",
+        backend="postgresql",
+        server=_server(IgnoresTheClockBack),
+        kinds=frozenset({"step_clock", "crash"}),
+    ),
+    Mutant(
+        name="dead-waiters-in-turn",
+        mistake="waiters whose client has died are woken one after the other, as if they could come",
+        backend="postgresql",
+        server=_server(DeadWaitersInTurn),
+        by_seeds=False,  # no process has several waiters there
+    ),
+    Mutant(
+        name="stopped-waiters-in-turn",
+        mistake="of a client that does not answer one waiter is passed over, and the next one is woken",
+        backend="postgresql",
+        server=_server(StoppedWaitersInTurn),
+        by_seeds=False,  # likewise
+    ),
+    Mutant(
+        name="new-rows-are-free",
+        mistake="a lock whose row was deleted by hand is taken although others share it",
+        backend="postgresql",
+        server=_server(NewRowsAreFree),
+        kinds=frozenset({"lose_reply"}),
     ),
     Mutant(
         name="reaps-by-number",

@@ -130,6 +130,11 @@ class Server(ABC):
         """Seconds by which leases may have lasted too long, because the clock that ends them was set back."""
         return 0.0
 
+    @property
+    def idle_prolonged(self) -> float:
+        """Likewise, of leases that keep a waiter out."""
+        return self.prolonged
+
     def step_clock(self, seconds: float) -> None:
         """Set its wall clock, forward or back."""
         self.wall_step += seconds

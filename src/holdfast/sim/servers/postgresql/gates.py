@@ -207,6 +207,7 @@ class AdvisoryServer(PostgresqlServer):
         """On a session of its own."""
         if gate.is_over:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
+        self.tables.caller = gate.port.channel
         if statement is advisory._RETURN:
             name, nonce, key = values
             rows = self.tables.free_rows(str(name), str(nonce))

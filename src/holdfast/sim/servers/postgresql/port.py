@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class SimPort(Listening[str]):
     """The way of one client to the database: several connections, so no order is kept, and one that listens."""
 
+    is_durable = True
+    troubles: tuple[str, ...] = ()
+
     def __init__(self, server: PostgresqlServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime)
         self.channel = f"holdfast_{link.process.name}.{number}"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 WAITER_US, WOKEN_US = us(WAITER_LEASE), us(WOKEN_LEASE)
 REAPED_MAX = 1000
-_LOOKS = 2  # tickets that wait ahead are counted up to this
 _ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 
@@ -42,6 +41,10 @@ class Lock:
     info: str | None = None
     departed: tuple[str, ...] | None = None
     departed_until: int | None = None
+    generation: int = 0
+    head: int = 0
+    renewed: int | None = None
+    renewed_fence: int | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class Ticket:
     info: str | None
     channel: str
     owner: str | None = None
+    renewed: int | None = None
 
 
 @dataclass(slots=True)
@@ -76,11 +80,21 @@ Snapshot = tuple[dict[str, Lock], list[Ticket], dict[str, Mark]]
 
 
 class Tables:
-    """One database. A row's key is its name, and for a ticket its number too."""
+    """One database. A row's key is its name, and for a ticket its number too.
 
-    def __init__(self, clock: Callable[[], int], notify: Callable[[str, str], object]) -> None:
+    `is_gone` says whether the client of a channel, which last polled at this time, has no session any more.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        notify: Callable[[str, str], object],
+        is_gone: Callable[[str, int | None], bool],
+    ) -> None:
         self.clock = clock
         self.notify = notify
+        self.is_gone = is_gone
+        self.caller: str | None = None  # the channel of the client whose statement this is
         self.locks: dict[str, Lock] = {}
         self.tickets: list[Ticket] = []
         self.marks: dict[str, Mark] = {}
@@ -119,9 +133,12 @@ class Tables:
         lock = self.locks.get(name)
         is_new = lock is None
         if lock is None:
-            lock = self.locks[name] = Lock(name, "queue", self.draw(None, now), queued=False)
+            if self.may_have_tickets() and self.has_tickets(name, 0):
+                return None
+            lock = self.locks[name] = Lock(name, "queue", self.draw(None, now), queued=False, generation=now)
         elif self.is_free(lock):
             lock.method, lock.drawn = "queue", self.draw(lock, now)
+            lock.generation = _generation(lock, lock.drawn)
         else:
             return None
         self.hold(lock, nonce, now, ttl, who)
@@ -138,7 +155,7 @@ class Tables:
         lock.nonce = None
         woken = None
         if lock.queued:
-            self.wake(name, self.clock())
+            self.wake(name, self.clock(), lock.head)
             woken = ""  # as void is said
         return [(_text(_is_after(lock.expires, self.clock())), woken)]
 
@@ -154,6 +171,9 @@ class Tables:
         reaps_at = None
         for name, nonce, ttl, agent, info, owner in zip(*map(items, arrays), strict=True):
             if owner:
+                now = self.clock()
+                if self.create(name, "queue", reaps=False) and now & 255 == 0:
+                    reaps_at = now
                 rows.append(self.enter_owner(name, nonce, int(ttl), False, agent, info, channel, owner))  # noqa: FBT003
             elif (taken := self.take(name, nonce, int(ttl), (agent, info))) is not None:
                 rows.append(_entered("in", fence=taken[0]))
@@ -229,11 +249,67 @@ class Tables:
 
     # ── the functions of schema.sql ──────────────────────────────────────────────────────────────────────────────
 
-    def wake(self, name: str, now: int) -> None:
+    def lapse(self, ticket: Ticket, now: int, head: int, caller: str | None) -> str | None:
+        is_caller = ticket.channel == caller
+        if self.has_run_out(ticket.expires, now):
+            self.tickets.remove(ticket)
+            if is_caller or ticket.fence is not None or ticket.renewed is None:
+                return "ticket"
+            is_woken = ticket.expires < ticket.renewed + WAITER_US
+            since = ticket.expires - WOKEN_US if is_woken else ticket.renewed
+            others = [one for one in self._queue(ticket.name, head) if one.channel == ticket.channel]
+            if any(_is_after(one.renewed, since) for one in others):
+                return "ticket"
+        elif is_caller or ticket.fence is not None or not self.is_gone(ticket.channel, ticket.renewed):
+            self._set_ticket_right(ticket, now)
+            return None
+        for one in self.same_client(ticket, head):
+            self.tickets.remove(one)
+        return "client"
+
+    def same_client(self, ticket: Ticket, head: int) -> list[Ticket]:
+        """The waiters of its client."""
+        return [one for one in self._queue(ticket.name, head) if one.channel == ticket.channel and one.fence is None]
+
+    def _set_ticket_right(self, ticket: Ticket, now: int) -> None:
+        if ticket.renewed is not None and self.is_set_back(ticket.renewed, now):
+            ticket.expires, ticket.renewed = now + (ticket.expires - ticket.renewed), now
+
+    def set_right(self, name: str) -> None:
+        lock, now = self.locks.get(name), self.clock()
+        if lock is None or lock.renewed is None or lock.expires is None or lock.renewed_fence != lock.fence:
+            return
+        if self.is_set_back(lock.renewed, now):
+            lock.expires, lock.renewed = now + (lock.expires - lock.renewed), now
+
+    def is_set_back(self, renewed: int, now: int) -> bool:
+        """The clock, since then."""
+        return renewed > now
+
+    def create(self, name: str, method: str, *, reaps: bool) -> bool:
+        """Whether there was no row."""
+        if name in self.locks:
+            return False
+        now = self.clock()
+        self.locks[name] = Lock(name, method, now, queued=self.may_have_tickets(), generation=now)
+        if reaps and now & 255 == 0:
+            self.reap(now)
+        return True
+
+    def may_have_tickets(self) -> bool:
+        """Of a lock whose row is new: it may have been deleted by hand."""
+        return True
+
+    def wake(self, name: str, now: int, head: int) -> None:
         ahead = 0
-        for ticket in self._queue(name):
-            if self.has_run_out(ticket.expires, now):
-                self.tickets.remove(ticket)
+        dropped: set[str] = set()
+        for ticket in self._queue(name, head):
+            if ticket.fence is None and ticket.channel in dropped:
+                continue
+            lapsed = self.lapse(ticket, now, head, self.caller)
+            if lapsed == "client":
+                dropped.add(ticket.channel)
+            if lapsed is not None:
                 continue
             if ticket.fence is None:
                 if ticket.limit is not None and ahead >= ticket.limit:
@@ -261,13 +337,13 @@ class Tables:
         channel: str,
     ) -> Row:
         now = self.clock()
-        lock = self.locks.get(name)
-        if lock is None:
-            lock = self.locks[name] = Lock(name, "queue", now, queued=not exclusive)
-        elif not exclusive:
-            lock.queued = True
+        self.create(name, "queue", reaps=True)
+        lock = self.locks[name]
+        if lock.nonce is not None and lock.nonce != nonce:
+            self.set_right(name)
         drawn = self.draw(lock, now)
-        holder, departed = lock.nonce, lock.departed
+        holder, departed, head = lock.nonce, lock.departed, lock.head
+        departed_until = None if lock.departed_until is None else min(lock.departed_until, now + WAITER_US)
         has_purged = False
 
         if holder is not None and holder != nonce and self.has_run_out(lock.expires, now):
@@ -276,45 +352,56 @@ class Tables:
         if lock.method != "queue" and holder is not None:
             return _entered("method", other=lock.method)
 
-        mine = self._ticket(name, nonce) if lock.queued else None
-        if _is_after(lock.departed_until, now):
+        mine = self._ticket(name, nonce, head) if lock.queued or not exclusive else None
+        if _is_after(departed_until, now):
             if nonce in (departed or ()) and mine is None and holder != nonce:
                 return _entered("gone")
         else:
             departed = None
 
         if not exclusive:
-            for ticket in self._queue(name):
+            for ticket in self._queue(name, head):
                 if not ticket.exclusive and ticket.limit != limit and ticket.nonce != nonce and ticket.expires > now:
+                    if _is_after(ticket.renewed, now):
+                        self.lapse(ticket, now, head, channel)
                     return _entered("limit", other_limit=ticket.limit, other=ticket.info)
 
         outcome, remaining, other = "in", None, None
         if holder is not None and holder != nonce:
             outcome, remaining, other = "wait", (lock.expires or 0) - now, lock.info
         elif holder is None and lock.queued:
-            place = 0
-            for ticket in self._queue(name):
+            place, first = 0, None
+            dropped: set[str] = set()
+            for ticket in self._queue(name, head):
                 if mine is not None and ticket.number >= mine.number:
                     break
-                if self.has_run_out(ticket.expires, now):
-                    self.tickets.remove(ticket)
+                if ticket.fence is None and ticket.channel in dropped:
+                    continue
+                lapsed = self.lapse(ticket, now, lock.head, channel)
+                if lapsed == "client":
+                    dropped.add(ticket.channel)
+                if lapsed is not None:
                     has_purged = True
                     continue
+                first = ticket.number if first is None else first
                 place += 1
                 if ticket.exclusive or place == limit:
                     outcome, remaining, other = "wait", ticket.expires - now, ticket.info
                     break
+            head = first or (drawn if mine is None else mine.number)
 
         if outcome == "in" and exclusive:
             if mine is not None:
                 self.tickets.remove(mine)
-            lock.method, lock.drawn, lock.departed = "queue", drawn, departed
-            lock.queued = lock.queued and self.has_tickets(name)
+            lock.method, lock.drawn, lock.generation, lock.head = "queue", drawn, _generation(lock, drawn), head
+            lock.departed, lock.departed_until = departed, departed_until
+            lock.queued = lock.queued and self.has_tickets(name, head)
             self.hold(lock, nonce, now, ttl, (agent, info))
             return _entered("in", fence=lock.fence)
         row = Ticket(
             *(name, drawn, nonce, None, exclusive, limit),
             *(now + WAITER_US, now, agent, info, channel),
+            renewed=now,
         )
         number = None if mine is None else mine.number
         fence = None
@@ -323,20 +410,29 @@ class Tables:
             if mine is None:
                 self._insert(replace(row, fence=drawn, expires=now + ttl))
             else:
-                mine.fence, mine.expires, mine.since = drawn, now + ttl, now
+                mine.fence, mine.expires, mine.renewed, mine.since = drawn, now + ttl, now, now
         elif queue and mine is None:
             number = drawn
             self._insert(row)
         elif queue and mine is not None:
-            mine.fence, mine.expires, mine.channel = None, now + WAITER_US, channel
+            mine.fence, mine.expires, mine.renewed, mine.channel = None, now + WAITER_US, now, channel
         if fence is not None or number == drawn or has_purged:
-            lock.method, lock.drawn, lock.departed, lock.nonce, lock.queued = "queue", drawn, departed, holder, True
+            lock.method, lock.drawn, lock.generation, lock.head = "queue", drawn, _generation(lock, drawn), head
+            lock.departed, lock.departed_until, lock.nonce, lock.queued = departed, departed_until, holder, True
         if holder is None and (has_purged or (outcome == "wait" and queue)):
-            self.wake(name, now)
+            self.wake(name, now, head)
         if outcome == "in":
             return _entered("in", fence=fence)
-        waiting = [one for one in self._queue(name) if one.fence is None and (number is None or one.number < number)]
-        return _entered("wait", ahead=min(len(waiting), _LOOKS), remaining=remaining, other=other)
+        waiting = [one for one in self._queue(name, head) if number is None or one.number < number]
+        ahead = self.ahead([one for one in waiting if one.fence is None], channel)
+        return _entered("wait", ahead=ahead, remaining=remaining, other=other)
+
+    def ahead(self, waiting: list[Ticket], channel: str) -> int:
+        """How soon a ticket behind these, of the client with this channel, has to poll again."""
+        if not waiting:
+            return 0
+        first, last = waiting[0], waiting[-1]
+        return 1 if first is last or first.channel == last.channel != channel else 2
 
     def enter_owner(  # noqa: PLR0917  (what the function takes, in its order)
         self,
@@ -350,46 +446,45 @@ class Tables:
         owner: str,
     ) -> Row:
         now = self.clock()
-        lock = self.locks.get(name)
-        if lock is None:
-            lock = self.locks[name] = Lock(name, "queue", now, queued=False)
+        self.create(name, "queue", reaps=True)
+        lock = self.locks[name]
         fence = self.kin(lock, owner, now)
-        mine = self._ticket(name, nonce)
+        mine = self._ticket(name, nonce, lock.head)
         if fence is not None:
             if _is_after(lock.departed_until, now) and nonce in (lock.departed or ()) and mine is None:
                 return _entered("gone")
             drawn = self.draw(lock, now)
         else:
             row = self.enter(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
-            mine = self._ticket(name, nonce)
+            mine = self._ticket(name, nonce, lock.head)
             if row[0] == "wait" and queue and mine is not None:
                 mine.owner = owner
             if row[0] != "in":
                 return row
             fence = drawn = int(row[1] or 0)
-        lock.nonce, lock.queued, lock.drawn = None, True, drawn
-        first = self.first_place(name, drawn)
+        first = self.first_place(lock, drawn)
+        lock.nonce, lock.queued, lock.drawn, lock.head = None, True, drawn, first
         if mine is None:
             place = (name, first, nonce, fence, True, 1)
-            self._insert(Ticket(*place, now + ttl, now, agent, info, channel, owner))
+            self._insert(Ticket(*place, now + ttl, now, agent, info, channel, owner, now))
         else:
             mine.number = first if mine.fence is None else mine.number
-            mine.fence, mine.expires, mine.since = fence, now + ttl, now
-        for ticket in self._queue(name):
+            mine.fence, mine.expires, mine.renewed, mine.since = fence, now + ttl, now, now
+        for ticket in self._queue(name, lock.head):
             if ticket.owner == owner and ticket.fence is None and ticket.expires > now:
                 self.notify(ticket.channel, ticket.nonce)
         return _entered("in", fence=fence)
 
     def kin(self, lock: Lock, owner: str, now: int) -> int | None:
         """The fence of a ticket of this owner that is in."""
-        for ticket in self._queue(lock.name) if lock.queued else ():
+        for ticket in self._queue(lock.name, lock.head) if lock.queued else ():
             if ticket.owner == owner and ticket.fence is not None and ticket.expires > now:
                 return ticket.fence
         return None
 
-    def first_place(self, name: str, drawn: int) -> int:
+    def first_place(self, lock: Lock, drawn: int) -> int:
         """Before all others."""
-        return min([drawn, *(ticket.number - 1 for ticket in self._queue(name))])
+        return min([drawn, *(ticket.number - 1 for ticket in self._queue(lock.name, lock.head))])
 
     def leave(self, name: str, nonce: str, *, unheard: bool) -> bool:
         now = self.clock()
@@ -397,42 +492,42 @@ class Tables:
             self.remember(name, nonce, now)
         lock = self.locks.get(name)
         if lock is None:
-            return False
+            lock = Lock(name, "queue", now, queued=True)  # it was deleted by hand, and may have tickets still
         was_in = False
         if lock.nonce == nonce:
             was_in = _is_after(lock.expires, now)
             lock.nonce = None
         elif lock.queued:
-            ticket = self._ticket(name, nonce)
+            ticket = self._ticket(name, nonce, lock.head)
             if ticket is not None:
                 self.tickets.remove(ticket)
                 was_in = ticket.fence is not None and ticket.expires > now
             if ticket is None or (_is_after(lock.expires, now) and lock.nonce is not None):
                 return False
         if lock.queued:
-            self.wake(name, now)
+            self.wake(name, now, lock.head)
         return was_in
 
     def remember(self, name: str, nonce: str, now: int) -> None:
         """That the ticket has left: the first statement of holdfast_leave."""
-        lock = self.locks.get(name)
-        if lock is None:
-            lock = self.locks[name] = Lock(name, "queue", now, queued=False)
-        else:
-            lock.drawn = self.draw(lock, now)
+        self.create(name, "queue", reaps=True)
+        lock = self.locks[name]
+        lock.drawn = self.draw(lock, now)
         kept = (lock.departed or ()) if _is_after(lock.departed_until, now) else ()
         lock.departed, lock.departed_until = (*kept, nonce), now + WAITER_US
 
     def renew(self, name: str, nonce: str, ttl: int) -> bool:
         now = self.clock()
         lock = self.locks.get(name)
-        if lock is not None and lock.nonce == nonce and _is_after(lock.expires, now):
-            lock.expires = now + ttl
+        if lock is not None and lock.nonce == nonce:
+            if not _is_after(lock.expires, now):
+                return False
+            lock.expires, lock.renewed, lock.renewed_fence = now + ttl, now, lock.fence
             return True
-        ticket = self._ticket(name, nonce)
+        ticket = self._ticket(name, nonce, 0 if lock is None else lock.head)
         if ticket is None or ticket.fence is None or ticket.expires <= now:
             return False
-        ticket.expires = now + ttl
+        ticket.expires, ticket.renewed = now + ttl, now
         return True
 
     def break_(self, name: str, fence: int) -> bool:
@@ -440,33 +535,39 @@ class Tables:
         if lock is not None and lock.nonce is not None and lock.fence == fence:
             lock.nonce = None
         else:
-            found = [ticket for ticket in self._queue(name) if ticket.fence == fence]
+            found = [ticket for ticket in self._queue(name, 0 if lock is None else lock.head) if ticket.fence == fence]
             if not found:
                 return False
             for ticket in found:
                 self.tickets.remove(ticket)
-        if lock is not None and lock.queued:
-            self.wake(name, self.clock())
+        if lock is None or lock.queued:
+            self.wake(name, self.clock(), 0 if lock is None else lock.head)
         return True
 
     def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, gated: bool) -> Row:
         """holdfast_pass without its gate, which belongs to the session: outcome, fence, remaining, other."""
         now = self.clock()
+        if gated:
+            self.create(name, "advisory", reaps=True)
         lock = self.locks.get(name)
-        if lock is None and gated:
-            lock = self.locks[name] = Lock(name, "advisory", now, queued=False)
         if lock is None:
             return "wait", None, None, None
+        if gated and lock.nonce is not None and lock.nonce != nonce:
+            self.set_right(name)
         is_live = lock.nonce is not None and _is_after(lock.expires, now)
-        alive = [ticket for ticket in self._queue(name) if ticket.expires > now]
-        if lock.method != "advisory" and (is_live or (lock.queued and alive)):
+        if lock.method != "advisory" and is_live:
             return "method", None, None, lock.method
+        if lock.queued and any(ticket.expires > now for ticket in self._queue(name, lock.head)):
+            for ticket in self._queue(name, lock.head):
+                self._set_ticket_right(ticket, now)
+            return "method", None, None, "queue"
         is_remembered = _is_after(lock.departed_until, now)
         if nonce in (lock.departed or ()) and is_remembered and lock.nonce != nonce:
             return "gone", None, None, None
         if lock.nonce != nonce and (not gated or is_live):
             return "wait", None, _text(None if lock.expires is None else lock.expires - now), lock.info
         lock.method, lock.drawn, lock.queued = "advisory", self.draw(lock, now), False
+        lock.generation = _generation(lock, lock.drawn)
         lock.departed = lock.departed if is_remembered else None
         self.hold(lock, nonce, now, ttl, who)
         return "in", _text(lock.fence), None, None
@@ -476,7 +577,10 @@ class Tables:
         if lock is None:
             return []
         is_taken = lock.nonce is not None and _is_after(lock.expires, self.clock())
-        return [(_text(lock.drawn), _text(is_taken), lock.info)]
+        is_set_back = lock.nonce is not None and _is_after(lock.renewed, self.clock())
+        if is_set_back:
+            self.set_right(name)
+        return [(_text(lock.drawn), _text(is_taken), lock.info, "" if is_set_back else None)]
 
     def reap(self, now: int) -> int:
         idle = now - self.fence_idle
@@ -486,7 +590,11 @@ class Tables:
             for lock in self.locks.values()
             if lock.drawn < idle and (lock.nonce is None or (lock.expires or 0) < idle) and lock.name not in kept
         ][:REAPED_MAX]
-        self.tickets = [ticket for ticket in self.tickets if ticket.name not in old]
+        self.tickets = [
+            ticket
+            for ticket in self.tickets
+            if ticket.name not in old and (ticket.expires >= idle or ticket.name in self.locks)
+        ]
         for name in old:
             del self.locks[name]
         return len(old)
@@ -509,19 +617,21 @@ class Tables:
     def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
         """Its number has been drawn: that is the fence."""
         lock.nonce, lock.fence, lock.expires, lock.since = nonce, lock.drawn, since + ttl, since
+        lock.renewed, lock.renewed_fence = since, lock.drawn
         lock.agent, lock.info = who
 
-    def has_tickets(self, name: str) -> bool:
-        return bool(self._queue(name))
+    def has_tickets(self, name: str, head: int) -> bool:
+        return bool(self._queue(name, head))
 
-    def _queue(self, name: str) -> list[Ticket]:
-        return sorted((ticket for ticket in self.tickets if ticket.name == name), key=_number)
+    def _queue(self, name: str, head: int) -> list[Ticket]:
+        """From the head on: nothing before it is looked at."""
+        return sorted((one for one in self.tickets if one.name == name and one.number >= head), key=_number)
 
-    def _ticket(self, name: str, nonce: str) -> Ticket | None:
-        return next((ticket for ticket in self._queue(name) if ticket.nonce == nonce), None)
+    def _ticket(self, name: str, nonce: str, head: int) -> Ticket | None:
+        return next((ticket for ticket in self._queue(name, head) if ticket.nonce == nonce), None)
 
     def _insert(self, row: Ticket) -> None:
-        if any(ticket.number == row.number for ticket in self._queue(row.name)):
+        if any(ticket.number == row.number for ticket in self._queue(row.name, 0)):
             raise AssertionError(f"two tickets of {row.name!r} have the number {row.number}")
         self.tickets.append(row)
 
@@ -536,6 +646,10 @@ def _entered(
     other: str | None = None,
 ) -> Row:
     return outcome, _text(fence), _text(ahead), _text(remaining), _text(other_limit), other
+
+
+def _generation(lock: Lock, drawn: int) -> int:
+    return drawn if drawn & 31 == 0 else lock.generation
 
 
 def _is_after(moment: int | None, now: int) -> bool:

@@ -1,0 +1,146 @@
+"""Waiters whose client has died or does not answer: they must not keep a free lock from others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from psycopg import sql
+
+import holdfast
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from tests.support.postgresql.driver import Driver
+from tests.support.postgresql.servers import Server
+from tests.support.processes import eventually
+
+Open = Callable[[str], holdfast.Client]
+WAITERS = 4
+
+
+class Queue:
+    """One client holds the lock, all waiters of the next one are queued before a waiter of a third."""
+
+    def __init__(self, server: Server, url: str) -> None:
+        self.server = server
+        self._schema = sql.Identifier(parse_qs(urlsplit(url).query)["schema"][0])
+        self.holder, self.first, self.last = Driver(url), Driver(url), Driver(url)
+        (self.held,) = self.holder.tickets(["a"])
+        assert isinstance(self.holder.enter(self.held), Granted)
+        self.waiting = [self._queued(self.first) for _ in range(WAITERS)]
+        self.next = self._queued(self.last)
+
+    def _queued(self, client: Driver) -> Ticket:
+        (ticket,) = client.tickets(["a"])
+        assert isinstance(client.enter(ticket, queue=True), Waiting)
+        return ticket
+
+    def nonces(self) -> list[str]:
+        found = sql.SQL("SELECT nonce FROM {}.holdfast_tickets ORDER BY number").format(self._schema)
+        return [nonce for (nonce,) in self.server.rows(found)]
+
+    def end_sessions_of_first(self) -> None:
+        """As the kernel does for a process that was killed."""
+        is_alive = sql.SQL(
+            "SELECT 1 FROM pg_locks k JOIN {}.holdfast_tickets t ON k.locktype = 'advisory' AND t.nonce = {nonce} "
+            "AND k.classid::bigint << 32 | k.objid::bigint = ('x' || substr(t.channel, 18, 16))::bit(64)::bigint"
+        ).format(self._schema, nonce=self.waiting[-1].nonce)
+        assert self.server.rows(is_alive)
+        self.first.close()
+        eventually(lambda: not self.server.rows(is_alive))
+
+    def close(self) -> None:
+        for client in (self.holder, self.first, self.last):
+            client.close()
+
+
+@pytest.fixture
+def queue(server: Server, url: str) -> Iterator[Queue]:
+    made = Queue(server, url)
+    yield made
+    made.close()
+
+
+def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_release(queue: Queue) -> None:
+    queue.end_sessions_of_first()
+
+    queue.holder.leave([queue.held])
+
+    assert queue.nonces() == [queue.next.nonce]
+    assert isinstance(queue.last.enter(queue.next, queue=True), Granted)
+
+
+def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_next_poll(queue: Queue) -> None:
+    queue.holder.leave([queue.held])  # which wakes the first one
+    queue.first.enter(queue.waiting[0])  # it is granted, and gives it back
+    queue.first.leave([queue.waiting[0]])
+    queue.end_sessions_of_first()
+
+    eventually(lambda: isinstance(queue.last.enter(queue.next, queue=True), Granted))
+
+    assert queue.nonces() == []
+
+
+def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(queue: Queue) -> None:
+    queue.holder.leave([queue.held])
+    assert queue.nonces() == [*(ticket.nonce for ticket in queue.waiting), queue.next.nonce]
+
+    eventually(lambda: isinstance(queue.last.enter(queue.next, queue=True), Granted))
+
+    assert queue.nonces() == []
+
+
+def test_a_client_that_polls_for_another_waiter_keeps_the_places_of_the_rest(queue: Queue) -> None:
+    queue.holder.leave([queue.held])
+    queue.first.enter(queue.waiting[3], queue=True)
+
+    def first_is_passed_over() -> bool:
+        assert isinstance(queue.last.enter(queue.next, queue=True), Waiting)
+        return queue.waiting[0].nonce not in queue.nonces()
+
+    eventually(first_is_passed_over)
+
+    assert queue.nonces() == [*(ticket.nonce for ticket in queue.waiting[1:]), queue.next.nonce]
+
+
+def test_the_first_waiter_of_another_client_polls_as_soon_as_the_woken_one_has_to_have_answered(queue: Queue) -> None:
+    queue.holder.leave([queue.held])
+
+    waiting = queue.last.enter(queue.next, queue=True)
+
+    assert isinstance(waiting, Waiting)
+    assert waiting.look_again_in <= 1.0
+
+
+def test_a_client_whose_subscription_has_just_ended_keeps_its_place(
+    server: Server, url: str, client_of: Open, driver: Driver
+) -> None:
+    held, behind = driver.tickets(["a", "a"])
+    driver.enter(held)
+    client, got = client_of(url), list[holdfast.Lease | None]()
+    thread = threading.Thread(target=lambda: got.append(client.lock("a").acquire(timeout=30)))
+    thread.start()
+    eventually(lambda: bool(server.clients("LISTEN%")))
+    driver.enter(behind, queue=True)
+
+    server.terminate("LISTEN%")
+    driver.leave([held])
+
+    assert isinstance(driver.enter(behind, queue=True), Waiting)
+    thread.join(40)
+    assert got[0] is not None
+    got[0].release()
+
+
+def test_a_session_that_is_younger_than_the_last_poll_of_a_waiter_does_not_judge_it(queue: Queue, url: str) -> None:
+    """All sessions of a server that was restarted are younger, and its clients are still reconnecting."""
+    queue.end_sessions_of_first()
+    young = Driver(url)
+    (ticket,) = young.tickets(["a"])
+
+    queue.server.rows(sql.SQL("UPDATE {}.holdfast_locks SET nonce = NULL").format(queue._schema))
+    assert isinstance(young.enter(ticket), Waiting)
+
+    assert queue.nonces()[0] == queue.waiting[0].nonce
+    young.close()
