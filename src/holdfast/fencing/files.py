@@ -8,6 +8,9 @@ it and replace the file, so that the two are one step. Readers need no lock: the
 The order on disk: the fence is safe before the new file gets its name. A writer that dies in between has left the old
 file and its own fence: it may try again, and one that came before it may not.
 
+A client that can open the side file can also lock it and stop all writers, so it belongs to those that may write the
+file: whoever may only read the file cannot open it, and `newest` raises PermissionError there.
+
 For file systems whose flock all writers share: local ones, and NFS since Linux 2.6.12. A writer that is *stopped*
 within this step keeps the others waiting, as it has to: its rename may still come. Never delete the side file while
 somebody may write; without it, every fence is new.
@@ -18,11 +21,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 
 from holdfast.errors import ConfigurationError
 from holdfast.fencing.values import FENCE_MAX, check_fence, refuse_stale
 
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 _DIGITS = len(str(FENCE_MAX))  # written at this width, so that one write in place is all there is to it
 
 
@@ -33,16 +38,17 @@ def replace(path: str | os.PathLike[str], data: bytes, *, fence: int) -> None:
         StaleFence: the file has been written under a newer fence; it is as it was.
         ConfigurationError: the file beside it is not one of ours.
     """
-    with guarded(path, fence=fence):
-        target = _target(path)
+    with guarded(path, fence=fence) as target:
         # One name for all: only one writer is here at a time, and what a dead one has left is written over.
         temporary = f"{target}.fence-new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        mode = _mode(target)
+        # Private until it has the mode of the file that it replaces.
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666 if mode is None else 0o600)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(fd, os.stat(target).st_mode & 0o7777)
+            if mode is not None:
+                os.fchmod(fd, mode)
             _write_all(fd, data)
             os.fsync(fd)
         finally:
@@ -52,19 +58,19 @@ def replace(path: str | os.PathLike[str], data: bytes, *, fence: int) -> None:
 
 
 @contextlib.contextmanager
-def guarded(path: str | os.PathLike[str], *, fence: int) -> Iterator[None]:
+def guarded(path: str | os.PathLike[str], *, fence: int) -> Iterator[str]:
     """Be the only writer in the body, for writes of another kind: to append, or to replace several files at once.
 
-    The path need not be that of a file. The fence is remembered before the body begins, also if that fails then.
+    The path need not be that of a file. The fence is remembered before the body begins, also if that fails then. The
+    value is the file that is guarded: where the path led then, should it be a symbolic link that changes meanwhile.
 
     Raises:
         StaleFence: a newer fence was here; the body is not entered.
         ConfigurationError: the file beside it is not one of ours.
     """
-    target = _target(path)
-    side = side_path(target)
     check_fence(fence)
-    fd = _locked(side)
+    fd, target = _locked(path)
+    side = side_path(target)
     try:
         newest = _parse(side, os.pread(fd, _DIGITS + 2, 0))
         refuse_stale(target, fence, newest)
@@ -72,7 +78,7 @@ def guarded(path: str | os.PathLike[str], *, fence: int) -> Iterator[None]:
             _write_at_start(fd, b"%0*d\n" % (_DIGITS, fence))
             os.fsync(fd)
             _sync_folder(side)
-        yield
+        yield target
     finally:
         os.close(fd)  # which also unlocks it
 
@@ -100,20 +106,52 @@ def _target(path: str | os.PathLike[str]) -> str:
     return os.path.realpath(name)
 
 
-def _locked(side: str) -> int:
-    """A descriptor of the side file, locked by nobody else: other threads open their own."""
+def _locked(path: str | os.PathLike[str]) -> tuple[int, str]:
+    """A descriptor of the side file, which no one else has locked, and the file that it is for."""
     while True:
-        fd = os.open(side, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        target = _target(path)
+        side = side_path(target)
+        fd = _opened(side, target)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            # Somebody may have deleted or replaced it while we waited: then others lock another file by now.
+            # While we waited the side file may have been deleted or replaced: then others lock another file by now. Or
+            # the path may be a link that leads elsewhere by now: then this is not the fence of what it names.
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), os.stat(side)):
-                    return fd
+                if os.path.samestat(os.fstat(fd), os.stat(side)) and _target(path) == target:
+                    return fd, target
         except BaseException:
             os.close(fd)
             raise
         os.close(fd)
+
+
+def _opened(side: str, target: str) -> int:
+    """The side file, which no one can open who may not write the file that it is for."""
+    mode = _mode(target)
+    # Of a file that does not exist yet, the umask says which of these it will have.
+    fd = os.open(side, os.O_RDWR | os.O_CREAT | _FLAGS, 0o660 if mode is None else 0o600 | _who_write(mode))
+    try:
+        has = os.fstat(fd)
+        mine = 0o600 | _who_write(has.st_mode if mode is None else mode)
+        if has.st_uid == os.geteuid() and stat.S_IMODE(has.st_mode) != mine:
+            os.fchmod(fd, mine)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _who_write(mode: int) -> int:
+    """Reading and writing, for those that may write."""
+    writing = mode & 0o222
+    return writing | writing << 1
+
+
+def _mode(target: str) -> int | None:
+    try:
+        return os.stat(target).st_mode & 0o7777
+    except FileNotFoundError:
+        return None
 
 
 def _parse(side: str, text: bytes) -> int:

@@ -8,16 +8,23 @@
 `resource` is the application's: it names what a request writes to, or says None for requests that need no fence. What
 the guard answers itself is plain text:
 
-    400 Bad Request              the header is no fence
+    400 Bad Request              the header is no fence, or the request names no resource that could be guarded
     412 Precondition Failed      the resource has seen a newer fence: the request did not reach the application
     428 Precondition Required    the resource is guarded and there is no header
+
+A fence is remembered before the application sees the request, so authenticate first: put the guard behind the
+middleware that does it, or let `resource` return None for a request that the application is going to refuse. Otherwise
+any client can send a fence so great that all others are refused. The stores in memory take an answer of 401 or 403 as
+"nothing was written" and forget the fence that came with it.
 
 A request that passed keeps others of the same resource waiting until the application is done with it, so that a slow
 old request cannot write after a fast new one. The application must not call itself for the same resource.
 
 A store says which fences were seen. In memory: right for a server that is one process, until it restarts. In SQL: for
 many processes; it uses a transaction of its own, so a guard in the transaction of the write itself (fencing.sql) is
-stronger where there is one, and with SQLite needs another database file than the application's.
+stronger where there is one, and with SQLite needs another database file than the application's. The turn of a request
+lasts as long as that transaction: time limits of the server for idle transactions and connections are turned off in it,
+but a connection that breaks ends the turn, and the error is raised when the request is done.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import StaleFence
+from holdfast.errors import ConfigurationError, StaleFence
 from holdfast.fencing.values import FENCE_MAX, check_fence, check_resource, refuse_stale
 
 if TYPE_CHECKING:
@@ -40,6 +47,7 @@ HEADER = "Holdfast-Fence"
 _WSGI_KEY = "HTTP_HOLDFAST_FENCE"
 _ASGI_NAME = b"holdfast-fence"
 _M = TypeVar("_M")
+_CALLER_REFUSED = (401, 403)
 _FENCE = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 
 
@@ -84,6 +92,10 @@ class AsyncFenceStore(Protocol):
         """
 
 
+class CallerRefused(Exception):
+    """Raised in the body of `holding` after an answer of 401 or 403: a store may forget a fence that came with it."""
+
+
 class MemoryFences:
     """For the threads of one process. It keeps a number and a mutex for each resource, for ever."""
 
@@ -99,8 +111,7 @@ class MemoryFences:
 
         with self._mutex:
             place = self._places.setdefault(resource, _Place(threading.Lock()))
-        with place.mutex:
-            place.newest = _newer(resource, fence, place.newest)
+        with place.mutex, place.remembering(resource, fence):
             yield
 
 
@@ -116,8 +127,8 @@ class AsyncMemoryFences:
 
         place = self._places.setdefault(resource, _Place(asyncio.Lock()))
         async with place.mutex:
-            place.newest = _newer(resource, fence, place.newest)
-            yield
+            with place.remembering(resource, fence):
+                yield
 
 
 class SqlFences:
@@ -134,7 +145,10 @@ class SqlFences:
             # takes the row's lock, which is kept for as long as the transaction stays open.
             self._guard.check(connection.cursor(), resource, fence)
             connection.commit()
-            self._guard.check(connection.cursor(), resource, fence)
+            cursor = connection.cursor()
+            if self._guard.keep_open:
+                cursor.execute(self._guard.keep_open)
+            self._guard.check(cursor, resource, fence)
             yield
             connection.rollback()
 
@@ -152,7 +166,10 @@ class AsyncSqlFences:
         try:
             await self._guard.check_async(connection.cursor(), resource, fence)
             await connection.commit()
-            await self._guard.check_async(connection.cursor(), resource, fence)
+            cursor = connection.cursor()
+            if self._guard.keep_open:
+                await cursor.execute(self._guard.keep_open)
+            await self._guard.check_async(cursor, resource, fence)
             yield
             await connection.rollback()
         finally:
@@ -164,12 +181,18 @@ class _Place(Generic[_M]):
 
     def __init__(self, mutex: _M) -> None:
         self.mutex = mutex
-        self.newest = 0
+        self._newest = 0
 
-
-def _newer(resource: str, fence: int, newest: int) -> int:
-    refuse_stale(resource, fence, newest)
-    return fence
+    @contextlib.contextmanager
+    def remembering(self, resource: str, fence: int) -> Iterator[None]:
+        before = self._newest
+        refuse_stale(resource, fence, before)
+        self._newest = fence
+        try:
+            yield
+        except CallerRefused:
+            self._newest = before
+            raise
 
 
 # ── middleware ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,12 +227,18 @@ class FenceMiddleware:
             return _refuse_wsgi(refusal, start_response)
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._store.holding(check_resource(resource), fence))
+                stack.enter_context(self._store.holding(resource, fence))
             except StaleFence as error:
                 return _refuse_wsgi(_Refusal("412 Precondition Failed", str(error)), start_response)
-            body = self._app(environ, start_response)
+            statuses: list[str] = []  # of the application; the last one counts, should it fail half-way
+
+            def note_status(status: str, *arguments: Any) -> Any:
+                statuses.append(status)
+                return start_response(status, *arguments)
+
+            body = self._app(environ, note_status)
             # An application may do its work while its body is read: the turn ends when the server closes that.
-            return _Body(body, stack.pop_all())
+            return _Body(body, stack.pop_all(), statuses)
         raise AssertionError  # a store that swallows what its body raises
 
 
@@ -232,16 +261,26 @@ class AsyncFenceMiddleware:
         if resource is None:
             await self._app(scope, receive, send)
             return
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                fence = _parse(resource, _asgi_header(scope))
-                await stack.enter_async_context(self._store.holding(check_resource(resource), fence))
-            except _Refusal as refusal:
-                await _refuse_asgi(refusal, send)
-            except StaleFence as error:
-                await _refuse_asgi(_Refusal("412 Precondition Failed", str(error)), send)
-            else:
-                await self._app(scope, receive, send)
+        statuses: list[int] = []
+
+        async def note_status(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            await send(message)
+
+        with contextlib.suppress(CallerRefused):
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    fence = _parse(resource, _asgi_header(scope))
+                    await stack.enter_async_context(self._store.holding(resource, fence))
+                except _Refusal as refusal:
+                    await _refuse_asgi(refusal, send)
+                except StaleFence as error:
+                    await _refuse_asgi(_Refusal("412 Precondition Failed", str(error)), send)
+                else:
+                    await self._app(scope, receive, note_status)
+                    if statuses and statuses[-1] in _CALLER_REFUSED:
+                        raise CallerRefused
 
 
 class _Refusal(Exception):
@@ -254,21 +293,28 @@ class _Refusal(Exception):
 class _Body:
     """The application's body, and what is to be ended with it."""
 
-    def __init__(self, body: Iterable[bytes], turn: contextlib.ExitStack) -> None:
+    def __init__(self, body: Iterable[bytes], turn: contextlib.ExitStack, statuses: list[str]) -> None:
         self._body = body
         self._turn = turn
+        self._statuses = statuses
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._body)
 
     def close(self) -> None:
-        with self._turn:
+        with contextlib.suppress(CallerRefused), self._turn:
             close = getattr(self._body, "close", None)
             if close is not None:
                 close()
+            if self._statuses and int(self._statuses[-1][:3]) in _CALLER_REFUSED:
+                raise CallerRefused
 
 
 def _parse(resource: str, header: str | None) -> int:
+    try:
+        check_resource(resource)
+    except ConfigurationError as error:
+        raise _Refusal("400 Bad Request", str(error)) from None
     if header is None:
         raise _Refusal(
             "428 Precondition Required", f"{resource!r} is guarded: send the fence of your lease as {HEADER}"

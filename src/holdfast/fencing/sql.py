@@ -53,6 +53,9 @@ class SqlGuard:
     ddl: str
     """What creates the table, for a DBA; it may be run again."""
 
+    keep_open: ClassVar[str] = ""
+    """What turns off the server's time limits for idle transactions, in the transaction or session that runs it."""
+
     _DDL: ClassVar[str]
     _RAISE: ClassVar[str]
     _READ: ClassVar[str]
@@ -158,6 +161,11 @@ class SqlGuard:
 class PostgreSQLGuard(SqlGuard):
     """For PostgreSQL, with psycopg (also its AsyncCursor) or psycopg2."""
 
+    # Of these, transaction_timeout exists since PostgreSQL 17; a SET would fail on older ones.
+    keep_open = (
+        "SELECT set_config(name, '0', true) FROM pg_settings "
+        "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+    )
     _paramstyle = "format"
     _DDL = "CREATE TABLE IF NOT EXISTS {table} (resource bytea PRIMARY KEY, fence bigint NOT NULL)"
     # The row is locked also where the condition does not hold (manual, INSERT, "ON CONFLICT Clause"), so what is read
@@ -175,6 +183,11 @@ class PostgreSQLGuard(SqlGuard):
 class MySQLGuard(SqlGuard):
     """For MySQL and MariaDB, with PyMySQL or what follows it."""
 
+    # MySQL takes the second half for a comment: only MariaDB has these. A year is the most that is allowed.
+    keep_open = (
+        "SET SESSION wait_timeout = 31536000 /*M!100300 , idle_transaction_timeout = 0, "
+        "idle_write_transaction_timeout = 0, idle_readonly_transaction_timeout = 0 */"
+    )
     _paramstyle = "format"
     _DDL = (
         "CREATE TABLE IF NOT EXISTS {table} (resource VARBINARY(2048) PRIMARY KEY, fence BIGINT NOT NULL) ENGINE=InnoDB"

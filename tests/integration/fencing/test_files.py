@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -52,6 +53,90 @@ def test_the_mode_is_kept_and_a_link_stays_a_link(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o7777 == 0o640
     with pytest.raises(holdfast.StaleFence):
         files.replace(path, b"late", fence=4)
+
+
+def test_a_link_that_changes_while_a_writer_waits_leads_to_the_fence_of_its_new_file(tmp_path: Path) -> None:
+    first, second, link = tmp_path / "first", tmp_path / "second", tmp_path / "link"
+    link.symlink_to(first)
+    outcome: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            files.replace(link, b"late", fence=5)
+        except holdfast.StaleFence as error:
+            outcome.append(error)
+
+    with files.guarded(first, fence=4):
+        thread = threading.Thread(target=write)
+        thread.start()
+        while not _waits_for_flock(tmp_path / "first.fence"):
+            assert thread.is_alive()
+        (tmp_path / "new").symlink_to(second)
+        (tmp_path / "new").rename(link)
+        files.replace(link, b"newest", fence=9)
+    thread.join()
+
+    assert len(outcome) == 1
+    assert second.read_bytes() == b"newest"
+    assert not first.exists()
+
+
+def _waits_for_flock(path: Path) -> bool:
+    inode = f":{path.stat().st_ino} "
+    return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+def test_a_replacement_is_private_from_its_first_moment(tmp_path: Path) -> None:
+    path, temporary = tmp_path / "secret", tmp_path / "secret.fence-new"
+    path.touch(0o600)
+    modes: set[int] = set()
+
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            with contextlib.suppress(FileNotFoundError):
+                modes.add(temporary.stat().st_mode & 0o077)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for fence in range(1, 200):
+        files.replace(path, b"new", fence=fence)
+    over.set()
+    watcher.join()
+
+    assert modes <= {0}
+
+
+@pytest.mark.parametrize(
+    ("mode", "umask", "expected"),
+    [
+        (0o600, 0o022, 0o600),
+        (0o644, 0o022, 0o600),
+        (0o664, 0o022, 0o660),
+        (0o666, 0o022, 0o666),
+        (None, 0o022, 0o600),
+        (None, 0o002, 0o660),
+    ],
+)
+def test_only_those_that_may_write_a_file_can_open_its_side_file(
+    tmp_path: Path, mode: int | None, umask: int, expected: int
+) -> None:
+    path, side = tmp_path / "a", tmp_path / "a.fence"
+    if mode is not None:
+        path.touch()
+        path.chmod(mode)
+    before = os.umask(umask)
+    try:
+        files.replace(path, b"new", fence=1)
+        assert side.stat().st_mode & 0o7777 == expected
+
+        side.chmod(0o644)  # as an earlier version made it
+        files.replace(path, b"newer", fence=2)
+    finally:
+        os.umask(before)
+
+    assert side.stat().st_mode & 0o7777 == expected
 
 
 def test_what_a_dead_writer_left_is_no_obstacle(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pymysql.constants.CLIENT
 import pytest
 
 import holdfast
-from holdfast.fencing.http import AsyncSqlFences
+from holdfast.fencing.http import AsyncSqlFences, SqlFences
 from holdfast.fencing.sql import PostgreSQLGuard
 from tests.integration.fencing.conftest import Database
 from tests.support.postgresql import shared as postgresql
@@ -251,6 +251,27 @@ def test_a_cursor_that_updated_nothing_yet_is_refused(database: Database) -> Non
 
     with pytest.raises(holdfast.UsageError, match="rowcount"):
         database.guard.check_updated(database.connect(**flags).cursor(), "register", 5)
+
+
+def test_a_time_limit_of_the_server_does_not_end_the_turn_of_a_request(database: Database) -> None:
+    if database.name == "sqlite":
+        pytest.skip("sqlite has no such limit")
+    mine, other = database._connect(), database._connect()  # the store closes them
+    limit = {"postgresql": "SET idle_in_transaction_session_timeout = 100", "mysql": "SET SESSION wait_timeout = 1"}
+    mine.cursor().execute(limit[database.name])
+    mine.commit()
+    store = SqlFences(database.guard, lambda: mine)
+    done = threading.Event()
+
+    def write_newer() -> None:
+        with SqlFences(database.guard, lambda: other).holding("stock", 8):
+            done.set()
+
+    with store.holding("stock", 7):
+        newer = threading.Thread(target=write_newer)
+        newer.start()
+        assert not done.wait(0.5 if database.name == "postgresql" else 1.5)
+    newer.join()
 
 
 # ── asyncio ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -228,3 +228,53 @@ async def test_asgi_keeps_a_newer_request_waiting_until_the_older_one_is_done() 
 def test_the_header_of_a_lease() -> None:
     with holdfast.Client("memory://") as client, client.lock("stock") as lease:
         assert fence_header(lease) == {"Holdfast-Fence": str(lease.fence)}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_caller_that_the_application_refuses_leaves_no_fence(status: int) -> None:
+    statuses = iter([f"{status} No", "200 OK"])
+
+    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        start_response(next(statuses), [("Content-Type", "text/plain")])
+        return [b""]
+
+    app = FenceMiddleware(application, resource=by_path, store=MemoryFences())
+
+    assert call(app, "9223372036854775807")[0] == status
+    assert call(app, "7")[0] == 200
+    assert call(app, "6")[0] == 412
+
+
+async def test_a_caller_that_the_asgi_application_refuses_leaves_no_fence() -> None:
+    statuses = iter([401, 200])
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": next(statuses), "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    app = AsyncFenceMiddleware(application, resource=lambda scope: scope["path"], store=AsyncMemoryFences())
+
+    assert [await acall(app, fence) for fence in ("9223372036854775807", "7", "6")] == [401, 200, 412]
+
+
+async def acall(app: Any, fence: str) -> int:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any: ...
+
+    headers = [(b"holdfast-fence", fence.encode())]
+    await app({"type": "http", "path": "/stock", "headers": headers}, receive, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+@pytest.mark.parametrize("path", ["", "/" + "a" * 600, "/\udc80"])
+def test_a_request_that_names_no_possible_resource_is_refused(store: FenceStore, path: str) -> None:
+    application = Application()
+    app = FenceMiddleware(application, resource=lambda _: path, store=store)
+
+    assert call(app, "7")[0] == 400
+    assert application.seen == []
