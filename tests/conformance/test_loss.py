@@ -147,6 +147,7 @@ async def test_a_loss_is_told_exactly_once_in_every_way(lab: Lab) -> None:
     again = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=told.append).acquire())
     assert await holder(lambda _: again.wait_lost(30))
     await until(lambda: _reached(told, 2), "on_lost")
+    await until(lambda: _reached([kind for kind in events if kind == "lost"], 2), "the events")
 
     assert told == [lease, again]
     assert events.count("lost") == 2

@@ -368,7 +368,7 @@ async def test_a_loss_on_one_store_while_the_other_is_given_back_stays_a_loss(
         await one(lambda _: lease.release())
 
     assert lease.lost
-    assert len(lost) == 1
+    await soon(lambda: len(lost) == 1, "the event")
     await free(lab)
     await free(second)
 

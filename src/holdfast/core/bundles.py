@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, logger
-from holdfast.core.holds import Hold, OnLost, Phase
+from holdfast.core.holds import HELD, OWED, RELEASING, Hold, OnLost, Phase
 from holdfast.errors import BackendError, LockLost, NotHeld
 
 if TYPE_CHECKING:
@@ -183,13 +183,16 @@ def _end_lost(bundle: Bundle) -> NoReturn:
 async def _release(engine: Engine[Any], those: Sequence[Any]) -> None:
     """What is still to be given back of these. A loss stays one, and what another thread gives back is its own."""
     holds: list[Any] = []
+    repeated: list[Any] = []
     silent: BackendError | None = None
     try:
-        with engine.mutex:
-            repeated = [hold for hold in those if hold._phase is Phase.OWED]
-            holds += [hold for hold in those if hold._phase in (Phase.HELD, Phase.OWED)]
-            for hold in holds:
-                hold._phase = Phase.RELEASING
+        for hold in those:
+            with engine.mutex:
+                if hold._phase is HELD or hold._phase is OWED:
+                    if hold._phase is OWED:
+                        repeated.append(hold)
+                    holds.append(hold)
+                    hold._phase = RELEASING
         if not holds:
             return
         answers = await engine.backend.leave([hold._ticket for hold in holds], deadline=engine._limit())
@@ -211,7 +214,7 @@ async def _release(engine: Engine[Any], those: Sequence[Any]) -> None:
         if hold._lost_event is not None:
             hold._lost_event.set()  # who waits for a loss need not wait any longer
         if hold._phase is Phase.RELEASED and engine.events.subscribers:
-            engine.events.emit(Event("released", hold.name, hold.fence, now - hold._since))
+            engine.emit(Event("released", hold.name, hold.fence, now - hold._since))
     if silent is not None:
         raise silent
 

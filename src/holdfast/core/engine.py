@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, 
 
 from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
-from holdfast.core.holds import HELD, OWED, RELEASED, RELEASING, STORE_GONE, Hold, Phase, Terms, next_renewal
+from holdfast.core.holds import HELD, LOST, OWED, RELEASED, RELEASING, STORE_GONE, Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import Keeper
 from holdfast.core.ports import ReportsGone
 from holdfast.core.tickets import Gone, Ticket, Waiting
@@ -26,6 +26,7 @@ from holdfast.errors import (
     NotHeld,
     OutcomeUnknown,
     QuorumError,
+    ThreadStartError,
     UsageError,
     WouldDeadlock,
 )
@@ -124,7 +125,11 @@ class Engine(Generic[L]):
         limit = started + self.io_timeout if timeout is None else self._limit(give_up)
         try:
             self._taking[ticket.nonce] = ticket
-            while not self._closed:
+            # Not `while not self._closed`: from Python 3.13 on, the backward jump of a loop with a condition is not
+            # covered by the handler below, and an interrupt there would leave the ticket on the server.
+            while True:
+                if self._closed:
+                    break
                 was_known, known = known, True
                 try:
                     outcome = await self.backend.enter(ticket, queue=timeout != 0, deadline=limit)
@@ -152,7 +157,7 @@ class Engine(Generic[L]):
                         await self._check_promises(self._required, ticket, give_up)
                     if isinstance(outcome, Waiting):
                         if self.events.subscribers and in_the_way is None:
-                            self.events.emit(Event("waiting", terms.name, reason=outcome.holder))
+                            self.emit(Event("waiting", terms.name, reason=outcome.holder))
                         in_the_way, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
                     elif (since := self.runtime.now()) < outcome.deadline - terms.margin:
                         hold = self._lease_type(self, terms, ticket, outcome, since, owner, lock)
@@ -161,7 +166,7 @@ class Engine(Generic[L]):
                             await self._withdraw(ticket, give_up)
                             raise UsageError("the client was closed while this was on its way")
                         if self.events.subscribers:
-                            self.events.emit(Event("acquired", terms.name, hold.fence, since - started))
+                            self.emit(Event("acquired", terms.name, hold.fence, since - started))
                         self._taking.pop(ticket.nonce, None)
                         return Attempt(hold)
                     else:
@@ -189,12 +194,14 @@ class Engine(Generic[L]):
                 await self._withdraw(ticket, give_up)
             self._taking.pop(ticket.nonce, None)
             return Attempt(None, in_the_way.holder if in_the_way else None, self.runtime.now() - started)
-        except BaseException:
+        except BaseException as error:
             if hold is not None:
-                self._unpublish(hold, Phase.RELEASED)
+                self._unpublish(hold, RELEASED)
             if known:
                 self._keeper.owe(ticket)
             self._taking.pop(ticket.nonce, None)
+            if isinstance(error, ThreadStartError):
+                await self._withdraw(ticket, give_up)  # there may be no keeper to do it
             raise
 
     def publish(self, lock: Handle[L], ticket: Ticket, granted: Granted, owner: Owner, holds: list[L]) -> None:
@@ -211,7 +218,7 @@ class Engine(Generic[L]):
         if self._closed:
             raise UsageError("the client was closed while this was on its way")
         if self.events.subscribers:
-            self.events.emit(Event("acquired", terms.name, granted.fence, 0.0))
+            self.emit(Event("acquired", terms.name, granted.fence, 0.0))
 
     async def _check_promises(self, required: Required, ticket: Ticket, give_up: float) -> None:
         """After the answer, because servers say only when asked what they promise; each time, because that changes."""
@@ -241,7 +248,7 @@ class Engine(Generic[L]):
             attempt: Attempt[L] | None = None
             try:
                 with self.mutex:
-                    if held._phase is Phase.HELD:
+                    if held._phase is HELD:
                         lock.keep(owner, held)
                         attempt = Attempt(held)
                         held._depth += 1
@@ -298,6 +305,8 @@ class Engine(Generic[L]):
                 raise was_ours
         except BackendError:
             self._keeper.owe(ticket)  # the caller's answer does not change: the lock was busy
+        else:
+            self._keeper.forgive(ticket)
 
     def _ticket(self, terms: Terms) -> Ticket:
         runtime, delay = self.runtime, terms.lock_delay
@@ -358,23 +367,28 @@ class Engine(Generic[L]):
             hold._lost_event.set()  # who waits for a loss need not wait any longer
         if self.events.subscribers:
             held_for = self.runtime.now() - hold._since
-            self.events.emit(Event("released", hold.name, hold.fence, held_for))
+            self.emit(Event("released", hold.name, hold.fence, held_for))
 
     def gone(self, hold: L) -> None:
         """The server's answer to a release: it was not ours any more."""
         hold._reason = Gone().reason
-        self._unpublish(hold, Phase.LOST)
+        self._unpublish(hold, LOST)
         self._tell_lost(hold)
 
-    def give_back(self, hold: L) -> None:
+    def give_back(self, hold: L, reason: str = "") -> None:
         """Nobody works under it: it ends here and now, and goes off the server as soon as that answers."""
-        if hold._phase is Phase.HELD:
-            self._unpublish(hold, Phase.RELEASED)
-            self._keeper.owe(hold._ticket)
+        with self.mutex:
+            if hold._phase is not HELD:
+                return
+            hold._phase, hold._reason = RELEASED, reason
+        self._unpublish(hold, RELEASED)
+        self._keeper.owe(hold._ticket)
+        if hold._lost_event is not None:
+            hold._lost_event.set()
 
     def owe(self, hold: L) -> None:
         """Its holder is done with it, but the server may not know yet: leave that to the keeper."""
-        hold._phase = Phase.OWED
+        hold._phase = OWED
         self._keeper.owe(hold._ticket)
         if hold._lost_event is not None:
             hold._lost_event.set()
@@ -404,7 +418,7 @@ class Engine(Generic[L]):
 
     def interrupted_leaving(self, hold: L) -> None:
         """A KeyboardInterrupt hit `__exit__`; if before the release took effect, the body is over all the same."""
-        if hold._phase is Phase.HELD:
+        if hold._phase is HELD:
             if hold._depth > 1:
                 hold._depth -= 1
             else:
@@ -434,23 +448,22 @@ class Engine(Generic[L]):
         """The server has prolonged it; never shortens, never revives."""
         now = self.runtime.now()
         with self.mutex:
-            if hold._phase is not Phase.HELD or now >= hold._stop_at:
+            if hold._phase is not HELD or now >= hold._stop_at:
                 return  # lost or given back meanwhile: the alarm or the release deals with the ticket
             deadline = before_delay(deadline, hold._terms.lock_delay)
             left = hold._deadline - now
             hold._deadline = max(hold._deadline, hold._bounded(deadline))
             hold._renew_at = next_renewal(now, deadline)
-        if self.events.subscribers:
-            self.events.emit(Event("renewed", hold.name, hold.fence, left))
+        self._report(Event("renewed", hold.name, hold.fence, left))
 
     def lose(self, hold: Hold, reason: str) -> None:
         """End the lease without a release: told exactly once, whoever finds out first."""
         if self.runtime.hand_in(lambda: self.lose(hold, reason)):
             return
         with self.mutex:
-            if hold._phase is not Phase.HELD:
+            if hold._phase is not HELD:
                 return
-            hold._phase = Phase.LOST
+            hold._phase = LOST
             hold._reason = reason
             self._holds.pop(hold._ticket.nonce, None)
         # Off the server, but not before the deadline: with a stop margin the body still has until then. And not before
@@ -471,10 +484,8 @@ class Engine(Generic[L]):
         return hold._deadline + delay if delay else 0.0
 
     def _tell_lost(self, hold: Hold) -> None:
+        """The holder first: event, cancellation, callback. Subscribers and log handlers are called elsewhere, later."""
         held_for = self.runtime.now() - hold._since
-        logger().warning("lock %r (fence %d) was lost after %.3f s: %s", hold.name, hold.fence, held_for, hold._reason)
-        if self.events.subscribers:
-            self.events.emit(Event("lost", hold.name, hold.fence, held_for, hold._reason))
         if hold._lost_event is not None:
             hold._lost_event.set()
         if hold._hook is not None:
@@ -482,13 +493,25 @@ class Engine(Generic[L]):
         on_lost = hold._terms.on_lost
         if callable(on_lost):
             self.runtime.call(lambda: on_lost(hold))
+        self._report(Event("lost", hold.name, hold.fence, held_for, hold._reason))
+        logger().warning("lock %r (fence %d) was lost after %.3f s: %s", hold.name, hold.fence, held_for, hold._reason)
+
+    def emit(self, event: Event) -> None:
+        """Pass on an event of a caller, who may wait for the subscribers."""
+        if self.events.subscribers:
+            self.runtime.notify(lambda: self.events.deliver(event), here=True)
+
+    def _report(self, event: Event) -> None:
+        """Pass on an event that the keeper may have found, which must not wait for the subscribers."""
+        if self.events.subscribers:
+            self.runtime.notify(lambda: self.events.deliver(event), here=False)
 
     async def wait_lost(self, hold: Hold, timeout: float | None) -> bool:
         """True as soon as the lease is lost; False when the time is up or it was released."""
         until = None if timeout is None else self.runtime.now() + timeout
         while not hold.lost:
             with self.mutex:
-                if hold._phase is not Phase.HELD:
+                if hold._phase is not HELD:
                     return False
                 if hold._lost_event is None:
                     hold._lost_event = self.runtime.event()
@@ -503,14 +526,13 @@ class Engine(Generic[L]):
     def revoke_requested(self, hold: Hold) -> None:
         """Somebody asks for this lease: told once."""
         with self.mutex:
-            if hold._phase is not Phase.HELD or hold._revoke_requested:
+            if hold._phase is not HELD or hold._revoke_requested:
                 return
             hold._revoke_requested = True
-        if self.events.subscribers:
-            self.events.emit(Event("revoke requested", hold.name, hold.fence))
         on_revoke = hold._terms.on_revoke
         if on_revoke is not None:
             self.runtime.call(lambda: on_revoke(hold))
+        self._report(Event("revoke requested", hold.name, hold.fence))
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -545,15 +567,10 @@ class Engine(Generic[L]):
         """Release what is held, withdraw what waits, pay what is owed, as far as the server answers; then let go."""
         self._closed = True
         self.closing.set()
-        with self.mutex:
-            there = [ref() for ref in list(self._holds.values())]
-            holds = [hold for hold in there if hold is not None and hold._phase is Phase.HELD]
-        for hold in holds:
-            hold._reason = _CLIENT_CLOSED
-            self._unpublish(hold, Phase.RELEASED)
-            self._keeper.owe(hold._ticket)
-            if hold._lost_event is not None:
-                hold._lost_event.set()
+        for ref in list(self._holds.values()):  # one step
+            hold = ref()
+            if hold is not None:
+                self.give_back(hold, _CLIENT_CLOSED)
         for ticket in list(self._taking.values()):
             self._keeper.owe(ticket)
         await self._keeper.pay_all(self._limit())
@@ -568,8 +585,8 @@ class Engine(Generic[L]):
         """
         for ref in list(self._holds.values()):
             hold = ref()
-            if hold is not None and hold._phase is not Phase.RELEASED:
-                hold._phase, hold._reason = Phase.LOST, reason
+            if hold is not None and hold._phase is not RELEASED:
+                hold._phase, hold._reason = LOST, reason
         self.mutex = self.runtime.mutex()
         self._keeper.abandon(self.mutex)
         self.backend.abandon()
@@ -577,7 +594,7 @@ class Engine(Generic[L]):
     def dropped(self, hold: Hold) -> None:
         """Nobody refers to this lease any more, and it was not released; a weak reference to it is dead by now."""
         self._holds.pop(hold._ticket.nonce, None)
-        if hold._phase is Phase.HELD:
+        if hold._phase is HELD:
             self._keeper.drop(hold._ticket, hold._deadline + hold._terms.lock_delay)
             warnings.warn(
                 f"the lease of lock {hold.name!r} (fence {hold.fence}) was dropped without release(): it is renewed no "

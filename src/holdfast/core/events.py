@@ -1,16 +1,16 @@
 """What happens to leases, told to whoever subscribes: logging, metrics, tests.
 
-Subscribers are called on the thread or task where it happens and should return at once. One that raises is logged and
-does not disturb the lock.
+Subscribers are called in order, one event after the other. `waiting`, `acquired` and `released` are delivered on the
+caller's own thread or task before its call returns, unless earlier events still wait. The keeper's events (`renewed`,
+`revoke requested`, `lost`) are delivered by a thread of their own, in asyncio by the loop: a slow subscriber delays the
+events behind it, and no lease. One that raises is logged and does not disturb the lock.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    import logging
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["waiting", "acquired", "renewed", "revoke requested", "lost", "released"]
 
@@ -43,7 +43,8 @@ class Events:
 
         return unsubscribe
 
-    def emit(self, event: Event) -> None:
+    def deliver(self, event: Event) -> None:
+        """Call the subscribers."""
         for subscriber in self.subscribers:
             try:
                 subscriber(event)
@@ -65,8 +66,42 @@ def log_events(event: Event) -> None:
     )
 
 
-def logger() -> logging.Logger:
-    """`logging.getLogger("holdfast")`, imported when first needed: `import holdfast` stays light."""
-    import logging
+class Log:
+    """The logger `holdfast`, for our own modules. Its handlers are called later, in order, and so delay no lease."""
 
-    return logging.getLogger("holdfast")
+    def __init__(self) -> None:
+        self.post: Callable[[Callable[[], object]], object] = lambda call: call()  # until a runtime has a better way
+
+    def debug(self, message: str, *arguments: object) -> None:
+        self._write(10, message, arguments)
+
+    def info(self, message: str, *arguments: object) -> None:
+        self._write(20, message, arguments)
+
+    def warning(self, message: str, *arguments: object) -> None:
+        self._write(30, message, arguments)
+
+    def exception(self, message: str, *arguments: object) -> None:
+        """As an error, with the exception that is being handled."""
+        self._write(40, message, arguments, sys.exc_info())
+
+    def _write(self, level: int, message: str, arguments: tuple[object, ...], error: Any = None) -> None:
+        import logging  # when first needed: `import holdfast` stays light
+
+        log = logging.getLogger("holdfast")
+        if log.isEnabledFor(level):
+            frame = sys._getframe(2)
+            code = frame.f_code
+            # Made here, so that it has the time, the thread and the place where it happened.
+            record = log.makeRecord(
+                log.name, level, code.co_filename, frame.f_lineno, message, arguments, error, code.co_name
+            )
+            self.post(lambda: log.handle(record))
+
+
+_log = Log()
+
+
+def logger() -> Log:
+    """How this package logs."""
+    return _log

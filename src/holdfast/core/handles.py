@@ -64,7 +64,8 @@ class Handle(Generic[L]):
         elif leases:
             if lease in leases:
                 return
-            leases[:] = [one for one in leases if one._phase in _UNFINISHED]
+            for one in [ended for ended in leases if ended._phase not in _UNFINISHED]:
+                leases.remove(one)
         leases.append(lease)
 
     def drop(self, owner: Owner, lease: L) -> None:

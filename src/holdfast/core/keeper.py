@@ -1,13 +1,17 @@
-"""The keeper: one per client. It renews leases, tells of losses at their deadline, and pays debts.
+"""The keeper: one per client. It reports losses at their deadline, renews leases, and repeats releases.
 
-A *debt* is a ticket that must be taken off the server although nobody waits for the answer: a cancelled, failed or
+A *debt* is a ticket that must be taken off the server although no caller waits for the answer: a cancelled, failed or
 late enter, a release without an answer, a lost lease. The keeper repeats `leave` until the server has answered.
 
-One background thread or task does all three. It starts when first needed, sleeps until something is due, and ends when
-there has been nothing to keep for a while. Taking or releasing a lock does not wake it. A request that hangs is cut
-half-way to the earliest deadline of any lease: one lost reply costs no lease, and a dead server cannot delay the news
-of a loss. If something is due before a request can come back (a lease taken meanwhile, say), another thread or task
-stands in until then.
+Two kinds of background threads or tasks share the work:
+
+    timer     sleeps until something is due. It reports losses itself, and has a worker do the rest. It never calls a
+              port, a log handler or a subscriber, so nothing that blocks there can delay the report of a loss.
+    worker    renews and repeats releases. It may block for longer than its deadline allows, in a name look-up say. If
+              a renewal is due while every worker is busy, the timer starts another worker, up to `workers_max`.
+
+Both start when first needed and end when there has been nothing to keep for a while. Taking or releasing a lock wakes
+neither. A request is cut half-way to the earliest deadline of any lease: one lost reply costs no lease.
 """
 
 from __future__ import annotations
@@ -16,27 +20,39 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.agenda import Agenda
 from holdfast.core.events import logger
 from holdfast.core.holds import HELD, Hold
-from holdfast.core.tickets import Gone
-from holdfast.errors import BackendError, ConfigurationError, HoldfastError
+from holdfast.core.tickets import Gone, Ticket
+from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
-    from holdfast.core.tickets import Live, Ticket
+    from holdfast.core.tickets import Live
 
 BATCH_MAX = 100  # leases in one request
-FRESH_MAX = 64  # leases that are on no list yet
-IDLE_MAX = 10.0  # seconds without anything to keep before the keeper ends
+FRESH_MAX = 1000  # leases that are on no list yet
+IDLE_MAX = 10.0  # seconds without anything to keep before timer and workers end
 RETRY_MIN, RETRY_MAX = 0.05, 1.0
 LAST_CHANCE = 1.0  # seconds for the debts when the keeper itself is being cancelled
+_FOREVER = float("inf")
+
+
+class _Due(NamedTuple):
+    """What a worker has to do now."""
+
+    renewals: Sequence[Hold]
+    debts: Sequence[Ticket]
 
 
 class Keeper:
-    """All state is guarded by the engine's mutex, which is never held across a request."""
+    """All state is guarded by the engine's mutex, which is never held across a request.
+
+    A signal handler or a finaliser may use the client inside a section. It then only adds to `_fresh`, `_debts` and
+    `_dropped`, and makes `_wakes_at` earlier: every section stays right if that happens at any of its calls.
+    """
 
     workers_max = 4  # one, and those that stand in for it while it waits for a server
 
@@ -46,40 +62,49 @@ class Keeper:
         self._mutex = engine.mutex
         self._renewals: Agenda[Hold] = Agenda(_renew_at)
         self._alarms: Agenda[Hold] = Agenda(_alarm_at)
-        self._fresh: list[weakref.ref[Any]] = []  # leases on neither list: most are given back before it is looked at
+        # Leases on neither list: most are given back before the timer looks at them. Only the timer and the workers
+        # take them from here, because a KeyboardInterrupt of a caller's thread could lose one.
+        self._fresh: deque[weakref.ref[Any]] = deque()
         self._debts: dict[str, tuple[Ticket, float, float]] = {}  # nonce -> ticket, when to try, how long to pause
         self._dropped: deque[tuple[Ticket, float]] = deque()  # leases nobody refers to any more; deadlines
-        self._workers: dict[int, float] = {}  # number -> when the request that it waits for is cut; 0: it does not
-        self._last_worker = 0
+        self._numbers = 0
+        self._timer = 0  # the number of the timer that runs; 0: none
+        self._wakes_at = 0.0  # when it does
+        self._bell = self._runtime.event()  # wakes it
+        self._workers: dict[int, bool] = {}  # number -> it is busy
+        self._work = self._runtime.event()  # wakes a worker that is not
         self._stopped = False
-        self._wakes_at = 0.0
-        self._bell = self._runtime.event()
 
     def add(self, hold: Hold, ref: weakref.ref[Any]) -> None:
-        """Keep this new lease until it is released or lost."""
+        """Keep this new lease until it is released or lost.
+
+        Raises:
+            ThreadStartError: there is no timer, and none can be started.
+        """
         when = hold._stop_at
         if hold._terms.renew and hold._renew_at < when:
             when = hold._renew_at
         with self._mutex:
             self._fresh.append(ref)
-            if len(self._fresh) > FRESH_MAX:
-                self._lists()
-            if when >= self._wakes_at and self._workers and not any(self._workers.values()):
-                return  # nearly always: somebody is there, not waiting for the server, and up in time
-        self._be_there(when, is_lease=True)
+            if self._timer and when >= self._wakes_at and len(self._fresh) < FRESH_MAX:
+                return  # nearly always
+        self._ensure_timer(when if len(self._fresh) < FRESH_MAX else 0.0)
 
     def owe(self, ticket: Ticket, after: float = 0.0) -> None:
         """Take this ticket off the server, from `after` on, until it answers."""
         when = max(after, self._runtime.now())
         with self._mutex:
             self._debts[ticket.nonce] = (ticket, when, RETRY_MIN)
-        self._be_there(when, is_lease=False)
+        try:
+            self._ensure_timer(when)
+        except ThreadStartError as error:  # it stays noted: the next use of the client tries again, and so does close()
+            logger().warning("the release of %r has to wait: %s", ticket.name, error)
 
     def drop(self, ticket: Ticket, deadline: float) -> None:
         """Owe this one, once its lease has run out: on a store where leases live together it would not end by itself.
 
-        Called by the garbage collector, on any thread, which may have our mutex: so it is only noted here. The keeper
-        looks at its notes when it is up next, which is no later than the lease's own end would have been.
+        Called by the garbage collector, on any thread: so it is only noted here. The keeper looks at its notes when it
+        is up next, which is no later than the lease's own end would have been.
         """
         self._dropped.append((ticket, deadline))
 
@@ -91,145 +116,223 @@ class Keeper:
     async def pay_all(self, deadline: float) -> None:
         """Try every debt once, now, until the first that gets no answer. What a delay keeps there stays there."""
         now = self._runtime.now()
-        with self._mutex:
-            tickets = [ticket for ticket, when, _ in self._debts.values() if when <= now or not ticket.delay]
+        debts = list(self._debts.values())  # one step
+        tickets = [ticket for ticket, when, _ in debts if when <= now or not ticket.delay]
         for start in range(0, len(tickets), BATCH_MAX):
             if not await self._pay(tickets[start : start + BATCH_MAX], deadline):
                 return
 
     def stop(self) -> None:
         """End soon, whatever is left: the client is closing."""
-        with self._mutex:  # or a worker that is about to sleep could clear the bell after it has looked
+        with self._mutex:  # or one that is about to sleep could clear its event after it has looked
             self._stopped = True
-        self._bell.set()
+            self._bell.set()
+            self._work.set()
 
     def abandon(self, mutex: AbstractContextManager[Any]) -> None:
         """In a forked child: there is nothing to keep, and nobody to keep it."""
         self._mutex = mutex
         self._stopped = True
-        self._bell = self._runtime.event()
+        self._bell, self._work = self._runtime.event(), self._runtime.event()
 
-    def _be_there(self, when: float, *, is_lease: bool) -> None:
-        """See to it that somebody looks at what is due by then. Debts can wait until the one who pays them is back."""
-        worker = 0
+    # ── the timer ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ensure_timer(self, when: float) -> None:
+        """See to it that a timer runs, and is awake by then."""
+        number = 0
         try:
             with self._mutex:
                 if self._stopped:
                     return
-                everybody_is_away = is_lease and all(until > when for until in self._workers.values())
-                if not self._workers or (everybody_is_away and len(self._workers) < self.workers_max):
-                    worker = self._last_worker = self._last_worker + 1
-                    self._workers[worker] = 0.0
+                if not self._timer:
+                    number = self._timer = self._next_number()
                     self._wakes_at = when
-                elif when >= self._wakes_at:
-                    return
-                else:
+                elif when < self._wakes_at:
                     self._wakes_at = when
-            if worker:
-                self._runtime.spawn(lambda: self._run(worker), "keeper")
-            else:
-                self._bell.set()
+                    self._bell.set()
+            if number:
+                self._runtime.spawn(lambda: self._run_timer(number), "keeper")
         except BaseException:
-            self._forget(worker)  # should it run all the same, one more does no harm
+            if number and self._timer == number:
+                self._timer = 0  # should it run all the same, it ends when it sees this
             raise
 
-    async def _run(self, worker: int) -> None:
+    async def _run_timer(self, number: int) -> None:
         try:
-            while not self._stopped and await self._turn(worker):
+            while self._timer == number and await self._tick(number):
                 pass
         except GeneratorExit:  # the loop was closed under us: there is nothing left to await on
             raise
         except BaseException:  # cancelled, as asyncio.run does at its end: the debts get a last chance
-            self._forget(worker)
+            self._end_timer(number)
             await self.pay_all(self._runtime.now() + LAST_CHANCE)
             raise
         finally:
-            self._forget(worker)
+            self._end_timer(number)
 
-    def _is_back(self, worker: int) -> None:
-        with self._mutex:
-            self._workers[worker] = 0.0
+    def _end_timer(self, number: int) -> None:
+        if self._timer == number:
+            self._timer = 0
 
-    def _forget(self, worker: int) -> None:
-        with self._mutex:
-            self._workers.pop(worker, None)
-
-    async def _turn(self, worker: int) -> bool:
-        """Do what is due, then sleep until something is; False when this worker may end."""
+    async def _tick(self, number: int) -> bool:
+        """Report what is over, have workers do what is due, then sleep; False when the timer may end."""
+        now = self._runtime.now()
+        needs_worker, is_idle = False, False
         try:
-            now = self._runtime.now()
             self._sound_alarms(now)
             with self._mutex:
-                while self._dropped:
-                    ticket, deadline = self._dropped.popleft()
-                    self._debts[ticket.nonce] = (ticket, deadline, RETRY_MIN)
-                renewals, _ = self._lists()
-                due = renewals.take(now, BATCH_MAX)
-                owed = [ticket for ticket, when, _ in self._debts_of(worker) if when <= now][:BATCH_MAX]
-            try:
-                if due:
-                    await self._renew(due, self._limit(worker))
-                if owed:
-                    await self._pay(owed, self._limit(worker))
-            finally:
-                self._is_back(worker)
+                if self._stopped:
+                    return False
+                # Before anything is looked at: what a finaliser adds from here on rings again.
+                promised, self._wakes_at = self._wakes_at, _FOREVER
+                self._bell.clear()
+                needs_worker, until = self._plan(now)
+                is_idle = until is None
+                if until is None:
+                    # With nothing to do, a time that was promised before still stands: leases that come and go within
+                    # it, which is most of them, then need not ring.
+                    until = promised if now < promised < now + IDLE_MAX else now + IDLE_MAX
+                self._wakes_at = min(self._wakes_at, until)
+            if needs_worker and not self._start_worker():
+                self._wakes_at = min(self._wakes_at, now + RETRY_MAX / 4)
         except Exception:
-            # Whatever broke, the keeper goes on: what it was about is put off, and leases that it cannot renew are told
-            # lost at their deadline.
-            logger().exception("the keeper failed and goes on")
-            return True
-        return True if due or owed else await self._sleep(worker, now)
-
-    def _lists(self) -> tuple[Agenda[Hold], Agenda[Hold]]:
-        """Renewals and alarms, up to date: whoever wants to know what is due gets them here."""
-        for ref in self._fresh:
-            hold = ref()
-            if hold is not None:
-                self._renewals.add(hold)
-                self._alarms.add(hold)
-        self._fresh.clear()  # an interrupt before this lets some stand there twice, which does no harm
-        return self._renewals, self._alarms
-
-    def _debts_of(self, worker: int) -> Collection[tuple[Ticket, float, float]]:
-        """The first worker pays; who stands in for it is there for the leases."""
-        return self._debts.values() if worker == min(self._workers, default=worker) else ()
-
-    async def _sleep(self, worker: int, now: float) -> bool:
-        with self._mutex:
-            times = [agenda.earliest() for agenda in self._lists()]
-            times += [when for _, when, _ in self._debts_of(worker)]
-            until = min((time for time in times if time is not None), default=None)
-            if until is None:
-                # With nothing to do, a time that was promised before still stands: leases that come and go within it,
-                # which is most of them, then need not ring.
-                until_idle = now + IDLE_MAX
-                self._wakes_at = self._wakes_at if now < self._wakes_at < until_idle else until_idle
-            else:
-                self._wakes_at = until
-            somebody_else = any(busy == 0.0 for other, busy in self._workers.items() if other != worker)
-            if self._stopped or somebody_else:
-                self._workers.pop(worker, None)
-                self._bell.set()  # in case it is asleep: it looks at what has changed since
-                return False
-            self._bell.clear()
+            logger().exception("the keeper's timer failed and goes on")
+            self._wakes_at = now + RETRY_MAX
         rung = await self._bell.wait(self._wakes_at)
-        if until is None and not rung:
+        if is_idle and not rung:
             with self._mutex:
-                _, alarms = self._lists()
-                if alarms.earliest() is None and not self._debts and not self._dropped:
-                    self._workers.pop(worker, None)
+                if not self._fresh and not self._debts and not self._dropped:
+                    self._end_timer(number)
                     return False
         return True
 
     def _sound_alarms(self, now: float) -> None:
         while True:
             with self._mutex:
-                _, alarms = self._lists()
-                over = alarms.take(now, BATCH_MAX)
+                over = self._lists()[1].take(now, BATCH_MAX)
             if not over:
                 return
             for hold in over:
                 self._engine.lose(hold, hold._why_over())
+
+    def _plan(self, now: float) -> tuple[bool, float | None]:
+        """Wake a worker if something is due. Whether one has to be started, and when the timer is needed again."""
+        renewals, alarms = self._lists()
+        while self._dropped:
+            ticket, deadline = self._dropped.popleft()
+            self._debts[ticket.nonce] = (ticket, deadline, RETRY_MIN)
+        renewal, alarm = renewals.earliest(), alarms.earliest()
+        debt = min((when for _, when, _ in list(self._debts.values())), default=None)
+        times = [time for time in (renewal, alarm, debt) if time is not None]
+        until = min((time for time in times if time > now), default=None)
+        if until is None and times:
+            until = now + IDLE_MAX  # what is due now is with a worker, which says when it knows more
+        is_due = renewal is not None and renewal <= now
+        if not is_due and (debt is None or debt > now):
+            return False, until
+        if False in self._workers.values():
+            self._work.set()
+            return False, until
+        if not self._workers:
+            return True, until
+        # All are busy, and the first that comes back goes on with this. Renewals do not wait for it for long.
+        if not is_due or renewal is None or len(self._workers) >= self.workers_max:
+            return False, until
+        if renewal <= now - RETRY_MIN:
+            return True, until
+        return False, renewal + RETRY_MIN if until is None else min(until, renewal + RETRY_MIN)
+
+    def _lists(self) -> tuple[Agenda[Hold], Agenda[Hold]]:
+        """Renewals and alarms, up to date."""
+        while self._fresh:
+            hold = self._fresh.popleft()()
+            if hold is not None:
+                self._renewals.add(hold)
+                self._alarms.add(hold)
+        return self._renewals, self._alarms
+
+    # ── the workers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_worker(self) -> bool:
+        with self._mutex:
+            number = self._next_number()
+            self._workers[number] = True
+        try:
+            self._runtime.spawn(lambda: self._run_worker(number), "keeper-io")
+        except BaseException as error:
+            self._workers.pop(number, None)
+            if not isinstance(error, ThreadStartError):
+                raise
+            logger().warning("leases cannot be renewed for now, trying again: %s", error)
+            return False
+        return True
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    async def _run_worker(self, number: int) -> None:
+        try:
+            while not self._stopped:
+                due = self._take_due(number)
+                if due is not None:
+                    await self._do(due)
+                elif not await self._rest(number):
+                    return
+        finally:
+            self._workers.pop(number, None)
+
+    def _take_due(self, number: int) -> _Due | None:
+        """What is due, if anything; else this worker is not busy from now on, and the timer knows when it is needed."""
+        now = self._runtime.now()
+        with self._mutex:
+            due = self._due_for(number, now)
+            if due is not None:
+                return due
+            self._workers[number] = False
+            self._work.clear()
+            soonest = self._soonest(number)
+        if soonest is not None:
+            self._ensure_timer(soonest)
+        return None
+
+    def _due_for(self, number: int, now: float) -> _Due | None:
+        renewals = self._lists()[0].take(now, BATCH_MAX)
+        debts = [ticket for ticket, when, _ in self._debts_of(number) if when <= now][:BATCH_MAX]
+        return _Due(renewals, debts) if renewals or debts else None
+
+    def _soonest(self, number: int) -> float | None:
+        times = [when for _, when, _ in self._debts_of(number)]
+        renewal = self._renewals.earliest()
+        return min(times, default=None) if renewal is None else min([renewal, *times])
+
+    def _debts_of(self, number: int) -> Collection[tuple[Ticket, float, float]]:
+        """The first worker pays; who stands in for it is there for the leases."""
+        return list(self._debts.values()) if number == min(self._workers, default=number) else ()
+
+    async def _rest(self, number: int) -> bool:
+        """Until something is due; False when this worker may end."""
+        rung = await self._work.wait(self._runtime.now() + IDLE_MAX)
+        with self._mutex:
+            others = [is_busy for other, is_busy in list(self._workers.items()) if other != number]
+            has_work = self._renewals.earliest() is not None or bool(self._debts)
+            if not rung and (not has_work or False in others):
+                self._workers.pop(number, None)
+                return False
+            self._workers[number] = True
+        return True
+
+    async def _do(self, due: _Due) -> None:
+        try:
+            if due.renewals:
+                await self._renew(due.renewals, self._limit())
+            if due.debts:
+                await self._pay(due.debts, self._limit())
+        except Exception:
+            # Whatever broke, the keeper goes on: what it was about is put off, and leases that it cannot renew are
+            # reported lost at their deadline.
+            logger().exception("the keeper failed and goes on")
+            await self._runtime.sleep(RETRY_MIN)
 
     async def _renew(self, holds: Sequence[Hold], deadline: float) -> None:
         outcomes: Sequence[Live | Gone | BackendError]
@@ -267,9 +370,12 @@ class Keeper:
         """Back on the list, for soon. Those that were renewed move on from there; those that have ended drop out."""
         now = self._runtime.now()
         with self._mutex:
-            for hold in holds:
-                hold._renew_at = now + min(RETRY_MAX, hold.ttl / 10)
-                self._renewals.add(hold)
+            self._put_back(holds, now)
+
+    def _put_back(self, holds: Sequence[Hold], now: float) -> None:
+        for hold in holds:
+            hold._renew_at = now + min(RETRY_MAX, hold.ttl / 10)
+            self._renewals.add(hold)
 
     async def _pay(self, tickets: Sequence[Ticket], deadline: float) -> bool:
         unpaid: Sequence[Ticket] = tickets
@@ -285,31 +391,26 @@ class Keeper:
             unpaid = []
         finally:
             self._put_off(unpaid)
-        with self._mutex:
-            for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unpaid}:
-                self._debts.pop(nonce, None)
+        for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unpaid}:
+            self._debts.pop(nonce, None)
         return not unpaid
 
     def _put_off(self, tickets: Sequence[Ticket]) -> None:
         now = self._runtime.now()
-        with self._mutex:
-            for ticket in tickets:
+        for ticket in tickets:
+            with self._mutex:
                 debt = self._debts.get(ticket.nonce)
                 if debt is not None:
                     pause = min(RETRY_MAX, 2 * debt[2])
                     self._debts[ticket.nonce] = (ticket, now + pause, pause)
 
-    def _limit(self, worker: int) -> float:
-        """When to cut the request that begins now: in time to try again before a lease ends, and to tell of its end."""
+    def _limit(self) -> float:
+        """When to cut the request that begins now: in time to try again before a lease ends."""
         now = self._runtime.now()
+        limit = now + self._engine.io_timeout
         with self._mutex:
-            _, alarms = self._lists()
-            alarm = alarms.earliest()
-            limit = now + self._engine.io_timeout
-            if alarm is not None:
-                limit = min(limit, now + max(RETRY_MIN, (alarm - now) / 2), max(alarm, now))
-            self._workers[worker] = limit
-        return limit
+            alarm = self._lists()[1].earliest()
+        return limit if alarm is None else min(limit, now + max(RETRY_MIN, (alarm - now) / 2), max(alarm, now))
 
 
 def _renew_at(hold: Hold) -> float | None:

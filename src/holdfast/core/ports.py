@@ -67,6 +67,12 @@ class Runtime(Protocol):
     def call(self, function: Callable[[], object]) -> None:
         """Call a user's function soon, where it may take its time without holding up the keeper."""
 
+    def notify(self, function: Callable[[], object], *, here: bool) -> None:
+        """Call a subscriber's function, after those before it and where it delays no lease.
+
+        With `here` at once, on the caller's own thread or task, unless earlier ones still wait; else never there.
+        """
+
     def hand_in(self, function: Callable[[], object]) -> bool:
         """Where the client's state may be looked at but not changed, have it called where it may. Whether it was so."""
 

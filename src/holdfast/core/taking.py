@@ -18,7 +18,14 @@ from holdfast.core.engine import Attempt, Engine
 from holdfast.core.events import logger
 from holdfast.core.holds import Hold, Phase
 from holdfast.core.tickets import Waiting
-from holdfast.errors import BackendError, ConfigurationError, OutcomeUnknown, UsageError, WouldDeadlock
+from holdfast.errors import (
+    BackendError,
+    ConfigurationError,
+    OutcomeUnknown,
+    ThreadStartError,
+    UsageError,
+    WouldDeadlock,
+)
 
 if TYPE_CHECKING:
     from holdfast.core.handles import Handle
@@ -84,7 +91,7 @@ async def take_all(
     holds: list[L] = []
     try:
         return await _take_in_turn(parts, owner, timeout, give_up, holds=holds, make=make)
-    except BaseException:
+    except BaseException as error:
         for part in parts:
             # The caller had none of them at first, so what it has now was taken here, also if an interrupt came before
             # it was noted.
@@ -95,6 +102,9 @@ async def take_all(
             hold._engine.give_back(hold)
             if hold._phase is Phase.RELEASED:  # by us, or before an interrupt; to be left twice does no harm
                 hold._engine._keeper.owe(hold._ticket)
+        if isinstance(error, ThreadStartError):  # there may be no keeper to do it
+            for part in parts:
+                await part.engine._keeper.pay_all(part.engine._limit(give_up))
         raise
 
 

@@ -70,6 +70,7 @@ class AsyncioRuntime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._callbacks: set[asyncio.Task[None]] = set()  # of users: `join` does not wait for them
+        self._notices = 0  # that wait
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -133,6 +134,17 @@ class AsyncioRuntime:
 
     def call(self, function: Callable[[], object]) -> None:
         self.loop.call_soon(self._call_now, function)
+
+    def notify(self, function: Callable[[], object], *, here: bool) -> None:
+        if here and not self._notices:
+            function()
+        else:
+            self._notices += 1
+            self.loop.call_soon(self._notify_now, function)
+
+    def _notify_now(self, function: Callable[[], object]) -> None:
+        self._notices -= 1
+        function()
 
     def hand_in(self, function: Callable[[], object]) -> bool:
         try:

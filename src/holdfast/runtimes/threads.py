@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import _thread
+import atexit
 import contextlib
+import os
 import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from holdfast.core.events import logger
 from holdfast.core.ports import Owner
 from holdfast.errors import ThreadStartError
 from holdfast.runtimes import system
 
 T = TypeVar("T")
+
+DRAIN_MAX = 1.0  # seconds at close and at exit for subscribers and log handlers that still have something to do
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -51,13 +57,16 @@ class Mutex(_thread.RLock):  # type: ignore[misc]  # typeshed calls it final, CP
 
     __slots__ = ()
 
+    is_mine: ClassVar[Callable[[Mutex], bool]] = _thread.RLock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
+    """Whether the calling thread has it, so that a signal handler or a finaliser runs inside a body."""
+
     if sys.version_info >= (3, 14):
 
         def __enter__(self) -> bool:
             try:
                 return self.acquire()
             except BaseException:
-                if self._is_owned():
+                if self.is_mine():
                     self.release()
                 raise
 
@@ -153,6 +162,90 @@ class Threads:
                 thread.join(self.join_max)
 
 
+class Dispatcher:
+    """Calls functions one after the other, on a thread that runs while there are any. `post` never waits for them."""
+
+    calls_max = 10_000  # that wait; more are dropped, so that one that hangs does not fill the memory
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.reset()
+
+    def reset(self) -> None:
+        """In a forked child: nothing is to be called, and there is no thread."""
+        self._calls: deque[Callable[[], object]] = deque()
+        self._mutex = Mutex()
+        self._is_running = False
+        self._idle = ThreadEvent()
+        self._dropped = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """All that was posted has been called."""
+        return not self._is_running and not self._calls
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Call it soon. If no thread can be started, it waits for the next `post` or `drain`."""
+        if len(self._calls) >= self.calls_max:
+            self._dropped += 1
+            return
+        starts = False
+        try:
+            with self._mutex:
+                self._calls.append(call)
+                starts = not self._is_running
+                self._is_running = True
+                self._idle.clear()
+            if starts:
+                start_thread(self._run, self._name)
+        except BaseException as error:
+            if starts:
+                self._is_running = False
+            if not isinstance(error, ThreadStartError):
+                raise
+
+    async def drain(self, until: float) -> None:
+        """Wait until all was called, or the time is up."""
+        if self._calls and not self._is_running:
+            with contextlib.suppress(IndexError):  # no thread could be started for these
+                while True:
+                    self._call(self._calls.popleft())
+        elif not self.is_idle:
+            await self._idle.wait(until)
+
+    def _run(self) -> None:
+        while (call := self._next()) is not None:
+            self._call(call)
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._mutex:
+            if self._calls:
+                return self._calls.popleft()
+            self._is_running = False
+            self._idle.set()
+            return None
+
+    def _call(self, call: Callable[[], object]) -> None:
+        try:
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                logger().warning("%d calls of slow subscribers or log handlers were dropped", dropped)
+            call()
+        except BaseException as error:  # not even SystemExit ends this thread: others are to be called
+            sys.excepthook(type(error), error, error.__traceback__)
+
+
+log_dispatcher = Dispatcher("log")
+logger().post = log_dispatcher.post
+os.register_at_fork(after_in_child=log_dispatcher.reset)
+
+
+@atexit.register
+def flush_log(seconds: float = DRAIN_MAX) -> None:
+    """Wait until log handlers have got everything that was logged before this call, but no longer than this."""
+    run_sync(log_dispatcher.drain(system.now() + seconds))
+
+
 class _Identity(threading.local):
     def __init__(self) -> None:
         self.owner = Owner()
@@ -176,6 +269,7 @@ class ThreadRuntime:
 
     def __init__(self) -> None:
         self._threads = Threads()
+        self._events = Dispatcher("events")
 
     def owner(self) -> Owner:
         return self._identity.owner
@@ -191,6 +285,13 @@ class ThreadRuntime:
 
     async def join(self) -> None:
         await self._threads.join()
+        await self._events.drain(system.now() + DRAIN_MAX)
+
+    def notify(self, function: Callable[[], object], *, here: bool) -> None:
+        if here and self._events.is_idle:
+            function()
+        else:
+            self._events.post(function)
 
     def call(self, function: Callable[[], object]) -> None:
         try:

@@ -138,12 +138,15 @@ class SimRuntime:
             self._process.start(work(), name)
 
     async def join(self) -> None:
-        background = [task for task in self._process.tasks if task.name.endswith("/keeper")]
+        background = [task for task in self._process.tasks if task.name.endswith(("/keeper", "/keeper-io"))]
         while not all(task.is_done for task in background):
             await self.sleep(0.01)
 
     def call(self, function: Callable[[], object]) -> None:
         self._world.soon(self._process.do, function)
+
+    def notify(self, function: Callable[[], object], *, here: bool) -> None:
+        function()
 
     def hand_in(self, function: Callable[[], object]) -> bool:
         return False  # there are no threads

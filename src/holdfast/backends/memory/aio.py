@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class AsyncioPort(BlockingPort):
     """A change is a few dictionary operations: it runs inline here too. Only rings must find their way to the loop."""
 
-    def __init__(self, store: Store, runtime: AsyncioRuntime) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, url: str, runtime: AsyncioRuntime) -> None:
+        super().__init__(store, url)
         self._runtime = runtime
 
     def ring(self, nonce: str) -> None:
@@ -25,4 +25,5 @@ class AsyncioPort(BlockingPort):
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> MemoryBackend:
-    return MemoryBackend(address.redacted, AsyncioPort(stores.get(address.redacted), runtime), runtime)
+    url = address.redacted
+    return MemoryBackend(url, AsyncioPort(stores.get(url), url, runtime), runtime)

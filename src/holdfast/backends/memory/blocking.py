@@ -18,13 +18,13 @@ T = TypeVar("T")
 class BlockingPort:
     """Changes inline; rings are heard on the ringer's own thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, url: str) -> None:
         self._store = store
+        self._url = url
         self._wake: Callable[[str], None] = lambda _: None
 
     async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
-        with self._store.mutex:
-            return step(self._store)
+        return self._store.change(step, self._url)
 
     def ring(self, nonce: str) -> None:
         self._wake(nonce)
@@ -34,4 +34,5 @@ class BlockingPort:
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> MemoryBackend:
-    return MemoryBackend(address.redacted, BlockingPort(stores.get(address.redacted)), runtime)
+    url = address.redacted
+    return MemoryBackend(url, BlockingPort(stores.get(url), url), runtime)

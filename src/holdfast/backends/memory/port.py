@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.core.tickets import Ticket
+from holdfast.errors import BackendUnavailable
 from holdfast.runtimes import system
+from holdfast.runtimes.threads import Mutex
 
 T = TypeVar("T")
 
@@ -44,10 +45,22 @@ class Store:
     """Locks by name, each a queue in order by nonce; an empty queue is removed. Beside them, the marks."""
 
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
+        self._mutex = Mutex()
         self.queues: dict[str, dict[str, Place]] = {}
         self.last_number = 0
         self.marks: dict[str, Mark] = {}
+
+    def change(self, step: Callable[[Store], T], url: str) -> T:
+        """Run `step` alone.
+
+        Raises:
+            BackendUnavailable: this thread is in the middle of another step, so a signal handler or a finaliser calls.
+        """
+        if self._mutex.is_mine():
+            problem = "a signal handler or a finaliser interrupted a step of this store and cannot use it"
+            raise BackendUnavailable(backend=url, problem=problem)
+        with self._mutex:
+            return step(self)
 
 
 class MemoryPort(Protocol):

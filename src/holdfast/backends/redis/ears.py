@@ -52,7 +52,7 @@ class SocketEar:
         self._parser = new_parser()
         self._bell, self._heard_bell = _bell()  # of the listener
         self._reader_bell, self._reader_heard_bell = _bell()
-        self._mutex = threading.Lock()
+        self._mutex = runtime.mutex()
         self._listener_reads = False
         self._reader: weakref.ref[HeardEvent] = _NOBODY  # who reads in the listener's place
         self._candidate: weakref.ref[HeardEvent] = _NOBODY  # who will, as soon as the listener makes room

@@ -11,6 +11,8 @@ from holdfast.backends.sqlite.file import Busy, LockFile, patiently
 from holdfast.backends.sqlite.protocol import SqliteBackend
 from holdfast.backends.sqlite.sessions import Session, Watch
 from holdfast.core.events import logger
+from holdfast.errors import ThreadStartError
+from holdfast.runtimes.threads import start_thread
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.port import Transaction
@@ -28,7 +30,7 @@ class BlockingPort:
     def __init__(self, address: Address, runtime: ThreadRuntime) -> None:
         self._runtime = runtime
         self._file = LockFile(address, self._ring_own)
-        self._mutex = threading.Lock()  # guards the watch, which callers and the listening thread share
+        self._mutex = runtime.mutex()  # guards the watch, which callers and the listening thread share
         # Kernels let descriptors come and go while another thread waits on the selector.
         self._selector = selectors.DefaultSelector()
         self._watch = Watch(self._file.sessions_folder, self._ring_own, self._add_reader, self._selector.unregister)
@@ -95,13 +97,10 @@ class BlockingPort:
             self._heard = session
             self._add_reader(session.fd, lambda: self._hear(session))
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="holdfast-listener", daemon=True)
             try:
-                thread.start()
-            except RuntimeError as error:  # no thread is to be had: waiters poll until the next one of them gets one
-                logger().warning("no thread can be started to listen, so waiters have to poll: %s", error)
-            else:
-                self._thread = thread
+                self._thread = start_thread(self._run, "listener")
+            except ThreadStartError as error:  # waiters poll until one of them can start it
+                logger().warning("waiters have to poll: %s", error)
 
     def _hear(self, session: Session) -> None:
         for nonce in session.rings():

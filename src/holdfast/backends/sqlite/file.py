@@ -28,6 +28,7 @@ from holdfast.backends.sqlite.protocol import REMOVE_SESSION
 from holdfast.core.ports import Runtime
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
+from holdfast.runtimes.threads import Mutex
 
 if TYPE_CHECKING:
     from holdfast.url import Address
@@ -96,7 +97,7 @@ class LockFile:
         self._ring_own = ring_own
         self._url = address.redacted
         self._folder = f"{path}-sessions"
-        self._turn = threading.Lock()
+        self._turn = Mutex()
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._store: Hashable = None
@@ -125,6 +126,7 @@ class LockFile:
         Raises:
             Busy: another process is in the way; nothing was done.
         """
+        self._refuse_reentry()
         with self._turn:
             result, transaction = self._on_the_right_file(step, durable=durable)
         if transaction.afterwards:
@@ -150,6 +152,7 @@ class LockFile:
         return session is not None and session.is_open()
 
     def close(self) -> None:
+        self._refuse_reentry()
         with self._turn:
             self._closed = True
             session, self.session = self.session, None
@@ -170,7 +173,7 @@ class LockFile:
     # between transactions, so a fork waits for ours to end.
 
     def before_fork(self) -> None:
-        if self._turn.acquire(timeout=_FORK_WAIT_MAX):
+        if not self._turn.is_mine() and self._turn.acquire(timeout=_FORK_WAIT_MAX):
             self._forking = threading.get_ident()
 
     def after_fork_in_parent(self) -> None:
@@ -187,7 +190,7 @@ class LockFile:
             self.session.abandon()  # or our life would stand in for the parent's
         if self._connection is None:
             return
-        if self._forking is not None or not self._turn.locked():
+        if self._forking is not None or (not self._turn.is_mine() and self._turn.acquire(blocking=False)):
             self._connection.close()
         else:
             # In the middle of a transaction not even closing is safe: the connection must stay referenced for ever,
@@ -202,6 +205,12 @@ class LockFile:
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+
+    def _refuse_reentry(self) -> None:
+        if self._turn.is_mine():
+            raise self._unavailable(
+                "a signal handler or a finaliser interrupted a transaction of this client and cannot use it"
+            )
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -85,8 +85,11 @@ class Session:
         self.fd = -1
 
     def __del__(self) -> None:
-        if hasattr(self, "fd"):
+        if hasattr(self, "_status"):
             self.close()
+        elif hasattr(self, "fd"):  # an interrupt came between the last two lines of __init__
+            os.close(self.fd)
+            _unlink(self.path)
 
 
 def is_dead(folder: str, name: str) -> bool:

@@ -22,6 +22,7 @@ from holdfast.cli.run.terminal import give_terminal, is_foreground, may_lend_ter
 from holdfast.cli.text import escape
 from holdfast.errors import AcquireTimeout, BackendError, LockLost
 from holdfast.runtimes import system
+from holdfast.runtimes.threads import flush_log
 
 if TYPE_CHECKING:
     from holdfast.client import Client, Lease, Lock
@@ -66,6 +67,7 @@ def run(plan: Plan, connect: Callable[[], Client]) -> int:
     finally:
         guard.close()
         signals.restore()
+        flush_log(WRITE_MAX)
         _messages.flush()
 
 

@@ -165,14 +165,11 @@ class _PaysNothing(Keeper):
 
 
 class _OneTry(Keeper):
-    def _limit(self, worker: int) -> float:
+    def _limit(self) -> float:
         now, (_, alarms) = self._runtime.now(), self._lists()
         alarm = alarms.earliest()
         limit = now + self._engine.io_timeout
-        if alarm is not None:
-            limit = min(limit, max(alarm, now + 0.05))
-        self._workers[worker] = limit
-        return limit
+        return limit if alarm is None else min(limit, max(alarm, now + 0.05))
 
 
 class _NobodyStandsIn(Keeper):

@@ -32,7 +32,7 @@ class KeepsAPrefix(SimEngine):
         super().__init__(*arguments)
         self._kept: list[Hold] = []
 
-    def give_back(self, hold: SimLease) -> None:
+    def give_back(self, hold: SimLease, reason: str = "") -> None:
         self._kept.append(hold)
 
 

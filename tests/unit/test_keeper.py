@@ -1,0 +1,280 @@
+"""Nothing that blocks delays the report of a loss or another lease: log handlers, subscribers, drivers, callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.runtimes import threads
+from holdfast.runtimes.threads import flush_log
+from tests.support.processes import eventually
+
+SHORT = 0.2  # ttl in seconds of a lease that is to be lost
+
+
+class Blocked(logging.Handler):
+    """A handler, or any other function, that does not return before `free` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+        self.entered = 0
+
+    def emit(self, record: object) -> None:
+        self.entered += 1
+        self.free.wait(60)
+
+
+@pytest.fixture
+def blocked() -> Iterator[Blocked]:
+    handler = Blocked()
+    yield handler
+    handler.free.set()
+    flush_log()
+
+
+@pytest.fixture
+def slow_log(blocked: Blocked) -> Iterator[Blocked]:
+    log = logging.getLogger("holdfast")
+    log.addHandler(blocked)
+    yield blocked
+    blocked.free.set()
+    flush_log()
+    log.removeHandler(blocked)
+
+
+@pytest.fixture
+def client() -> Iterator[holdfast.Client]:
+    with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
+        yield client
+
+
+def renewals_of(client: holdfast.Client) -> list[str]:
+    """The names of locks, as they are renewed from now on."""
+    renewed: list[str] = []
+    backend, renew = client._engine.backend, client._engine.backend.renew
+
+    async def noted(tickets: Any, *, deadline: float) -> Any:
+        renewed.extend(ticket.name for ticket in tickets)
+        return await renew(tickets, deadline=deadline)
+
+    backend.renew = noted  # type: ignore[method-assign]
+    return renewed
+
+
+def test_a_loss_is_reported_while_a_log_handler_blocks(client: holdfast.Client, slow_log: Blocked) -> None:
+    told: list[holdfast.Lease] = []
+    renewed = renewals_of(client)
+    first = client.lock("first", ttl=SHORT, renew=False, on_lost=told.append).acquire()
+    other = client.lock("other", ttl=3 * SHORT).acquire()
+    assert first is not None
+    assert other is not None
+
+    assert first.wait_lost(30)
+    eventually(lambda: told == [first])
+    eventually(lambda: slow_log.entered == 1)
+
+    # The handler is still inside its first call, and other leases are renewed and lost as ever.
+    count = len(renewed)
+    eventually(lambda: len(renewed) > count + 2)
+    second = client.lock("second", ttl=SHORT, renew=False, on_lost=told.append).acquire()
+    eventually(lambda: told == [first, second])
+    assert slow_log.entered == 1
+    assert other.held
+    other.release()
+
+
+def test_a_loss_is_reported_while_a_subscriber_blocks(client: holdfast.Client, blocked: Blocked) -> None:
+    told: list[holdfast.Lease] = []
+    events: list[tuple[str, str]] = []
+
+    def subscriber(event: holdfast.Event) -> None:
+        events.append((event.kind, event.lock))
+        if event.kind == "lost":
+            blocked.emit(event)
+
+    client.subscribe(subscriber)
+    first = client.lock("first", ttl=SHORT, renew=False, on_lost=told.append).acquire()
+    eventually(lambda: told == [first])
+    eventually(lambda: blocked.entered == 1)
+
+    second = client.lock("second", ttl=SHORT, renew=False, on_lost=told.append).acquire()  # does not wait either
+    eventually(lambda: told == [first, second])
+    assert events == [("acquired", "first"), ("lost", "first")]
+
+    blocked.free.set()
+    eventually(lambda: len(events) == 4)
+    assert events[2:] == [("acquired", "second"), ("lost", "second")]
+
+
+async def test_a_log_handler_that_blocks_does_not_stop_a_loop(slow_log: Blocked) -> None:
+    async with holdfast.AsyncClient(f"memory://{uuid.uuid4().hex}") as client:
+        for _ in range(2):  # the second while the handler is still inside its first call
+            with pytest.raises(holdfast.LockLost):
+                async with client.lock("a", ttl=SHORT, renew=False):
+                    await asyncio.sleep(60)
+    assert slow_log.entered == 1
+
+
+def test_a_loss_is_reported_while_requests_block_past_their_deadline(client: holdfast.Client, blocked: Blocked) -> None:
+    """As connecting does while a name server is silent."""
+    told: list[holdfast.Lease] = []
+
+    async def stuck(tickets: Any, *, deadline: float) -> Any:
+        blocked.emit(tickets)
+        raise holdfast.BackendUnavailable(backend="memory://", problem="no such name")
+
+    client._engine.backend.renew = stuck  # type: ignore[method-assign]
+    first = client.lock("first", ttl=SHORT, on_lost=told.append).acquire()
+    eventually(lambda: blocked.entered == 1)
+    second = client.lock("second", ttl=SHORT, on_lost=told.append).acquire()
+
+    eventually(lambda: sorted(lease.name for lease in told) == ["first", "second"])
+    assert not blocked.free.is_set()
+    assert first is not None
+    assert second is not None
+
+
+def test_a_renewal_does_not_wait_for_another_one_that_blocks(client: holdfast.Client, blocked: Blocked) -> None:
+    backend, renew = client._engine.backend, client._engine.backend.renew
+    renewed: list[str] = []
+
+    async def stuck_once(tickets: Any, *, deadline: float) -> Any:
+        if tickets[0].name == "stuck":
+            blocked.emit(tickets)
+        renewed.extend(ticket.name for ticket in tickets)
+        return await renew(tickets, deadline=deadline)
+
+    backend.renew = stuck_once  # type: ignore[method-assign]
+    stuck = client.lock("stuck", ttl=SHORT, on_lost=lambda _: None).acquire()
+    eventually(lambda: blocked.entered == 1)
+
+    with client.lock("other", ttl=0.6) as lease:
+        eventually(lambda: renewed.count("other") > 2)
+        assert lease.held
+    assert "stuck" not in renewed
+    assert stuck is not None
+
+
+# ── no thread can be started ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class NoThreads:
+    """Threads of these names cannot be started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused: tuple[str, ...] = ()
+        self.count = 0
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name.startswith(self.refused):
+                self.count += 1
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> NoThreads:
+    return NoThreads(monkeypatch)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
+def test_a_lock_is_given_back_if_no_thread_can_keep_it(
+    client: holdfast.Client, no_threads: NoThreads, names: list[str]
+) -> None:
+    lock: Any = client.lock(names[0]) if len(names) == 1 else client.lock_all(names)
+    no_threads.refused = ("holdfast",)
+
+    for _ in range(2):
+        with pytest.raises(holdfast.ThreadStartError, match="'holdfast-keeper' could not be started"):
+            lock.acquire(timeout=0)
+        assert not lock.held
+        assert client.locks() == []
+
+    no_threads.refused = ()
+    with lock:  # the client works again
+        assert len(client.locks()) == len(names)
+
+
+def test_a_release_without_an_answer_and_without_a_thread_is_repeated_later(
+    client: holdfast.Client, no_threads: NoThreads
+) -> None:
+    backend, leave = client._engine.backend, client._engine.backend.leave
+    outage = [True, True]
+
+    async def unanswered(tickets: Any, *, deadline: float) -> Any:
+        if outage:
+            outage.pop()
+            raise holdfast.OutcomeUnknown(backend="memory://", problem="no answer")
+        return await leave(tickets, deadline=deadline)
+
+    backend.leave = unanswered  # type: ignore[method-assign]
+    no_threads.refused = ("holdfast",)
+    with pytest.raises(holdfast.ThreadStartError):
+        client.lock("a").acquire(timeout=0)
+    assert client.locks()
+
+    no_threads.refused = ()
+    with client.lock("b"):
+        eventually(lambda: [info.name for info in client.locks()] == ["b"])
+
+
+def test_renewal_goes_on_when_a_thread_can_be_started_again(client: holdfast.Client, no_threads: NoThreads) -> None:
+    renewed = renewals_of(client)
+    no_threads.refused = ("holdfast-keeper-io",)
+    with client.lock("a", ttl=3.0) as lease:
+        eventually(lambda: no_threads.count > 0)
+        assert not renewed
+        no_threads.refused = ()
+        eventually(lambda: bool(renewed))
+        lease.check()
+
+
+def test_a_loss_is_reported_although_no_thread_can_be_started(client: holdfast.Client, no_threads: NoThreads) -> None:
+    told: list[holdfast.Lease] = []
+    lease = client.lock("a", ttl=SHORT, renew=False, on_lost=told.append).acquire()
+    no_threads.refused = ("holdfast",)
+
+    eventually(lambda: told == [lease])
+
+    assert lease is not None
+    assert lease.lost
+
+
+def test_a_dispatcher_calls_later_what_no_thread_could_be_started_for(no_threads: NoThreads) -> None:
+    dispatcher, called = threads.Dispatcher("test"), list[int]()
+    no_threads.refused = ("holdfast-test",)
+    dispatcher.post(lambda: called.append(1))
+    assert not called
+    assert not dispatcher.is_idle
+
+    no_threads.refused = ()
+    dispatcher.post(lambda: called.append(2))
+
+    eventually(lambda: dispatcher.is_idle)
+    assert called == [1, 2]
+
+
+def test_a_dispatcher_that_hangs_drops_what_is_too_much(blocked: Blocked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.Dispatcher, "calls_max", 3)
+    dispatcher, called = threads.Dispatcher("test"), list[int]()
+    dispatcher.post(lambda: blocked.emit(None))
+    eventually(lambda: blocked.entered == 1)
+
+    for number in range(5):
+        dispatcher.post(functools.partial(called.append, number))
+    blocked.free.set()
+
+    eventually(lambda: dispatcher.is_idle)
+    assert called == [0, 1, 2]
