@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.core.tickets import Granted
 from tests.integration.etcd.crowds import taken, waiting
+from tests.integration.etcd.roads import bench, ticket
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, running
 from tests.support.processes import eventually
@@ -225,6 +227,34 @@ def test_a_full_database_lets_nobody_in_and_keeps_who_is(folder: Path, client_of
         lease.release()
 
         assert server.keys("holdfast/") == []
+
+
+def test_a_waiter_whose_turn_comes_while_the_database_is_full_keeps_its_place_until_there_is_space(
+    folder: Path,
+) -> None:
+    with (
+        running(Server(folder / "full-in-turn", options=["--quota-backend-bytes", "2000000"])) as server,
+        bench(server.url) as holder,
+        bench(server.url) as waiter,
+    ):
+        waiter.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]
+        first, second = ticket("a"), ticket("a")
+        holder.enter(first)
+        waiter.enter(second, queue=True)
+        place = server.revision()
+        for number in range(60):
+            server.put(f"filler {number}", "x" * 100_000)
+        holder.leave([first])
+
+        with pytest.raises(holdfast.BackendUnavailable, match="space"):
+            waiter.enter(second, queue=True)
+        assert waiter.calls()[-1] == "lease/keepalive"
+        server.make_space("filler ")
+        granted = waiter.enter(second, queue=True)
+
+        assert isinstance(granted, Granted)
+        assert granted.fence == place
+        waiter.leave([second])
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,15 @@ class Server:
     def delete(self, key: str) -> int:
         return int(self.call("kv/deleterange", key=_b64(key.encode())).get("deleted", 0))
 
+    def make_space(self, prefix: str) -> None:
+        """Delete all keys that start like this, for good, and end the alarm that the database is full."""
+        start = prefix.encode()
+        self.call("kv/deleterange", key=_b64(start), range_end=_b64(start[:-1] + bytes([start[-1] + 1])))
+        self.call("kv/compaction", revision=str(self.revision()), physical=True)
+        self.call("maintenance/defragment")
+        for alarm in self.call("maintenance/alarm", action="GET").get("alarms", ()):
+            self.call("maintenance/alarm", action="DEACTIVATE", **alarm)
+
     def leases(self) -> list[int]:
         return [int(one["ID"]) for one in self.call("lease/leases").get("leases", ())]
 

@@ -105,7 +105,12 @@ class EtcdBackend(Together):
             async with self._port.turn(ticket.name, deadline=deadline):
                 return await self._enter(ticket, deadline, queue=queue)
         except (BackendUnavailable, ConfigurationError) as error:
-            await self._refused(ticket, error, deadline)
+            place = self._places.get(ticket.nonce)
+            if isinstance(error, BackendUnavailable) and place is not None and place.watches:
+                # The engine has it in the queue and enters again, after a pause in which no wait keeps its place.
+                await self._keep_waiters(self._runtime.now() + KEEPING_MAX)
+            else:
+                await self._refused(ticket, error, deadline)
             raise
 
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:

@@ -177,21 +177,21 @@ class MemcachedBackend(OneByOne):
 
         Ours is written once more, because nobody knows when its time began.
         """
-        fence = 0
+        fence, late_until = 0, 0.0
         if value is not None:
             fence, claim = value.fence or self.fence_of(life, item.version), replace(claim, body=value.body)
         else:  # what it stood there for may come after us as well
-            until = self._runtime.now() + item.left
-            self._late[claim.ticket.nonce] = max(until, self._late.get(claim.ticket.nonce, 0.0))
+            late_until = self._runtime.now() + item.left
         request = meta.replace(claim.key, item.version, claim.seconds, value_of(claim.ticket.nonce, fence, claim.body))
-        return self._put(claim, request, life, fence, deadline)
+        return self._put(claim, request, life, fence, deadline, late_until=late_until)
 
     async def _put(
-        self, claim: _Claim, request: bytes, life: Life | None, fence: int, deadline: float
+        self, claim: _Claim, request: bytes, life: Life | None, fence: int, deadline: float, *, late_until: float = 0.0
     ) -> Granted | None:
         """The grant, if that is done: on that life of the server, or on any. A fence of 0 is told by the reply only.
 
-        What gets no answer may still be done, and has to be reckoned with.
+        What gets no answer may still be done, and has to be reckoned with. Once this one has taken its place, so has a
+        request of another ticket that may be done until `late_until`.
         """
         ticket, node = claim.ticket, claim.node
         pulse, sent = self._pulses[node], self._runtime.now()
@@ -207,16 +207,21 @@ class MemcachedBackend(OneByOne):
         except BaseException as error:
             # No answer, or cancelled or interrupted before it.
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._late[ticket.nonce] = self._runtime.now() + LATE_MAX
+                self._is_late(ticket.nonce, max(late_until, self._runtime.now() + LATE_MAX))
             raise
         if reply is None or reply.code != "HD":
             return None
+        if late_until:
+            self._is_late(ticket.nonce, late_until)
         if not fence:
             if not reply.version:  # one that does not say which version it has made: read it
                 return None
             fence = self.fence_of(here, reply.version)
         self._pauses.pop(ticket.nonce, None)
         return Granted(fence, self._believed(ticket, sent, Held(here, reply.version, fence, claim.body)))
+
+    def _is_late(self, nonce: str, until: float) -> None:
+        self._late[nonce] = max(until, self._late.get(nonce, 0.0))
 
     def _waiting(self, nonce: str, holder: str | None, *, queue: bool) -> Waiting:
         pause = min(POLL_MAX, POLL_GROWTH * self._pauses.get(nonce, POLL_MIN / POLL_GROWTH))

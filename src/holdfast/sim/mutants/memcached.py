@@ -142,5 +142,6 @@ MEMCACHED = [
         backend="memcached",
         server=VersionsOutliveTheServer,
         kinds=frozenset({"lose_data", "pause", "cut"}),
+        budget=600,
     ),
 ]

@@ -1,0 +1,56 @@
+"""A client that is refused again and again must not remember each time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from holdfast.backends.memcached import meta
+from holdfast.backends.memcached.address import Node
+from holdfast.backends.memcached.meta import Reply
+from holdfast.backends.memcached.port import Answer, Errand, Life
+from holdfast.backends.memcached.protocol import MemcachedBackend
+from holdfast.backends.memcached.values import FREE
+from holdfast.core.tickets import Ticket, Waiting
+from holdfast.errors import BackendUnavailable
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+
+NODE = Node("here", 11211)
+LIFE = Life(started=1, pid=7, evicts=False)
+
+
+class Busy:
+    """A server where the lock is free at each look, and taken by another client before each write."""
+
+    is_down = False
+
+    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> None:
+        return None
+
+    async def ask(self, errand: Errand, *, deadline: float) -> Answer:
+        (request,) = errand.requests
+        if request == meta.STATS:
+            return Answer(LIFE, [Reply("LIST", lines=(b"STAT time %d" % time.time(), b"STAT evictions 0"))])
+        if request.startswith(b"mg"):
+            return Answer(LIFE, [Reply("VA", version=3, left=4, value=FREE)])
+        if self.is_down:
+            raise BackendUnavailable(backend="here", problem="the connection was refused")
+        return Answer(LIFE, [Reply("EX")])
+
+
+def test_an_acquire_that_is_refused_leaves_nothing_in_memory() -> None:
+    port, runtime = Busy(), ThreadRuntime()
+    backend = MemcachedBackend("memcached://here", port, runtime, prefix="", nodes=(NODE,))  # type: ignore[arg-type]
+
+    def enter() -> object:
+        ticket = Ticket("a", runtime.nonce(), 30.0, 1, exclusive=True, agent="me", info="{}")
+        return run_sync(backend.enter(ticket, queue=False, deadline=system.now() + 5))
+
+    assert isinstance(enter(), Waiting)
+    port.is_down = True
+    with pytest.raises(BackendUnavailable):
+        enter()
+
+    assert (backend._late, backend._held, backend._pauses) == ({}, {}, {})
