@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.continuity import CheckedPort
@@ -142,6 +142,9 @@ class Base(ABC):
 
     def intact(self, store: Hashable) -> bool:
         return self._port.is_same
+
+    def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
+        self._port.on_changed = lambda reason: report(None, reason)  # all leases have the same store
 
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,7 +14,7 @@ A client that finds one of these refuses to go on, for good. One that has seen n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.port import Answer, ClusterChanged
@@ -35,6 +35,7 @@ class CheckedPort:
         self._revision = 0
         self._terms: Mapping[str, int] = {}  # the greatest, by member; replaced, never changed
         self._changed = ""  # how it was noticed that the data are not the same
+        self.on_changed: Callable[[str], None] = lambda _: None  # called once, with that
         self.turn, self.follow, self.unfollow = port.turn, port.follow, port.unfollow
         self.listen, self.close, self.abandon = port.listen, port.close, port.abandon
 
@@ -79,6 +80,7 @@ class CheckedPort:
                 "Revisions, which are the fences, may have gone back: make sure they have not (restore with "
                 "--bump-revision), then make a new client"
             )
+            self.on_changed(self._changed)
 
 
 def _has_written(request: Mapping[str, Any], answer: Message) -> bool:
