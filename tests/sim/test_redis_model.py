@@ -270,7 +270,7 @@ SNIPPETS = [
     "return redis.error_reply('lonely')",
     "error({err = 'MY mistake'})",
     "error('boo')",
-    "return {redis.call('HSET', 'h', 'a', 1, 'b', 2.5), redis.call('HGETALL', 'h')}",
+    "return {redis.call('HSET', 'h', 'a', 1, 'b', 2.5), redis.call('HGETALL', 'h'), redis.call('HKEYS', 'h')}",
     """redis.call('ZADD', 'z', 1700000000000.5, 'a', 0.1, 'b', 1e300, 'c', 1700000000000001, 'd')
        return redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES')""",
     """redis.call('SET', 'n', 1700000000000000) redis.call('SET', 'm', 0.1) redis.call('SET', 'o', 1e20)
@@ -319,12 +319,15 @@ SIGNAL = "signal"
 def told(script: Script, *, waiter_lease: int) -> str:
     """The shipped text, told the time instead of asking for it, and how long waiters' leases and signals live."""
     constants, _, text = script.text.partition("\n")
-    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, LOOK_AGAIN, FENCE_IDLE = ")
+    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, LOOK_AGAIN, SILENT, FENCE_IDLE = ")
     woken = look_again = min(waiter_lease, LONG // 2)
     names, _, _ = constants.partition(" = ")
-    constants = f"{names} = {waiter_lease}, {woken}, {look_again}, {4 * LONG}"
+    constants = f"{names} = {waiter_lease}, {woken}, {look_again}, {waiter_lease}, {4 * LONG}"
     text = text.replace("redis.call('PEXPIRE', signal, 1000)", f"redis.call('PEXPIRE', signal, {LONG})")
     return f"{constants}\n{text}".replace(ASKS_TIME, TOLD_TIME)
+
+
+ABOUT = "PUBLISH\nwake:client\nagent\ninfo"
 
 
 class Steps:
@@ -352,7 +355,7 @@ class Steps:
         unheard, signal = draw.choice("001"), draw.choice(["", "", SIGNAL])
         match verb:
             case "enter" | "again":
-                asked = [nonce, kind, ttl, draw.choice("0111"), "PUBLISH\nchannel\nagent\ninfo"]
+                asked = [nonce, kind, ttl, draw.choice("0111"), ABOUT]
                 return self._run(protocol._ENTER, name, asked, lease)
             case "leave":
                 return self._run(protocol._LEAVE, name, [nonce, kind, unheard, signal], lease)
@@ -378,7 +381,7 @@ class Steps:
                 kind,
                 self._draw.choice([LONG, OVER, OVER, OVER]),
                 "0",
-                "PUBLISH\nchannel\nagent\ninfo",
+                ABOUT,
                 *now,
             ]
         text = told(protocol._ENTER_ALL, waiter_lease=LONG)

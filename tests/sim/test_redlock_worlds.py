@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.keys import keys_and_record_before, keys_of
 from holdfast.backends.redis.port import Call, Channel
 from holdfast.backends.redlock import scripts
 from holdfast.checking import history as h
@@ -29,7 +29,9 @@ NONCE = "f" * 32
 
 
 def acquire(nonce: str = NONCE, ttl_ms: int = 60_000) -> Call:
-    return Call(scripts.ACQUIRE, KEYS, (nonce, 1, ttl_ms, 0, "", "run", 0, "", "", "a", "{}"))
+    return Call(
+        scripts.ACQUIRE, keys_and_record_before(PREFIX, LOCK), (nonce, 1, ttl_ms, 0, "", "run", 0, "", "", "a", "{}")
+    )
 
 
 class Council:

@@ -42,6 +42,9 @@ class Promises:
     # From the crash of a waiter's process until its ticket has left the queue; None is not judged.
     dead_waiter_max: float | None = None
 
+    # How long a waiter that runs may wait for a lock that no client has; None is not judged.
+    grant_max: float | None = None
+
     # How often a call may be passed by calls that came later; None is not judged. Needs nothing from the server.
     overtaken_max: int | None = None
 

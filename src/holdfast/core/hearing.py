@@ -89,6 +89,10 @@ class Hearing(Generic[C]):
         if self._attended and (channel := self._attended.pop(nonce, None)) is not None:
             self._ear.dismiss(channel, nonce)
 
+    def wake(self, nonce: str) -> None:
+        """Have this ticket poll now, if it waits."""
+        self._wakeups.wake(nonce)
+
     def wake_all(self) -> None:
         self._wakeups.wake_all()
 

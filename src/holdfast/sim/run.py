@@ -292,8 +292,16 @@ class Simulation:
             late_max=3.0,
             answer_max=12.0,
             clock_error=1e-6,
+            grant_max=self._grant_max(),
             hear_max=ttl / 3 + 3.0 + settles + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),
         )
+
+    def _grant_max(self) -> float | None:
+        """Where clients die or are paused, and nothing else goes wrong, the others do not wait for them."""
+        kinds = {*faults_.enabled(self.faults)}
+        if kinds <= {"crash"}:
+            return self.server.past_dead_max
+        return self.server.past_paused_max if kinds <= {"crash", "pause"} else None
 
     def break_something(self) -> bool:
         """An operator ends a lease by force, if there is one."""

@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.redis.keys import keys_of
 from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.integration.redis.scenes import PROMPT, acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import Crew, Worker, eventually, now
 from tests.support.redis.binaries import Binary
 from tests.support.redis.servers import Server, running
@@ -140,6 +140,52 @@ def test_a_waiter_that_was_killed_is_passed_over_although_it_looked_just_now(
 
     coming.result().release()
     assert now() - left < TTL / 2
+
+
+MANY = 20  # waiting threads of one process: far more than WOKEN_LEASE each would take too long
+
+
+def queue_up_many(first: Worker, second: holdfast.Client, observer: holdfast.Client) -> Future[holdfast.Lease]:
+    """Until many threads of a process wait for the lock, and another client behind them; the lease of that one."""
+    for _ in range(MANY):
+        first.ask("acquire_in_background", lock="one")
+    await_waiters(observer, "one", MANY)
+    coming = acquiring(second.lock("one"))
+    await_waiters(observer, "one", MANY + 1)
+    return coming
+
+
+def test_all_waiters_of_a_process_that_was_killed_are_passed_over_at_once(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    holder, other = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one"))
+    killed = crew.start(server.url)
+    coming = queue_up_many(killed, other, holder)
+    eventually(lambda: len(server.subscribers()) == 2)
+
+    killed.kill()
+    eventually(lambda: len(server.subscribers()) == 1)
+    lease.release()
+
+    coming.result(PROMPT).release()
+
+
+def test_all_waiters_of_a_process_that_stands_still_are_passed_over_together(
+    crew: Crew, server: Server, open_client: OpenClient
+) -> None:
+    holder, other = open_client(server.url), open_client(server.url)
+    lease = take(holder.lock("one"))
+    stopped = crew.start(server.url)
+    coming = queue_up_many(stopped, other, holder)
+
+    stopped.stop()
+    eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - LOOK_AGAIN)
+    lease.release()
+
+    coming.result(PROMPT).release()
+    stopped.resume()
+    eventually(lambda: len(holder.inspect("one").holders) == 1)
 
 
 def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, await_waiters, take
+from tests.integration.redis.scenes import PROMPT, acquiring, await_waiters, take
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
 
@@ -66,6 +66,36 @@ def test_a_lock_of_any_name_does_all_that_a_lock_does(name: str, url: str, open_
     for reader in readers:
         reader.release()
     assert waiter.locks(name) == []
+
+
+@pytest.mark.parametrize("name", ["x", "a{b}", "a}b", "{}"])
+def test_two_prefixes_that_form_the_same_key_are_one_lock(name: str, url: str, open_client: OpenClient) -> None:
+    one, other = open_client(url), open_client(f"{url}?prefix=")
+    whole = f"holdfast:{name}"
+
+    with take(one.rwlock(name).read(), timeout=0) as reader:
+        assert other.lock(whole).acquire(timeout=0) is None
+        with take(other.rwlock(whole).read(), timeout=0) as second:
+            assert one.rwlock(name).write().acquire(timeout=0) is None
+    with take(other.semaphore(whole, 2), timeout=0), take(one.semaphore(name, 2), timeout=0) as permit:
+        assert other.semaphore(whole, 2).acquire(timeout=0) is None
+        assert one.lock(name).acquire(timeout=0) is None
+    with take(one.lock(name, owner="job"), timeout=0), take(other.lock(whole, owner="job"), timeout=0) as of_owner:
+        assert other.rwlock(whole).read().acquire(timeout=0) is None
+    with take(other.lock(whole), timeout=0) as lease:
+        assert one.lock(name).acquire(timeout=0) is None
+    assert reader.fence < second.fence < permit.fence < of_owner.fence < lease.fence
+
+
+def test_a_waiter_is_woken_by_a_release_under_another_prefix(url: str, open_client: OpenClient) -> None:
+    one, other = open_client(url), open_client(f"{url}?prefix=")
+    lease = take(one.lock("x"))
+    coming = acquiring(other.lock("holdfast:x"))
+    await_waiters(one, "x", 1)
+
+    lease.release()
+
+    coming.result(timeout=PROMPT).release()
 
 
 def test_all_these_names_are_locks_of_their_own(url: str, open_client: OpenClient) -> None:

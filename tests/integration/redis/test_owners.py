@@ -11,6 +11,7 @@ import redis
 import redis_lock  # type: ignore[import-untyped]  # it has none
 
 import holdfast
+from holdfast.backends.redis.keys import keys_of
 from holdfast.core.tickets import Gone, Granted, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
@@ -37,11 +38,12 @@ def test_to_programs_that_know_of_no_owners_there_is_one_holder_and_waiters_like
         await_waiters(one, "a", 1)
 
         value = server.call("GET", "holdfast:a")
-        holder = server.call("HGET", "holdfast:{holdfast:a}:record:", "holder")
-        (waiting,) = server.call("ZRANGE", "holdfast:{holdfast:a}:queue:", 0, -1)
-        leases = server.call("ZRANGE", "holdfast:{holdfast:a}:leases:", 0, -1)
+        keys = keys_of("holdfast:", "a")
+        holder = server.call("HGET", keys.record, "holder")
+        (waiting,) = server.call("ZRANGE", keys.queue, 0, -1)
+        leases = server.call("ZRANGE", keys.leases, 0, -1)
 
-    assert value == f"holdfast:queue:{holder.partition(chr(10))[0]}"
+    assert value == f"holdfast:queue:+{holder.partition(chr(10))[0]}"
     assert waiting.startswith("x:")
     assert waiting in leases
     coming.result(PATIENCE).release()

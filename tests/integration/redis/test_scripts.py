@@ -58,4 +58,4 @@ async def test_many_renewals_in_one_go_are_taught_again_too(server: Server) -> N
         for lease in leases:
             assert lease is not None
             await lease.release()
-    assert server.call("KEYS", "holdfast:many-*") == []
+    assert [key for key in server.call("KEYS", "holdfast:many-*") if not key.endswith(":record")] == []

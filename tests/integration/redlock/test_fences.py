@@ -12,6 +12,7 @@ from collections import Counter
 
 import pytest
 
+import holdfast
 from tests.integration.redlock.conftest import StartCouncil
 from tests.support.intervals import Turn, report, turns_of
 from tests.support.processes import Crew, Worker, now
@@ -21,6 +22,29 @@ TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "500"))
 PROCESSES = 8
 ROUND = 0.4  # seconds between two faults
 SLICE = 2.0  # seconds for which the processes work before they report
+
+
+def test_fences_grow_under_two_prefixes_that_form_the_same_key(council: Council) -> None:
+    fences = []
+    urls = council.url(quarantine="no"), council.url(quarantine="no", prefix="")
+    with holdfast.Client(urls[0]) as one, holdfast.Client(urls[1]) as other:
+        for client, name in ((one, "x"), (other, "holdfast:x"), (one, "x"), (other, "holdfast:x")):
+            with client.lock(name) as lease:
+                fences.append(lease.fence)
+
+    assert fences == sorted(set(fences))
+
+
+def test_fences_grow_beside_clients_of_an_earlier_version_that_count_in_another_record(council: Council) -> None:
+    before, count = "holdfast:{holdfast:x}:record:", 2**52
+    for server in council.servers:
+        server.call("HSET", before, "count", count)
+
+    with holdfast.Client(council.url(quarantine="no")) as client, client.lock("x") as lease:
+        counts = [int(server.call("HGET", before, "count")) for server in council.servers]
+
+    assert lease.fence > count
+    assert sum(counted >= lease.fence for counted in counts) > len(counts) / 2
 
 
 @pytest.mark.slow

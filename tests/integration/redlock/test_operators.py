@@ -152,4 +152,4 @@ async def test_tasks_ask_the_same(council: Council) -> None:
 
 
 def _record(keys: set[str], name: str) -> str:
-    return next(key for key in keys if key.endswith(f"{name}}}:record:"))
+    return next(key for key in keys if key.endswith(f"{name}}}:record"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.keys import keys_of, slot_of
+from holdfast.backends.redis.keys import keys_of, mark_of, name_of, slot_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.resp import (
     ErrorReply,
@@ -60,6 +60,22 @@ def test_all_keys_of_a_lock_are_in_one_slot_and_under_the_prefix(prefix: str, na
     assert {slot_of(key) for key in named} == {keys.slot}
     assert len(set(named)) == 5
     assert all(key.startswith(prefix) for key in named)
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_the_keys_of_a_lock_do_not_depend_on_where_its_prefix_ends(name: str) -> None:
+    whole = f"a:b:{name}"
+
+    assert len({keys_of(whole[:end], whole[end:]).names for end in range(4)}) == 1
+
+
+@pytest.mark.parametrize("prefix", ["holdfast:", "", "{locks}:"])
+@pytest.mark.parametrize("name", NASTY)
+def test_a_queue_is_known_for_its_lock_and_other_side_keys_are_not(prefix: str, name: str) -> None:
+    lock, record, queue, leases, shared = keys_of(prefix, name).names
+
+    assert [name_of(prefix, key) for key in (lock, queue)] == [name, name]
+    assert [name_of(prefix, key) for key in (record, leases, shared, mark_of(prefix, name).lock)] == [None] * 4
 
 
 @pytest.fixture(params=["hiredis", "python"])

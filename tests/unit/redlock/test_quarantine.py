@@ -32,7 +32,7 @@ def test_what_a_node_counts_in_quarantine_does_not_count_after_it() -> None:
         clock.time += waited
         entering = backend.enter(TICKET, queue=False, deadline=clock.now() + 5.0)
         calls = dict(entering.send(None))
-        reply = node.run(calls[2].script.text, KEYS[:5], calls[2].arguments)
+        reply = node.run(calls[2].script.text, calls[2].keys.names, calls[2].arguments)
         assert isinstance(reply, list)
         counts.append(int(reply[1]))
         node.command(["DEL", KEYS.lock])

@@ -48,7 +48,7 @@ class Nodes:
     def answer(self, number: int, call: Call, done: Collection[int], heard: Collection[int]) -> Any:
         reply: Any = OutcomeUnknown(backend=f"node-{number}", problem="no answer in time")
         if number in done:
-            answer = self.machines[number].run(call.script.text, KEYS[:5], call.arguments)
+            answer = self.machines[number].run(call.script.text, call.keys.names, call.arguments)
             reply = answer if number in heard else reply
         return reply
 
@@ -56,7 +56,7 @@ class Nodes:
         """What is done in the background, once."""
         paying = self.port.started[-1]()
         for number, call in paying.send(None):
-            self.machines[number].run(call.script.text, KEYS[:5], call.arguments)
+            self.machines[number].run(call.script.text, call.keys.names, call.arguments)
         paying.close()
 
     def votes(self) -> list[bool]:

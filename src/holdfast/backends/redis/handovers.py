@@ -15,11 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted
+from holdfast.core.tickets import LOOK_AGAIN_BEHIND, Granted
 
 if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
     from holdfast.core.tickets import Ticket
 
+WATCH = 1.25  # seconds between the polls of one waiter of each client
 SPENT_MAX = 0.1  # of its ttl is what a lease may have used up when it begins
 
 
@@ -64,3 +66,45 @@ class Handovers:
         """It is in, or has gone."""
         if self._places:
             self._places.pop(ticket.nonce, None)
+
+
+class Watchers:
+    """Which waiter of this client polls often, for each lock; the others poll seldom.
+
+    If a client whose turn it is does not answer, it is passed over at the first poll of another one after its second.
+    One waiter of each client is enough for that. A new waiter polls often once, so that a client whose waiters come and
+    go has one that does at any time.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._mutex = runtime.mutex()
+        self._waiting: dict[str, dict[str, float]] = {}  # lock -> nonce -> when it polls; the last to poll comes last
+        self._watching: dict[str, str] = {}  # lock -> nonce
+
+    def next_poll(self, ticket: Ticket, now: float) -> float:
+        """In how many seconds this waiter polls again."""
+        with self._mutex:
+            waiting = self._waiting.setdefault(ticket.name, {})
+            is_new = waiting.pop(ticket.nonce, None) is None
+            watcher = self._watching.setdefault(ticket.name, ticket.nonce)
+            seconds = WATCH if is_new or watcher == ticket.nonce else LOOK_AGAIN_BEHIND
+            waiting[ticket.nonce] = now + seconds
+        return seconds
+
+    def stop(self, ticket: Ticket, now: float) -> str | None:
+        """This ticket does not wait any more. Returns another one that has to poll now in its place, if need be."""
+        if not self._waiting:
+            return None
+        with self._mutex:
+            waiting = self._waiting.get(ticket.name, {})
+            if waiting.pop(ticket.nonce, None) is None:
+                return None
+            if not waiting:
+                del self._waiting[ticket.name], self._watching[ticket.name]
+                return None
+            if self._watching[ticket.name] != ticket.nonce:
+                return None
+            # The one that polled last is mostly the last in the queue, and so goes on waiting for the longest.
+            successor, polls_at = next(reversed(waiting.items()))
+            self._watching[ticket.name] = successor
+            return successor if polls_at > now + WATCH else None

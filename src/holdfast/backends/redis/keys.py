@@ -1,14 +1,17 @@
 """Which keys a lock has on the server, and where a Cluster keeps them.
 
-The lock's own key is `prefix + name`, exactly: that is what other programs contend for. What we keep beside it has to
-be in the same hash slot on a Cluster, for every possible name, and under the same prefix, because an ACL may allow no
-other. So a side key is
+The lock's own key is `prefix + name`, exactly: that is what other programs contend for. Two clients with different
+prefixes can form the same key, so every side key of a lock is a function of that key alone. It begins with that key,
+because an ACL may allow nothing but the client's prefix, and it is in the same hash slot on a Cluster:
 
-    prefix + "{" + tag + "}" + what          if the lock's key is hashed as a whole: the tag is that key
-    prefix + "{" + tag + "}" + what + name   if only a part of it is: the tag is that part
-    prefix + "{" + tag + "}" + what + name   if its braces cannot be wrapped ("a}b"): the tag is made up to fit
+    key + "{" + key + "}" + what      if the key has no braces: the server hashes what is between them
+    key + "{}" + what                 if the key has a {tag}: the server hashes the first one
+    key + "{" + number + "}" + what   if its braces are no tag ("a}b", "a{}b"): the number is chosen to fit the slot
 
-A mark has one key of that form, and no lock's key: its name is one among the marks only.
+A mark belongs to no lock. Its key is a function of prefix and name, as in earlier versions, because processes of
+both versions must agree on which period has begun:
+
+    prefix + "{" + tag + "}:mark:" + rest
 
 A side key is never a string, so a lock whose name looks like one of them gets a clear error, not a silent mix-up.
 """
@@ -16,6 +19,7 @@ A side key is never a string, so a lock whose name looks like one of them gets a
 from __future__ import annotations
 
 import functools
+import re
 from binascii import crc_hqx
 from collections.abc import Sequence
 from itertools import count
@@ -24,8 +28,11 @@ from typing import NamedTuple
 from holdfast.errors import ConfigurationError
 
 SLOTS = 16384
-_RECORD, _QUEUE, _LEASES, _SHARED = ":record:", ":queue:", ":leases:", ":shared:"
+_RECORD, _QUEUE, _LEASES, _SHARED = ":record", ":queue", ":leases", ":shared"
 _MARK = ":mark:"
+_SIDE_KEY = re.compile(r"(.+)\{[^{}]*\}(:record|:queue|:leases|:shared)", re.DOTALL)
+# Marks, and side keys as earlier versions formed them: neither is a lock.
+_NO_LOCK = re.compile(r"\{[^}]*\}:(record|queue|leases|shared|mark):", re.DOTALL)
 
 
 class Keys(NamedTuple):
@@ -36,7 +43,7 @@ class Keys(NamedTuple):
     queue: str  # sorted set: waiting tickets by number
     leases: str  # sorted set: until when each of them waits, and tickets that left before they came
     shared: str  # sorted set: readers or permits that are in, by the end of their leases
-    tag: str  # what a Cluster hashes of the side keys
+    tag: str  # hashes to the same slot, between braces
     slot: int
     packed: bytes  # all five as they go over the wire
 
@@ -75,9 +82,18 @@ def check_prefix(prefix: str) -> str:
 def keys_of(prefix: str, name: str) -> Keys:
     """The keys of a lock."""
     lock = prefix + name
-    tag, rest = _tag_and_rest(prefix, name)
-    record, queue, leases, shared = (f"{prefix}{{{tag}}}{what}{rest}" for what in (_RECORD, _QUEUE, _LEASES, _SHARED))
+    record, queue, leases, shared = (_side_key(lock, what) for what in (_RECORD, _QUEUE, _LEASES, _SHARED))
+    tag, _ = _tag_and_rest(prefix, name)
     return Keys(lock, record, queue, leases, shared, tag, slot_of(lock), _packed((lock, record, queue, leases, shared)))
+
+
+@functools.lru_cache(maxsize=4096)
+def keys_and_record_before(prefix: str, name: str) -> OtherKeys:
+    """The keys of a lock, and behind them its record as earlier versions named it."""
+    keys = keys_of(prefix, name)
+    tag, rest = _tag_and_rest(prefix, name)
+    names = (*keys.names, f"{prefix}{{{tag}}}:record:{rest}")
+    return OtherKeys(keys.lock, names, keys.slot, _packed(names), (keys,))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -95,8 +111,12 @@ def joined(locks: Sequence[Keys]) -> OtherKeys:
 
 
 def channel_of(prefix: str, keys: Keys, listener: str) -> str:
-    """Where hints for this lock's tickets go on a Cluster: a channel in the lock's own slot."""
-    return f"{prefix}{{{keys.tag}}}:wake:{listener}"
+    """Where hints for this lock's tickets go on a Cluster: a channel in the lock's own slot.
+
+    It is one line of a ticket's record, so a tag with a line break is replaced by one that hashes to the same slot.
+    """
+    tag = _fitting(keys.slot) if "\n" in keys.tag else keys.tag
+    return f"{prefix}{{{tag}}}:wake:{listener}"
 
 
 def name_of(prefix: str, key: str) -> str | None:
@@ -104,13 +124,12 @@ def name_of(prefix: str, key: str) -> str | None:
 
     A queue stands for its lock because there may be waiters while nobody is in.
     """
-    name = key[len(prefix) :]
-    tag, closed, rest = name[1:].partition("}")
-    if not name.startswith("{") or not closed or not rest.startswith((_RECORD, _QUEUE, _LEASES, _SHARED, _MARK)):
-        return name
-    if not rest.startswith(_QUEUE):
+    if _NO_LOCK.match(key, len(prefix)):
         return None
-    return rest.removeprefix(_QUEUE) or tag.removeprefix(prefix)
+    side_key = _SIDE_KEY.fullmatch(key, len(prefix))
+    if side_key is None or _side_key(prefix + side_key[1], side_key[2]) != key:
+        return key[len(prefix) :]
+    return side_key[1] if side_key[2] == _QUEUE else None
 
 
 def pattern_of(prefix: str) -> str:
@@ -134,6 +153,20 @@ def _tag_and_rest(prefix: str, name: str) -> tuple[str, str]:
     return tag or _fitting(slot_of(lock)), name
 
 
+def _side_key(lock: str, what: str) -> str:
+    """The key that is kept beside a lock's key, in the same slot."""
+    if _tag(lock) is not None:
+        return f"{lock}{{}}{what}"
+    if "{" not in lock and "}" not in lock:
+        return f"{lock}{{{lock}}}{what}"
+    _, opened, behind = lock.partition("{")
+    if behind.startswith("}"):  # an empty tag: the server hashes the whole key
+        head, tail = f"{lock}{{", f"}}{what}"
+    else:  # the server hashes what is between the first brace, which may be ours, and our closing one
+        head, tail = f"{behind}{{" if opened else "", ""
+    return f"{lock}{{{_fitting(slot_of(lock), head, tail)}}}{what}"
+
+
 def _packed(names: Sequence[str]) -> bytes:
     words = [name.encode() for name in names]
     return b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
@@ -147,6 +180,7 @@ def _tag(key: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _fitting(slot: int) -> str:
-    """A tag that hashes to this slot."""
-    return next(tag for tag in map(str, count()) if crc_hqx(tag.encode(), 0) % SLOTS == slot)
+def _fitting(slot: int, head: str = "", tail: str = "") -> str:
+    """A number that, between these, hashes to this slot."""
+    start, end = crc_hqx(head.encode(), 0), tail.encode()
+    return next(number for number in map(str, count()) if crc_hqx(number.encode() + end, start) % SLOTS == slot)

@@ -96,7 +96,9 @@ class Hints:
         self._place, self._topology, self._ears, self._runtime = place, topology, ears, runtime
         self._mutex = runtime.mutex()
         self._own = runtime.nonce()
-        self._channel = Channel("PUBLISH", f"{place.prefix}wake:{self._own}")
+        # Where a message goes to several servers, each counts its own subscribers only (lua/queue/publish.lua).
+        kind = "wake" if place.shape in {"single", "sentinel"} else "wake-all"
+        self._channel = Channel("PUBLISH", f"{place.prefix}{kind}:{self._own}")
         self._is_sharded = place.shape == "cluster"
         self._subscriptions: dict[Channel, _Subscription] = {}
         self._attended: dict[str, Channel] = {}

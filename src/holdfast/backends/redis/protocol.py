@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis import getset, plain, setnx
-from holdfast.backends.redis.handovers import Handovers
+from holdfast.backends.redis.handovers import Handovers, Watchers
 from holdfast.backends.redis.joining import together
 from holdfast.backends.redis.keys import joined, keys_of, name_of, pattern_of
 from holdfast.backends.redis.marking import Marking
@@ -65,13 +65,14 @@ GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and i
 FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does not notify us has the lock
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
+_FOREIGN, _ITS_TURN = 1, 2  # of what kind the obstacle is, says enter.lua
 
-_ENTER = load("queue", "layout", "enter_free", "common", "enter")
-_ENTER_ALL = load_all("queue", "layout", "enter_free", "common", "enter")
-_LEAVE = load("queue", "layout", "leave_unwaited", "hand_over", "common", "leave")
-_RENEW = load("queue", "layout", "common", "renew")
-_INSPECT = load("queue", "layout", "common", "inspect")
-_BREAK = load("queue", "layout", "common", "break")
+_ENTER = load("queue", "layout", "enter_free", "publish", "common", "enter")
+_ENTER_ALL = load_all("queue", "layout", "enter_free", "publish", "common", "enter")
+_LEAVE = load("queue", "layout", "leave_unwaited", "publish", "hand_over", "common", "leave")
+_RENEW = load("queue", "layout", "publish", "common", "renew")
+_INSPECT = load("queue", "layout", "publish", "common", "inspect")
+_BREAK = load("queue", "layout", "publish", "common", "break")
 
 
 def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
@@ -117,6 +118,7 @@ class QueueBackend(Marking):
         self._hearing = Hearing(port, runtime, url)
         self._hand_over = hand_over
         self._handovers = Handovers(GRANULARITY)
+        self._watchers = Watchers(runtime)
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
 
     @property
@@ -127,7 +129,7 @@ class QueueBackend(Marking):
         sent = self._runtime.now()
         granted = self._handovers.take(ticket, sent)
         if granted is not None:
-            self._hearing.stop(ticket.nonce)
+            self._stop_waiting(ticket, sent)
             return granted
         keys = keys_of(self._prefix, ticket.name)
         channel = self._port.channel(keys)
@@ -142,7 +144,7 @@ class QueueBackend(Marking):
                 self._unheard.add(ticket.nonce)
             raise
         if isinstance(reply, int):
-            self._hearing.stop(ticket.nonce)
+            self._stop_waiting(ticket, sent)
         return self._entered(ticket, reply, sent)
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
@@ -233,9 +235,12 @@ class QueueBackend(Marking):
             return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
         if reply[0] == b"wait":
             *obstacle, number = reply[1:]
+            waiting = self._waiting(*obstacle)
             if number:
                 self._handovers.expect(ticket, sent, number)
-            return self._waiting(*obstacle)
+                next_poll = self._watchers.next_poll(ticket, self._runtime.now())
+                waiting = waiting._replace(look_again_in=min(waiting.look_again_in, next_poll))
+            return waiting
         raise self._refusal(ticket, reply)
 
     def _entering(self, ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
@@ -246,7 +251,13 @@ class QueueBackend(Marking):
             "x" if alone else _kind(ticket),
             ttl_ms,
             1 if queue else 0,
-            about(channel, ttl_ms if alone and self._hand_over else 0, ticket.agent, ticket.info),
+            about(
+                channel,
+                ttl_ms if alone and self._hand_over else 0,
+                ticket.agent,
+                ticket.info,
+                is_subscribed=self._port.hearing(channel) != 0,
+            ),
         )
 
     def _leaving(self, ticket: Ticket) -> Call:
@@ -259,18 +270,26 @@ class QueueBackend(Marking):
         if isinstance(reply, BackendError):
             return reply
         # Also if its key is something else by now: then it is not ours any more.
-        self._hearing.stop(ticket.nonce)
+        self._stop_waiting(ticket, self._runtime.now())
         self._handovers.forget(ticket)
         self._unheard.discard(ticket.nonce)
         return bool(reply == 1)
 
-    def _waiting(self, before: int, remaining_ms: int, holder: bytes, foreign: int) -> Waiting:
+    def _stop_waiting(self, ticket: Ticket, now: float) -> None:
+        """The ticket is granted or withdrawn."""
+        self._hearing.stop(ticket.nonce)
+        successor = self._watchers.stop(ticket, now)
+        if successor is not None:
+            self._hearing.wake(successor)
+
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, obstacle: int) -> Waiting:
         look_again = LOOK_AGAIN if before < _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
-        if foreign:
+        if obstacle == _FOREIGN:
             if before == 0:
                 look_again = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
             return Waiting(look_again, "another program")
-        if before == 0 and remaining_ms >= 0:
+        # Whoever polls when the time of the ticket whose turn it is has passed sees to it that the next one is woken.
+        if (before == 0 or obstacle == _ITS_TURN) and remaining_ms >= 0:
             look_again = min(look_again, remaining_ms / 1000 + GRANULARITY)
         return Waiting(look_again, who(Line(holder).info) if holder else None)
 

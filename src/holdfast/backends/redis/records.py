@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis.values import QUEUE, SHARED
+from holdfast.backends.redis.values import QUEUE, SEVERAL
 from holdfast.core.tickets import LockInfo, TicketInfo
 
 if TYPE_CHECKING:
@@ -17,9 +17,13 @@ _UNKNOWN = b"\n\n0\n\n\n?\n"  # of a ticket whose line was lost
 
 
 @functools.lru_cache(maxsize=256)  # of a thread's tickets it is mostly the same
-def about(channel: Channel, ttl_ms: int, agent: str, info: str) -> str:
-    """What a ticket says of itself: the end of its line. With a ttl, it may be handed the lock."""
-    handed = f" {ttl_ms}" if ttl_ms else ""
+def about(channel: Channel, ttl_ms: int, agent: str, info: str, *, is_subscribed: bool) -> str:
+    """What a ticket says of itself: the end of its line. With a ttl, it may be handed the lock.
+
+    Its client may still have to subscribe, or to reconnect. Then it cannot be handed the lock, and that no connection
+    receives a message for it does not mean that the client is dead.
+    """
+    handed = (f" {ttl_ms}" if ttl_ms else "") if is_subscribed else "?"
     return f"{channel.verb}{handed}\n{channel.name}\n{agent.replace(chr(10), ' ')}\n{info}"
 
 
@@ -62,7 +66,7 @@ class Record:
         return None if line is None else Line(line)
 
     def holders(self) -> list[TicketInfo]:
-        if self.value == SHARED or self.value.startswith(f"{QUEUE}@"):  # one owner's
+        if self.value.startswith(SEVERAL):
             shared = [self._ticket(member, float(ends)) for member, ends in _pairs(self._shared)]
             return sorted((one for one in shared if one.remaining), key=lambda one: one.fence or 0)
         holder = self.holder

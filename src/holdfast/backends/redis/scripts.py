@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE, WOKEN_LEASE
 
+SILENT = 4.0  # seconds: a waiter that has not polled for so long is not waited for when it is its turn
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
 
 
@@ -50,6 +51,7 @@ _CONSTANTS = {
     "WAITER_LEASE": WAITER_LEASE,
     "WOKEN_LEASE": WOKEN_LEASE,
     "LOOK_AGAIN": LOOK_AGAIN,
+    "SILENT": SILENT,
     "FENCE_IDLE": FENCE_IDLE,
 }
 CONSTANTS = f"local {', '.join(_CONSTANTS)} = {', '.join(str(_ms(seconds)) for seconds in _CONSTANTS.values())}\n"

@@ -1,8 +1,8 @@
 """What a lock's key says: every method of ours writes its name into the value. Anything else is another program's.
 
 holdfast:queue:<nonce>                 one ticket is in
-holdfast:queue:@<owner>                tickets of that owner are in; which ones, the side keys say
-holdfast:shared                        readers or permits are in; which ones, the side keys say
+holdfast:queue:+@<owner>               tickets of that owner are in; which ones, the side keys say
+holdfast:queue:+shared                 readers or permits are in; which ones, the side keys say
 holdfast:setnx:<nonce>:<fence>
 holdfast:getset:<nonce>:<end>:<fence>
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 from holdfast.errors import NameConflict
 
 QUEUE = "holdfast:queue:"
-SHARED = "holdfast:shared"
+SEVERAL = f"{QUEUE}+"
+SHARED_BEFORE = "holdfast:shared"  # as earlier versions wrote it
 SETNX = "holdfast:setnx:"
 GETSET = "holdfast:getset:"
 REDLOCK = "holdfast:redlock:"
@@ -20,7 +21,7 @@ REDLOCK = "holdfast:redlock:"
 
 def method_in(value: str) -> str | None:
     """The method with which the lock is in use; None if that is not ours."""
-    if value == SHARED:
+    if value == SHARED_BEFORE:
         return "queue"
     return value.split(":")[1] if value.startswith((QUEUE, SETNX, GETSET, REDLOCK)) else None
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
+from holdfast.backends.redis.keys import Keys, keys_and_record_before, keys_of, name_of, pattern_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.records import Line
 from holdfast.backends.redis.values import REDLOCK, method_conflict, method_in
@@ -43,6 +43,7 @@ from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope,
 from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
+    from holdfast.backends.redis.keys import OtherKeys
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redlock.address import Council
     from holdfast.backends.redlock.port import RedlockPort
@@ -275,7 +276,7 @@ class RedlockBackend(OneByOne):
             ticket.agent.replace("\n", " "),
             ticket.info,
         )
-        return Call(scripts.ACQUIRE, self._keys(ticket.name), arguments)
+        return Call(scripts.ACQUIRE, self._counting_keys(ticket.name), arguments)
 
     def _counted(self, said: dict[int, Reply | HoldfastError]) -> _Count:
         count = _Count({}, {}, {}, [])
@@ -316,7 +317,7 @@ class RedlockBackend(OneByOne):
         agreed = len(votes) - len(behind)
         if agreed < self._quorum:
             # Only nodes whose vote we have, and only if it is still that very vote.
-            keys = self._keys(ticket.name)
+            keys = self._counting_keys(ticket.name)
             calls = [
                 (number, Call(scripts.RAISE, keys, (f"{ticket.nonce}:{claim.attempt}:{votes[number]}", fence)))
                 for number in behind
@@ -470,6 +471,9 @@ class RedlockBackend(OneByOne):
 
     def _keys(self, name: str) -> Keys:
         return keys_of(self._council.prefix, name)
+
+    def _counting_keys(self, name: str) -> OtherKeys:
+        return keys_and_record_before(self._council.prefix, name)
 
 
 _NOT_QUEUING = (0, "", "")

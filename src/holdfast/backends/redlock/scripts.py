@@ -8,7 +8,7 @@ from holdfast.backends.redis.scripts import Script
 # How long the count of an unused lock is kept: seven days. After that, and after a loss, a node begins with its clock.
 COUNT_IDLE = 7 * 86400.0
 
-_COMMON = redis.text("holdfast.backends.redis", "queue", "common")
+_COMMON = "".join(redis.text("holdfast.backends.redis", "queue", part) for part in ("publish", "common"))
 
 
 def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Script:
@@ -29,7 +29,7 @@ ACQUIRE = _load("acquire", first=("acquire_free",))
 RAISE = _load("raise", after=("shown",))
 RELEASE = _load("release", first=("release_unwaited",))
 RENEW = _load("renew", after=("shown",))
-INSPECT = redis.load("queue", "layout", "common", "inspect")
+INSPECT = redis.load("queue", "layout", "publish", "common", "inspect")
 HELLO = Script.of("redlock/hello", "return 1")
 MARK = Script.of("redlock/mark", redis.text("holdfast.backends.redlock", "mark"))
 MARKS = Script.of("redlock/marks", redis.text("holdfast.backends.redlock", "marks"))

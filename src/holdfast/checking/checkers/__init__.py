@@ -13,6 +13,7 @@ from .order import FairOrder
 from .outcomes import ExactOutcomes
 from .periods import OncePerPeriod
 from .progress import SteadyProgress
+from .promptness import PromptGrants
 from .register import FencedWrites
 from .renewals import TrueRenewals
 from .requests import RequestsHeard
@@ -36,6 +37,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     FairOrder,
     BoundedWaiting,
     DeadWaitersLeave,
+    PromptGrants,
     SteadyProgress,
     NothingLeft,
 )
@@ -56,6 +58,7 @@ __all__ = [
     "NothingLeft",
     "OncePerPeriod",
     "OneLeader",
+    "PromptGrants",
     "RequestsHeard",
     "SingleGrants",
     "SteadyProgress",

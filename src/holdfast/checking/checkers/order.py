@@ -43,6 +43,7 @@ class FairOrder(Checker):
         # Who got in line since the client last crashed or, without the server's events, was paused.
         self._of_client: defaultdict[str, list[int]] = defaultdict(list)
         self._faults = 0
+        self._joined = 0  # tickets that have joined a line so far
         # Who is in, of those with a named owner: a set of tickets for each. Only the server knows until when.
         self._owners: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._owned: dict[int, tuple[str, str]] = {}
@@ -76,19 +77,24 @@ class FairOrder(Checker):
     def _admitted(self, event: Admitted) -> None:
         line = self._lines[event.lock]
         spot = self._spots.get(event.ticket)
+        since = None
         if spot is None or not spot.is_waiting:
             if spot is not None:
+                since = spot.joined
                 self._out(event)
             spot = self._stand(line, event)
-        self._let_in(line, spot, event)
+        self._let_in(line, spot, event, since)
 
     def _granted(self, event: Granted) -> None:
         spot = self._spots.get(event.ticket)
         if spot is not None:
             self._let_in(self._lines[event.lock], spot, event)
 
-    def _let_in(self, line: _Line, spot: _Spot, event: Admitted | Granted) -> None:
+    def _let_in(self, line: _Line, spot: _Spot, event: Admitted | Granted, since: int | None = None) -> None:
+        """`since`: it was in already, and asked again. A waiter that is back in its place since then was not passed."""
         passed = line.passed_by(spot)
+        if passed is not None and since is not None and line.joined[passed] > since:
+            passed = None
         if passed is not None and not (event.owner and self._is_owned(event)):
             queued = line.events[passed]
             what = f"{event.client} was let into {event.lock!r} before {queued.client}, which was ahead in the line"
@@ -110,7 +116,8 @@ class FairOrder(Checker):
 
     def _stand(self, line: _Line, event: Queued | Admitted) -> _Spot:
         place = line.last + 1 if event.place is None else event.place
-        spot = self._spots[event.ticket] = _Spot(line, place, event)
+        self._joined += 1
+        spot = self._spots[event.ticket] = _Spot(line, place, event, self._joined)
         line.add(spot, event)
         self._of_client[event.client].append(event.ticket)
         return spot
@@ -147,9 +154,10 @@ class FairOrder(Checker):
 class _Spot:
     """A ticket's place in a line."""
 
-    __slots__ = ("exclusive", "is_waiting", "limit", "line", "place")
+    __slots__ = ("exclusive", "is_waiting", "joined", "limit", "line", "place")
 
-    def __init__(self, line: _Line, place: int, event: Queued | Admitted) -> None:
+    def __init__(self, line: _Line, place: int, event: Queued | Admitted, joined: int) -> None:
+        self.joined = joined
         self.line = line
         self.place = place
         self.limit = event.limit
@@ -160,11 +168,12 @@ class _Spot:
 class _Line:
     """The places of one lock, each list sorted. Almost always a place is added at the end and removed at the front."""
 
-    __slots__ = ("events", "exclusive", "last", "shared", "waiting")
+    __slots__ = ("events", "exclusive", "joined", "last", "shared", "waiting")
 
     def __init__(self) -> None:
         self.last = 0
         self.events: dict[int, Queued | Admitted] = {}
+        self.joined: dict[int, int] = {}
         self.waiting: list[int] = []
         self.exclusive: list[int] = []  # that wait
         self.shared: list[int] = []  # that wait or are in
@@ -185,7 +194,7 @@ class _Line:
     def add(self, spot: _Spot, event: Queued | Admitted) -> None:
         place = spot.place
         self.last = max(self.last, place)
-        self.events[place] = event
+        self.events[place], self.joined[place] = event, spot.joined
         insort(self.waiting, place)
         insort(self.exclusive if spot.exclusive else self.shared, place)
 

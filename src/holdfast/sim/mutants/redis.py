@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.redis import getset, protocol, setnx
 from holdfast.backends.redis.getset import GetsetBackend
-from holdfast.backends.redis.handovers import Handovers
-from holdfast.backends.redis.keys import mark_of
+from holdfast.backends.redis.handovers import Handovers, Watchers
+from holdfast.backends.redis.keys import OtherKeys, mark_of
 from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
 from holdfast.backends.redis.scripts import CONSTANTS
 from holdfast.backends.redis.setnx import SetnxBackend
@@ -26,7 +26,7 @@ from holdfast.sim.servers.redis.port import PREFIX
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys, OtherKeys
+    from holdfast.backends.redis.keys import Keys
     from holdfast.backends.redis.port import Call, Channel, RedisPort
     from holdfast.backends.redis.scripts import Script
     from holdfast.core.ports import Runtime
@@ -134,11 +134,20 @@ class GetsetWithoutCompareServer(GetsetServer):
 # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _NeverPolls(Watchers):
+    def next_poll(self, ticket: Ticket, now: float) -> float:
+        return math.inf
+
+
 class HintsOnly(QueueBackend):
     """Looks again only when the holder's lease would end, as libraries do that wait on a channel."""
 
-    def _waiting(self, before: int, remaining_ms: int, holder: bytes, foreign: int) -> Waiting:
-        usual = super()._waiting(before, remaining_ms, holder, foreign)
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._watchers = _NeverPolls(runtime)
+
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, obstacle: int) -> Waiting:
+        usual = super()._waiting(before, remaining_ms, holder, obstacle)
         return usual._replace(look_again_in=max(0.0, remaining_ms / 1000) + GRANULARITY)
 
 
@@ -271,7 +280,62 @@ class SideKeyElsewhere(RedisServer):
         return self.machine.run(call.script.text, names, call.arguments)
 
 
+class _OtherSideKeys:
+    """A port whose side keys are not those of the other clients, as with another prefix that forms the same key."""
+
+    def __init__(self, port: RedisPort) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def run(self, call: Call, *, deadline: float) -> Any:
+        return await self._port.run(self._moved(call), deadline=deadline)
+
+    async def run_all(self, calls: list[Call], *, deadline: float) -> Any:
+        return await self._port.run_all([self._moved(call) for call in calls], deadline=deadline)
+
+    def _moved(self, call: Call) -> Call:
+        keys = call.keys
+        if isinstance(keys, OtherKeys):
+            return call._replace(keys=keys._replace(names=tuple(map(self._key, keys.names))))
+        record, queue, leases, shared = map(self._key, keys.names[1:])
+        return call._replace(keys=keys._replace(record=record, queue=queue, leases=leases, shared=shared))
+
+    @staticmethod
+    def _key(key: str) -> str:
+        return f"{key}2" if key.endswith(("}:record", "}:queue", "}:leases", "}:shared")) else key
+
+
+class SideKeysOfThePrefix(RedisServer):
+    """Every other client has side keys of its own."""
+
+    @staticmethod
+    def backend(url: str, port: Any, runtime: Runtime, *, prefix: str) -> QueueBackend:
+        is_other = port._listener.startswith(("b", "d"))
+        return QueueBackend(url, _OtherSideKeys(port) if is_other else port, runtime, prefix=prefix)  # type: ignore[arg-type]  # it is one
+
+
 REDIS = [
+    Mutant(
+        name="side-keys-of-the-prefix",
+        mistake="side keys depend on how a key is split into prefix and name: a writer does not see all readers",
+        backend="redis",
+        server=SideKeysOfThePrefix,
+    ),
+    Mutant(
+        name="dead-waiters-in-turn",
+        mistake="a waiter whose client is dead is waited for when it is its turn, and then the next one of that client",
+        backend="redis",
+        server=_queue(
+            (
+                "publish(line, nonce_of(member)) ~= 0 and lapses - now > WAITER_LEASE - SILENT",
+                "(publish(line, nonce_of(member)) or true)",
+            ),
+            ("if channel and channel ~= own then", "if false then"),
+        ),
+        kinds=frozenset({"crash"}),
+    ),
     Mutant(
         name="setnx-then-expire",
         mistake="the key is set, and its expiry in a second step: a client that dies between the two keeps the lock",
@@ -374,7 +438,10 @@ REDIS = [
                 "redis.call('ZADD', leases, now + WAITER_LEASE * (before + 1), member)",
             ),
             ("  redis.call('PEXPIRE', queue, WAITER_LEASE)\n  redis.call('PEXPIRE', leases, WAITER_LEASE)\n", ""),
-            ("redis.call('ZADD', leases, 'LT', 'CH', now + WOKEN_LEASE, member) == 0", "false"),  # which would hide it
+            # Which would hide it: a turn that ends, and a waiter that is silent.
+            ("now + WOKEN_LEASE, 'turn:' .. member", "now + 100 * WAITER_LEASE, 'turn:' .. member"),
+            (" and lapses - now > WAITER_LEASE - SILENT", ""),
+            ("publish(line, nonce_of(member)) ~= 0", "(publish(line, nonce_of(member)) or true)"),
         ),
         kinds=frozenset({"crash"}),
         budget=1000,
@@ -410,7 +477,7 @@ REDIS = [
         name="owner-past-another",
         mistake="a ticket that names an owner is let in with whichever owner is in",
         backend="redis",
-        server=_queue(("if owner and value == OURS .. owner then", "if owner and is_for_several(value) then")),
+        server=_queue(("if owner and value == SEVERAL .. owner then", "if owner and is_for_several(value) then")),
         by_seeds=False,
     ),
     Mutant(

@@ -58,7 +58,7 @@ class RaisesAll(RedlockBackend):
         behind = [number for number in self._nodes if votes.get(number, 0) < fence]
         agreed = len(self._nodes) - len(behind)
         if agreed < self._quorum:
-            keys = self._keys(ticket.name)
+            keys = self._counting_keys(ticket.name)
             words = (f"{ticket.nonce}:{claim.attempt}:", fence)
             replies = await self._attendance.ask([(n, Call(scripts.RAISE, keys, words)) for n in behind], deadline)
             agreed += sum(reply == 1 for reply in replies)

@@ -34,6 +34,10 @@ class Server(ABC):
     idle_max: ClassVar[float] = 12.0  # seconds from the end of a dead holder's lease until the next one is in
     dead_waiter_max: ClassVar[float | None] = None  # seconds until a dead waiter has left, if promised
     several_ttls: ClassVar[bool] = False  # locks with the same ttl share something, so a run has two ttls
+    # Seconds within which a free lock is granted past any number of waiters that died, or that are paused; None: not
+    # judged.
+    past_dead_max: ClassVar[float | None] = None
+    past_paused_max: ClassVar[float | None] = None
     back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back at once, at most
 
     def __init__(self, world: World, recorder: Recorder) -> None:

@@ -9,7 +9,7 @@ if theirs == nonce then
   return give()
 end
 
-purge(value)
+purge(value, channel)
 local ahead = redis.call('ZRANK', queue, member)
 if may_queue == '1' then
   if not ahead then
@@ -19,6 +19,7 @@ if may_queue == '1' then
   local line = nonce .. '\n\n' .. exact(now_us) .. '\n' .. command .. '\n' .. channel .. '\n' .. agent .. '\n' .. info
   redis.call('HSET', record, nonce, line)
   redis.call('ZADD', leases, now + WAITER_LEASE, member)
+  redis.call('ZREM', leases, 'turn:' .. member)
   redis.call('PEXPIRE', queue, WAITER_LEASE)
   redis.call('PEXPIRE', leases, WAITER_LEASE)
   keep(record, COUNT_IDLE)

@@ -15,14 +15,18 @@ local function give()
   if known[2] ~= run then
     count = math.max(count, tonumber(since))
   end
-  count = string.format('%.0f', math.max(count, hint))
+  local before = redis.call('HGET', KEYS[6], 'count')
+  count = string.format('%.0f', math.max(count, hint, (before or 0) + 1))
+  if before then
+    redis.call('HSET', KEYS[6], 'count', count)
+  end
   local shown = fence == '' and count or fence
   -- The count first, the vote last: should the server refuse one of these, nobody has the vote.
   redis.call('HSET', record, 'count', count, 'run', run,
     'holder', nonce .. '\n' .. shown .. '\n' .. since .. '\n\n\n' .. agent .. '\n' .. info)
   redis.call('PEXPIRE', record, ttl + COUNT_IDLE)
   if attempt ~= '1' and redis.call('ZREM', queue, member) == 1 then  -- the first one has not been refused yet
-    redis.call('ZREM', leases, member)
+    redis.call('ZREM', leases, member, 'turn:' .. member)
     redis.call('HDEL', record, nonce)
   end
   redis.call('SET', lock, VOTE .. nonce .. ':' .. attempt .. ':' .. count, 'PX', ttl)

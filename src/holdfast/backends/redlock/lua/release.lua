@@ -2,7 +2,7 @@
 if is_over == '1' then
   local member = 'x:' .. nonce
   redis.call('ZREM', queue, member)
-  redis.call('ZREM', leases, member)
+  redis.call('ZREM', leases, member, 'turn:' .. member)
   redis.call('HDEL', record, nonce)
 end
 if not value then

@@ -6,6 +6,9 @@
 --                    run: the id of the process that has counted. holder: who has the vote or had it last, for people.
 --   queue    zset    tickets that were refused here, by the time when they first asked: whom to wake after a release.
 --                    They may overtake each other; the order is a hint.
+--
+-- The sixth key, where a script has one, is the record as earlier versions named it. While one of them counts there, both
+-- counts go on together, so that fences grow whichever version is next.
 local VOTE = 'holdfast:redlock:'
 
 -- Whose vote a value of the lock's key is: nonce, attempt and count, all as text; nothing if it is not one.

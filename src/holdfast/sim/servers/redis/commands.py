@@ -287,6 +287,10 @@ def _hgetall(space: Keyspace, words: Words) -> list[Reply]:
     return [word for pair in (_typed(space, words[0], dict) or {}).items() for word in pair]
 
 
+def _hkeys(space: Keyspace, words: Words) -> list[Reply]:
+    return list(_typed(space, words[0], dict) or {})
+
+
 def _hlen(space: Keyspace, words: Words) -> int:
     return len(_typed(space, words[0], dict) or {})
 
@@ -526,6 +530,7 @@ COMMANDS: dict[bytes, Command] = {
     b"HMGET": Command(_hmget, 2, None, _FIRST),
     b"HDEL": Command(_hdel, 2, None, _FIRST),
     b"HGETALL": Command(_hgetall, 1, 1, _FIRST),
+    b"HKEYS": Command(_hkeys, 1, 1, _FIRST),
     b"HLEN": Command(_hlen, 1, 1, _FIRST),
     b"HEXISTS": Command(_hexists, 2, 2, _FIRST),
     b"ZADD": Command(_zadd, 3, None, _FIRST),

@@ -9,7 +9,7 @@ from holdfast.backends.redis.keys import Keys
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.redis.keyspace import Keyspace, SortedSet
 
-_OURS, _OWNED, _SHARED = b"holdfast:queue:", b"holdfast:queue:@", b"holdfast:shared"
+_OURS, _SEVERAL = b"holdfast:queue:", b"holdfast:queue:+"
 _SETNX, _GETSET = b"holdfast:setnx:", b"holdfast:getset:"
 
 
@@ -28,11 +28,11 @@ def in_queue(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
     record = space.peek(record_key)
     lines = record if isinstance(record, dict) else {}
     now = space.now
-    if isinstance(value, bytes) and value.startswith(_OURS) and not value.startswith(_OWNED):
+    if isinstance(value, bytes) and value.startswith(_OURS) and not value.startswith(_SEVERAL):
         nonce = value[len(_OURS) :]
         fence = _fence(lines.get(b"holder"), nonce)
         yield Found(nonce.decode(), Entry(name, fence, fence, 1, exclusive=True), is_live=True)
-    elif isinstance(value, bytes) and (value == _SHARED or value.startswith(_OWNED)):
+    elif isinstance(value, bytes) and value.startswith(_SEVERAL):
         for ends, member in _members(space, shared):
             kind, _, nonce = member.partition(b":")
             fence = _fence(lines.get(nonce), nonce)
@@ -43,6 +43,14 @@ def in_queue(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
         yield Found(
             nonce.decode(), Entry(name, int(number), None, *_shape(kind)), is_live=lapses.get(member, 0.0) > now
         )
+
+
+def with_lease(space: Keyspace, keys: Keys) -> Iterator[str]:
+    """The nonces of the tickets that wait, in the queue or passed over."""
+    for _, member in _members(space, keys.leases.encode()):
+        kind, _, nonce = member.partition(b":")
+        if kind not in {b"gone", b"turn"} and not kind.startswith(b"@"):
+            yield nonce.decode()
 
 
 def in_setnx(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:

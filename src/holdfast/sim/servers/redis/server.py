@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.backends.redis import getset, setnx
+from holdfast.backends.redis.handovers import WATCH
 from holdfast.backends.redis.keys import Keys, OtherKeys
 from holdfast.backends.redis.protocol import _BREAK, GUARANTEES, QueueBackend
-from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx
+from holdfast.core.tickets import LOOK_AGAIN, WOKEN_LEASE
+from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx, with_lease
 from holdfast.sim.servers.redis.lua import require_lupa
 from holdfast.sim.servers.redis.machine import Machine
 from holdfast.sim.servers.redis.port import PREFIX, SimPort
@@ -46,6 +48,10 @@ class RedisServer(PushServer):
     cannot = frozenset({"duplicate"})  # TCP delivers once, and nobody sends again what was sent
     # A lease ends by the clock that is set back here. With an hour nobody would see its end.
     back_max = 10.0
+    # Dead waiters are passed over at once; but that a dead holder's lease is over is seen by the next poll. Paused ones
+    # are passed over after a second, or at once if they have not polled for SILENT.
+    past_dead_max: ClassVar[float | None] = LOOK_AGAIN + 0.1
+    past_paused_max: ClassVar[float | None] = WOKEN_LEASE + WATCH
     backend: Callable[..., Any] = QueueBackend
     texts: ClassVar[Mapping[str, str]] = {}  # scripts that a mutant has changed, by name
     clusters: ClassVar[float] = 0.5  # of all worlds
@@ -86,8 +92,10 @@ class RedisServer(PushServer):
     def tickets(self) -> dict[str, Entry]:
         found = self._found()
         # A ticket that is in has no place in line any more. The one that it had stays its own, also if it is let in
-        # once more, with a new fence, because nobody heard of the first time.
-        self._places = {
+        # once more, with a new fence, because nobody heard of the first time. A ticket that was passed over, and
+        # has not lapsed, keeps its place too.
+        kept = {nonce for _, keys in self._locks.values() for nonce in with_lease(self.machine.space, keys)}
+        self._places = {nonce: place for nonce, place in self._places.items() if nonce in kept} | {
             one.nonce: one.entry.place if one.entry.fence is None else self._places.get(one.nonce, one.entry.place)
             for one in found
         }
@@ -155,6 +163,7 @@ class SetnxServer(RedisServer):
     """Locks by `method=setnx`: one key each."""
 
     guarantees = setnx.GUARANTEES
+    past_dead_max = past_paused_max = None
     lapses_after = RedisServer.lapses_after | {"slow"}  # nobody remembers who left
     cannot = RedisServer.cannot | {"drop", "lose_ring"}  # nobody hears anything
     kinds = ("lock",)

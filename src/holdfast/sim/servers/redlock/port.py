@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.redis.port import Channel
 from holdfast.backends.redlock.port import Life
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.sim.network import Link, _Request
 from holdfast.sim.servers.redis.commands import Refused
-from holdfast.sim.servers.redis.port import ScriptFailed, SimPort
+from holdfast.sim.servers.redis.port import PREFIX, ScriptFailed, SimPort
 from holdfast.sim.world import Task, Trap
 
 if TYPE_CHECKING:
+    from holdfast.backends.redis.keys import Keys
     from holdfast.backends.redis.port import Call, Reply
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.servers.redlock.node import Node
@@ -45,6 +47,9 @@ class SimNodes(SimPort):
         self._forgets = forgets
         self._lives: dict[int, Life] = {}
         self._met: dict[int, int] = {}  # node -> which of its processes we are connected to
+
+    def channel(self, keys: Keys) -> Channel:
+        return Channel("PUBLISH", f"{PREFIX}wake-all:{self._listener}")
 
     async def ask(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
         if not calls:

@@ -10,7 +10,7 @@ local value = purge(redis.call('GET', lock))
 local broken = 0
 if value and not is_for_several(value) then
   local holder = redis.call('HGET', record, 'holder')
-  local is_ours = string.sub(value, 1, #OURS) == OURS
+  local is_ours = is_alone(value)
   if (is_ours and has_fence(holder) and value == OURS .. string.match(holder, '^[^\n]*')) or (not is_ours and fence == '0') then
     redis.call('DEL', lock)
     value = false

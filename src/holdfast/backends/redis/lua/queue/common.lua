@@ -56,24 +56,67 @@ end
 
 -- What the lock's key says lets several be in: those in the set.
 local function is_for_several(value)
-  return value == SHARED or (value and string.sub(value, 1, #OURS + 1) == OURS .. '@')
+  return value and string.sub(value, 1, #SEVERAL) == SEVERAL
 end
 
--- All dead waiters lapse at once.
-local function purge_waiters()
+-- One exclusive ticket of ours is in. What earlier versions have put there for an owner is not.
+local function is_alone(value)
+  return value and string.sub(value, 1, #OURS) == OURS and not string.find(value, '^[+@]', #OURS + 1)
+end
+
+-- Take the tickets of these clients out of the queue, all at once. Their leases and lines stay: see layout.lua.
+local function pass_over(channels)
+  local from, count = 0, 1000
+  local passed = {}
+  while true do
+    local members, nonces = redis.call('ZRANGE', queue, from, from + count - 1), {}
+    if #members == 0 then
+      break
+    end
+    for place, member in ipairs(members) do
+      nonces[place] = nonce_of(member)
+    end
+    for place, line in ipairs(redis.call('HMGET', record, unpack(nonces))) do
+      if channels[channel_in(line) or ''] then
+        table.insert(passed, members[place])
+      end
+    end
+    from = from + count
+  end
+  for _, member in ipairs(passed) do
+    redis.call('ZREM', queue, member)
+    redis.call('ZREM', leases, 'turn:' .. member)
+  end
+end
+
+-- All dead waiters lapse at once. A ticket that was told that it is its turn, and has not polled since, is passed over,
+-- and so are all others of its client, unless that is `own`: the client that runs this script.
+local function purge_waiters(own)
+  local silent
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
     redis.call('ZREM', leases, member)
-    if redis.call('ZREM', queue, member) == 1 then
+    local kind, told = kind_of(member), string.match(member, '^turn:(.*)')
+    if told then
+      local channel = redis.call('ZREM', queue, told) == 1 and channel_in(redis.call('HGET', record, nonce_of(told)))
+      if channel and channel ~= own then
+        silent = silent or {}
+        silent[channel] = true
+      end
+    elseif kind ~= 'gone' and not owner_in(kind) then
+      redis.call('ZREM', queue, member)
       redis.call('HDEL', record, nonce_of(member))
     end
+  end
+  if silent then
+    pass_over(silent)
   end
 end
 
 -- Take out what has run out, whoever's it is. Returns what the lock's key says then.
-local function purge(value)
-  purge_waiters()
+local function purge(value, own)
+  purge_waiters(own)
   local several = is_for_several(value)
-  if value and not several and string.sub(value, 1, #OURS) == OURS then
+  if is_alone(value) then
     return value  -- when this one went in, nobody was in with others
   end
   -- Where the key was deleted, or belongs to somebody else by now, nobody is in with others.
@@ -100,46 +143,50 @@ local function end_with_last(says)
   end
 end
 
--- A hint, once: whether it comes, and in time, decides nothing. So it may fail too.
+-- Tell a ticket that it is its turn, once: it has WOKEN_LEASE to poll. Returns false if its client is not there: no
+-- connection has received that, or the ticket has not polled for SILENT although it should have.
 local function wake(member)
-  if redis.call('ZADD', leases, 'LT', 'CH', now + WOKEN_LEASE, member) == 0 then
-    return  -- woken already
+  local lapses = redis.call('ZSCORE', leases, member)
+  if lapses and redis.call('ZADD', leases, 'NX', now + WOKEN_LEASE, 'turn:' .. member) == 0 then
+    return true
   end
-  local ticket = redis.call('HGET', record, nonce_of(member))
-  if ticket then
-    local command, channel = string.match(ticket, '^[^\n]*\n[^\n]*\n[^\n]*\n(%a+)[^\n]*\n([^\n]*)')
-    redis.pcall(command, channel, nonce_of(member))
-  end
+  local line = lapses and redis.call('HGET', record, nonce_of(member))
+  return line and publish(line, nonce_of(member)) ~= 0 and lapses - now > WAITER_LEASE - SILENT
 end
 
--- Wake those that the rule lets in now, in order, up to the first that it does not; that many are in with others.
-local function wake_behind(ahead)
+-- Wake those that the rule lets in now, in order, up to the first that it does not; that many are in with others. Those
+-- whose clients are not there are passed over. `own` is the ticket that runs this script, and need not be woken.
+local function wake_behind(ahead, own)
   local from, count = 0, 1  -- mostly there is one to wake
   while true do
     local members = redis.call('ZRANGE', queue, from, from + count - 1)
+    local passed = 0
     for _, member in ipairs(members) do
       local kind = kind_of(member)
-      if kind == 'x' then
-        if ahead == 0 then
-          wake(member)
-        end
-        return
-      elseif kind ~= 'r' and ahead >= tonumber(kind) then
+      if kind ~= 'r' and ahead >= (tonumber(kind) or 1) then
         return
       end
-      wake(member)
-      ahead = ahead + 1
+      if member == own or wake(member) then
+        if kind == 'x' then
+          return
+        end
+        ahead = ahead + 1
+      else
+        redis.call('ZREM', queue, member)
+        redis.call('ZREM', leases, 'turn:' .. member)
+        passed = passed + 1
+      end
     end
     if #members < count then
       return
     end
-    from, count = from + count, 32
+    from, count = from + count - passed, 32
   end
 end
 
-local function wake_next(value)
+local function wake_next(value, own)
   if not value or value == SHARED then
-    wake_behind(redis.call('ZCARD', shared))
+    wake_behind(redis.call('ZCARD', shared), own)
   end
 end
 

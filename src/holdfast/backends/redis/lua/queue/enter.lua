@@ -1,7 +1,7 @@
 -- Take the lock, or a place in its queue, or keep the place already taken.
 --
 -- Returns the fence if it is in. Else {'wait', how many wait ahead, the obstacle's remaining ms or -1, its line, 1 if
--- foreign, the number of its place or ''}; {'limit', kind, line} if others use another limit; {'method', value} if
+-- foreign or 2 if it is a ticket whose turn it is, the number of its place or ''}; {'limit', kind, line} if others use another limit; {'method', value} if
 -- another method is in use; {'gone'} if this very ticket has left before.
 local owner, member = owner_in(kind), member_of(kind, nonce)
 if owner then
@@ -34,7 +34,7 @@ end
 -- that comes once more, because kin may have heard of that fence by now. The first wakes those of them that wait; later
 -- ones need not.
 local function go_in_with_kin()
-  local holder = value == OURS .. owner and redis.call('HGET', record, 'holder')
+  local holder = value == SEVERAL .. owner and redis.call('HGET', record, 'holder')
   local fence = holder and string.match(holder, '^' .. owner .. '\n(%d+)\n')
   local is_first = not fence
   if is_first then
@@ -44,7 +44,7 @@ local function go_in_with_kin()
   redis.call('HSET', record, nonce, line(nonce, fence, exact(now_us)))
   keep(record, ttl + FENCE_IDLE)
   redis.call('ZADD', shared, now + ttl, member)
-  end_with_last(OURS .. owner)
+  end_with_last(SEVERAL .. owner)
   if is_first then
     for _, other in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
       local waiting = 'x:' .. nonce_of(other)
@@ -56,6 +56,19 @@ local function go_in_with_kin()
   return tonumber(fence)
 end
 
+-- When all who waited have died, the set of their leases ends by itself, and their lines are left in the record.
+local function forget_lines()
+  local kept = {fence = true, holder = true, limit = true}
+  for _, other in ipairs(redis.call('ZRANGE', shared, 0, -1)) do
+    kept[nonce_of(other)] = true
+  end
+  for _, field in ipairs(redis.call('HKEYS', record)) do
+    if not kept[field] then
+      redis.call('HDEL', record, field)
+    end
+  end
+end
+
 -- In already, by a request whose answer was lost: nobody has heard of that fence, and it may be from before a failover.
 if value == OURS .. nonce then
   return go_in_alone()
@@ -65,20 +78,29 @@ end
 -- nothing else, nobody is in with others.
 if others == 1 and redis.call('ZRANGE', queue, 0, 0)[1] == member then
   redis.call('ZREM', queue, member)
-  redis.call('ZREM', leases, member)
+  redis.call('ZREM', leases, member, 'turn:' .. member)
   redis.call('HDEL', record, nonce)
   return go_in_alone()
 end
 
--- Who looks is alive, however late: nobody has taken its place so far, so it keeps it.
+-- A waiter that polls is alive. If it has not lapsed yet, it keeps its place in the queue, or is back in it.
 redis.call('ZADD', leases, 'XX', now + WAITER_LEASE, member)
-value = purge(value)
-if value and value ~= SHARED and string.sub(value, 1, 9) == 'holdfast:' and string.sub(value, 1, #OURS) ~= OURS then
+redis.call('ZREM', leases, 'turn:' .. member)
+value = purge(value, channel_in('\n\n\n' .. about))
+if value and value ~= 'holdfast:shared' and string.sub(value, 1, 9) == 'holdfast:' and string.sub(value, 1, #OURS) ~= OURS then
   return {'method', value}
 end
 local place = redis.call('ZRANK', queue, member)
-if not place and redis.call('ZSCORE', leases, 'gone:' .. nonce) then
-  return {'gone'}
+if not place then
+  if redis.call('ZSCORE', leases, 'gone:' .. nonce) then
+    return {'gone'}
+  end
+  local line = redis.call('ZSCORE', leases, member) and redis.call('HGET', record, nonce)
+  local number = string.match(line or '', '^[^\n]*\n\n(%d+)\n')
+  if number then
+    redis.call('ZADD', queue, number, member)
+    place = redis.call('ZRANK', queue, member)
+  end
 end
 
 -- Shared tickets agree on their limit. The record remembers which; where it names another one, look whether anybody
@@ -95,9 +117,13 @@ if kind ~= 'x' and redis.call('HGET', record, 'limit') ~= kind then
 end
 
 -- The rule: in when fewer than the limit are ahead, and none of those is exclusive; or when kin are in.
+if not value or value == SHARED then
+  wake_next(value, member)
+  place = place and redis.call('ZRANK', queue, member)
+end
 local before = place or redis.call('ZCARD', queue)
 local obstacle  -- the member in the way, or true: what the lock's key says
-if owner and value == OURS .. owner then
+if owner and value == SEVERAL .. owner then
   obstacle = nil  -- whoever waits
 elseif kind == 'x' then
   if value then
@@ -139,6 +165,9 @@ if may_queue == '1' then
   number = place and redis.call('ZSCORE', queue, member)
   if not number then
     number = draw()
+    if redis.call('EXISTS', leases) == 0 then
+      forget_lines()
+    end
     redis.call('ZADD', queue, number, member)
     keep(record, WAITER_LEASE + FENCE_IDLE)
     if kind ~= 'x' then
@@ -153,20 +182,20 @@ if may_queue == '1' then
   end
   redis.call('PEXPIRE', queue, WAITER_LEASE)
   redis.call('PEXPIRE', leases, WAITER_LEASE)
-  wake_next(value)  -- in case something ahead of others has just run out
 end
 
 local holder, remaining, foreign = '', 0, 0
 if obstacle ~= true then
   holder = redis.call('HGET', record, nonce_of(obstacle)) or ''
-  remaining = (redis.call('ZSCORE', leases, obstacle) or now) - now
+  local turn = redis.call('ZSCORE', leases, 'turn:' .. obstacle)
+  remaining, foreign = turn and turn - now or -1, turn and 2 or 0
 elseif is_for_several(value) then
   local first = redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')
   holder = redis.call('HGET', record, nonce_of(first[1])) or ''
   remaining = first[2] - now
 else
   remaining = redis.call('PTTL', lock)
-  if string.sub(value, 1, #OURS) == OURS then
+  if is_alone(value) then
     holder = redis.call('HGET', record, 'holder') or ''
   else
     foreign = 1

@@ -6,8 +6,7 @@ if first and string.sub(first, 1, 2) == 'x:' then
   local its_nonce = string.sub(first, 3)
   local lapses = redis.call('ZSCORE', leases, first) or 0
   local its_line, last = unpack(redis.call('HMGET', record, its_nonce, 'fence'))
-  local about, command, ttl, channel =
-    string.match(its_line or '', '^[^\n]*\n[^\n]*\n[^\n]*\n((%a+) (%d+)\n([^\n]*).*)')
+  local about, ttl = string.match(its_line or '', '^[^\n]*\n[^\n]*\n[^\n]*\n(%a+ (%d+)\n.*)')
   local time = redis.call('TIME')
   local now_us = time[1] * 1000000 + time[2]
   if about and lapses - now_us / 1000 > WAITER_LEASE - LOOK_AGAIN then
@@ -17,10 +16,9 @@ if first and string.sub(first, 1, 2) == 'x:' then
     redis.call('HSET', record, 'fence', fence, 'holder', table.concat({its_nonce, fence, since, about}, '\n'))
     redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
     redis.call('SET', lock, OURS .. its_nonce, 'PX', ttl)
-    local listeners = redis.pcall(command, channel, its_nonce .. ' ' .. fence)
-    if type(listeners) == 'number' and listeners > 0 then
+    if (publish(its_line, its_nonce .. ' ' .. fence) or 0) > 0 then
       redis.call('ZREM', queue, first)
-      redis.call('ZREM', leases, first)
+      redis.call('ZREM', leases, first, 'turn:' .. first)
       redis.call('HDEL', record, its_nonce)
       return 1
     end

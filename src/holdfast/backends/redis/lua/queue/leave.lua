@@ -20,7 +20,7 @@ elseif was_in == 1 then
   wake_behind(0)
   return 1
 end
-if redis.call('EXISTS', queue, shared) == 0 then
+if redis.call('EXISTS', leases, shared) == 0 then
   return was_in
 end
 
@@ -33,8 +33,8 @@ if redis.call('ZREM', shared, member) == 1 then
   if not value then
     signal_foreign(signal)
   end
-elseif redis.call('ZREM', queue, member) == 1 then
-  redis.call('ZREM', leases, member, kind .. ':' .. nonce)
+elseif redis.call('ZREM', leases, member, 'turn:' .. member, kind .. ':' .. nonce) > 0 then
+  redis.call('ZREM', queue, member)
   redis.call('HDEL', record, nonce)
 end
 wake_next(value)

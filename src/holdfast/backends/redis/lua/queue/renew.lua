@@ -8,7 +8,7 @@ if kind == 'x' then
   end
   redis.call('PEXPIRE', lock, ttl)
 else
-  local member, says = member_of(kind, nonce), owner_in(kind) and OURS .. kind or SHARED
+  local member, says = member_of(kind, nonce), owner_in(kind) and SEVERAL .. kind or SHARED
   local ends = value == says and redis.call('ZSCORE', shared, member)
   if not ends or tonumber(ends) <= now then
     return 0

@@ -1,0 +1,93 @@
+"""Does a free lock go to a waiter that is alive, whatever number of dead ones are queued before it?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from holdfast.checking.history import Admitted, Crashed, Left, Paused, Queued, Restarted, Resumed
+from holdfast.checking.promises import Promises
+
+from .base import Checker
+
+
+class PromptGrants(Checker):
+    """A waiter that runs does not wait for longer than `grant_max` while no client has the lock.
+
+    Judged by what the server has, and only where `grant_max` says so: in worlds where clients die or are paused, and
+    nothing else goes wrong.
+    """
+
+    name = "prompt grants"
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
+        self._runs_since: defaultdict[str, float | None] = defaultdict(float)  # None: it is dead or paused
+        self._grant_max = promises.grant_max or 0.0
+        if promises.grant_max is not None:
+            self.on = {
+                Queued: self._queued,
+                Admitted: self._admitted,
+                Left: self._left,
+                Crashed: self._stopped,
+                Paused: self._stopped,
+                Restarted: self._runs,
+                Resumed: self._runs,
+            }
+
+    def _queued(self, event: Queued) -> None:
+        self._locks[event.lock].waiting[event.ticket] = event
+
+    def _admitted(self, event: Admitted) -> None:
+        lock = self._locks[event.lock]
+        self._judge(lock, event.at, event)
+        lock.waiting.pop(event.ticket, None)
+        lock.held.add(event.ticket)
+
+    def _left(self, event: Left) -> None:
+        lock = self._locks[event.lock]
+        self._judge(lock, event.at, event)
+        lock.waiting.pop(event.ticket, None)
+        lock.held.discard(event.ticket)
+        if not lock.held:
+            lock.free_since = event.at
+
+    def _stopped(self, event: Crashed | Paused) -> None:
+        for lock in self._locks.values():
+            self._judge(lock, event.at, event)
+            if isinstance(event, Crashed):  # its successor does not know of what it waited for
+                lock.waiting = {
+                    ticket: queued for ticket, queued in lock.waiting.items() if queued.client != event.client
+                }
+        self._runs_since[event.client] = None
+
+    def _runs(self, event: Restarted | Resumed) -> None:
+        self._runs_since[event.client] = event.at
+
+    def finish(self, at: float) -> None:
+        for lock in self._locks.values():
+            self._judge(lock, at, None)
+
+    def _judge(self, lock: _Lock, at: float, event: Admitted | Left | Crashed | Paused | None) -> None:
+        if lock.held:
+            return
+        for queued in lock.waiting.values():
+            runs_since = self._runs_since[queued.client]
+            if runs_since is None:
+                continue
+            waited = at - max(lock.free_since, queued.at, runs_since)
+            if waited > self._grant_max:
+                what = f"{queued.client} waited {waited:.3g} s for {queued.lock!r}, which no client had"
+                self.violated(at, queued.lock, what, queued, event)
+                return
+
+
+class _Lock:
+    """The tickets that the server has of one lock."""
+
+    __slots__ = ("free_since", "held", "waiting")
+
+    def __init__(self) -> None:
+        self.free_since = 0.0
+        self.held: set[int] = set()
+        self.waiting: dict[int, Queued] = {}

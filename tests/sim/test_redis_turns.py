@@ -1,0 +1,272 @@
+"""Hazard: a free lock is kept for clients that are dead, or a client that only reconnects loses its place in the queue.
+
+The scripts that ship run on the model of a server, with a clock and subscribers that the test sets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis import protocol, records
+from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.port import Channel
+from holdfast.backends.redis.scripts import SILENT
+from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+from holdfast.sim.servers.redis.machine import Machine
+
+KEYS = keys_of("holdfast:", "one")
+TTL = 30.0
+
+
+class Server:
+    """One lock, and the clients that are subscribed to their channels."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+        self.subscribed: set[str] = set()
+        self.published: list[tuple[str, str]] = []
+        self._machine = Machine(lambda: round(self.now * 1_000_000), self._publish, is_cluster=False)
+        self.command = self._machine.command
+
+    def enter(
+        self,
+        client: str,
+        number: int,
+        kind: str = "x",
+        *,
+        queue: bool = True,
+        channel: str = "wake",
+        is_subscribed: bool = True,
+    ) -> Any:
+        where = Channel("PUBLISH", f"{channel}:{client}")
+        about = records.about(where, 0, f"thread {number}", "{}", is_subscribed=is_subscribed)
+        arguments = (f"{client}{number}", kind, round(TTL * 1000), int(queue), about)
+        return self._machine.run(protocol._ENTER.text, KEYS.names, arguments)
+
+    def leave(self, client: str, number: int, kind: str = "x") -> Any:
+        return self._machine.run(protocol._LEAVE.text, KEYS.names, (f"{client}{number}", kind, 0, ""))
+
+    def queue(self) -> list[str]:
+        found: Any = self.command(["ZRANGE", KEYS.queue, 0, -1])
+        return [member.decode().partition(":")[2] for member in found]
+
+    def woken(self) -> list[str]:
+        """The tickets that were told since the last look that it is their turn."""
+        told, self.published = [message for _, message in self.published], []
+        return told
+
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        client = channel.decode().partition(":")[2]
+        if client in self.subscribed:
+            self.published.append((client, message.decode()))
+            return 1
+        return 0
+
+
+@pytest.fixture
+def server() -> Server:
+    """The client `a` has the lock; three tickets of `b`, and one of `c` behind them, wait."""
+    server = Server()
+    server.subscribed = {"a", "b", "c"}
+    assert is_granted(server.enter("a", 1))
+    for number in range(3):
+        server.enter("b", number)
+    server.enter("c", 1)
+    return server
+
+
+def is_granted(reply: object) -> bool:
+    return isinstance(reply, int)
+
+
+def test_all_waiters_of_a_client_that_is_not_subscribed_are_passed_over_at_once(server: Server) -> None:
+    server.subscribed.discard("b")
+
+    server.leave("a", 1)
+
+    assert server.woken() == ["c1"]
+    assert is_granted(server.enter("c", 1))
+
+
+def test_a_lock_that_ran_out_is_granted_past_waiters_that_are_not_there(server: Server) -> None:
+    server.subscribed.discard("b")
+    server.command(["DEL", KEYS.lock])
+
+    assert is_granted(server.enter("c", 1))
+
+
+def test_a_call_that_does_not_wait_gets_a_free_lock_past_waiters_that_are_not_there(server: Server) -> None:
+    server.subscribed.clear()
+    server.command(["DEL", KEYS.lock])
+
+    assert is_granted(server.enter("d", 1, queue=False))
+
+
+def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(server: Server) -> None:
+    server.leave("a", 1)
+    assert server.woken() == ["b0"]
+
+    server.now += WOKEN_LEASE / 2
+    assert not is_granted(server.enter("c", 1)), "it is the turn of b"
+    server.now += WOKEN_LEASE / 2 + 0.01
+
+    assert is_granted(server.enter("c", 1))
+    assert server.queue() == []
+
+
+def test_a_waiter_learns_how_long_it_is_the_turn_of_another_and_polls_then(server: Server) -> None:
+    server.leave("a", 1)
+    server.now += 0.25
+
+    _, before, remaining_ms, _, obstacle, _ = server.enter("c", 1)
+
+    assert (before, remaining_ms, obstacle) == (3, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
+
+
+def test_a_client_that_was_passed_over_is_back_in_its_place_when_it_polls(server: Server) -> None:
+    server.subscribed.discard("b")
+    server.leave("a", 1)
+    server.enter("c", 1)
+    server.subscribed.add("b")
+
+    for number in (2, 0, 1):
+        assert not is_granted(server.enter("b", number))
+    server.enter("d", 1)
+
+    assert server.queue() == ["b0", "b1", "b2", "d1"]
+
+
+def test_a_client_that_was_passed_over_has_its_turn_before_the_next_one_that_has_not_come_yet(server: Server) -> None:
+    server.subscribed.discard("b")
+    server.leave("a", 1)
+    server.subscribed.add("b")
+
+    assert is_granted(server.enter("b", 0))
+    assert not is_granted(server.enter("c", 1))
+
+
+def test_a_client_that_was_passed_over_and_does_not_poll_loses_its_place_with_its_lease(server: Server) -> None:
+    server.subscribed.discard("b")
+    server.leave("a", 1)
+    server.now += WAITER_LEASE + 0.01
+    server.enter("d", 1)
+    server.enter("e", 1)
+
+    server.enter("b", 0)
+
+    assert server.queue() == ["e1", "b0"]
+
+
+def test_one_thread_that_does_not_answer_does_not_cost_the_others_of_a_client_that_polls_their_places(
+    server: Server,
+) -> None:
+    server.leave("a", 1)
+    server.now += WOKEN_LEASE + 0.01
+
+    assert is_granted(server.enter("b", 1))
+
+    assert server.queue() == ["b2", "c1"]
+
+
+def test_a_waiter_that_has_not_polled_for_long_is_not_waited_for(server: Server) -> None:
+    server.now += SILENT / 2
+    server.enter("c", 1)
+    server.now += SILENT / 2 + 0.01
+
+    server.leave("a", 1)
+
+    assert server.queue()[0] == "c1"
+    assert is_granted(server.enter("c", 1))
+
+
+def test_readers_are_woken_past_those_that_are_not_there_and_a_writer_still_keeps_others_out(server: Server) -> None:
+    for client in "defg":
+        server.enter(client, 1, "x" if client == "f" else "r")
+    server.subscribed |= {"d", "f", "g"}
+    server.subscribed -= {"b", "c"}
+
+    server.leave("a", 1)
+
+    assert server.woken() == ["d1"]
+    assert server.queue() == ["d1", "f1", "g1"]
+
+
+def test_a_client_that_has_polled_while_its_subscription_reconnects_is_not_passed_over(server: Server) -> None:
+    server.subscribed.discard("b")
+    server.enter("b", 0, is_subscribed=False)
+
+    server.leave("a", 1)
+
+    assert not is_granted(server.enter("c", 1))
+    assert is_granted(server.enter("b", 0))
+
+
+def test_where_the_server_cannot_count_all_subscribers_a_waiter_has_its_second_to_answer() -> None:
+    server = Server()
+    server.enter("a", 1)
+    server.enter("b", 1, channel="wake-all")
+    server.enter("c", 1, channel="wake-all")
+
+    server.leave("a", 1)
+    assert not is_granted(server.enter("c", 1, channel="wake-all"))
+    server.now += WOKEN_LEASE + 0.01
+
+    assert is_granted(server.enter("c", 1, channel="wake-all"))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "DEL\nholdfast:wake:b",
+        "DEL 30000\npayroll",
+        "PUBLISH 30000\npayroll",
+        "PUBLISH\nholdfast:wake:b x",
+        "SPUBLISH\n",
+        "",
+    ],
+)
+def test_a_waiter_cannot_make_the_one_that_releases_do_anything_but_tell_it(server: Server, told: str) -> None:
+    server.command(["SET", "payroll", "precious"])
+    server.command(["HSET", KEYS.record, "b0", f"b0\n\n1\n{told}\nagent\n{{}}"])
+
+    server.leave("a", 1)
+
+    assert server.command(["GET", "payroll"]) == b"precious"
+    assert ("payroll", "b0") not in server.published
+
+
+def test_lines_of_waiters_that_all_died_are_removed_when_the_next_one_waits(server: Server) -> None:
+    server.now += WAITER_LEASE + 1.0
+
+    server.enter("d", 1)
+
+    fields: Any = server.command(["HKEYS", KEYS.record])
+    assert sorted(fields) == [b"d1", b"fence", b"holder"]
+
+
+@pytest.mark.parametrize("theirs", ["holdfast:shared", "holdfast:queue:@0123456789abcdef"])
+@pytest.mark.parametrize("kind", ["x", "r", "3", "@0123456789abcdef"])
+def test_what_an_earlier_version_holds_for_several_keeps_all_of_ours_out(theirs: str, kind: str) -> None:
+    server = Server()
+    server.command(["SET", KEYS.lock, theirs, "PX", 1000])
+
+    reply = server.enter("a", 1, kind)
+
+    assert reply[0] == b"wait"
+    assert reply[4] == protocol._FOREIGN
+    assert server.command(["GET", KEYS.lock]) == theirs.encode()
+
+
+@pytest.mark.parametrize("kind", ["r", "3", "@0123456789abcdef"])
+def test_what_we_hold_for_several_is_an_exclusive_ticket_to_an_earlier_version(kind: str) -> None:
+    server = Server()
+    server.enter("a", 1, kind)
+
+    value: Any = server.command(["GET", KEYS.lock])
+
+    # These two they took for several, and deleted the key if their own set was empty.
+    assert value != b"holdfast:shared"
+    assert not value.startswith(b"holdfast:queue:@")
+    assert value.startswith(b"holdfast:queue:")
