@@ -22,6 +22,7 @@ _REDIS = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.CLOCK_BOUNDED, Order.FIFO,
 _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 _CACHE = _PLAIN._replace(exclusion=Exclusion.CACHE)
 _CONSENSUS = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
+_ZOOKEEPER = _CONSENSUS._replace(fence=FenceOrder.DURABLE_STORAGE)
 
 
 class Case(NamedTuple):
@@ -43,7 +44,7 @@ BACKENDS = [
     Case("postgresql", lambda _: postgresql.fresh_url(), _SQL),
     Case("mysql", lambda _: mysql.fresh_url(), _SQL._replace(wake=Wake.POLL)),
     Case("etcd", lambda _: etcd.fresh_url(), _CONSENSUS),
-    Case("zookeeper", lambda _: zookeeper.fresh_url(), _CONSENSUS),
+    Case("zookeeper", lambda _: zookeeper.fresh_url(), _ZOOKEEPER),
 ]
 
 
@@ -56,7 +57,7 @@ CASES = [
     *BACKENDS,
     Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.fresh_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
-    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _CONSENSUS),
+    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _ZOOKEEPER),
     _plain("redis-setnx", lambda: redis.fresh_url(method="setnx"), _PLAIN, shows_who=False),
     _plain("redis-getset", lambda: redis.fresh_url(method="getset"), _PLAIN, shows_who=False),
     _plain("postgresql-advisory", lambda: postgresql.fresh_url(method="advisory"), _SQL._replace(order=Order.STORE)),

@@ -24,6 +24,7 @@ CAUGHT_BY = {
     "ping-as-renewal": {"mutual exclusion"},
     "renews-by-stale-read": {"true renewals"},
     "session-longer-than-ttl": {"nothing left", "steady progress"},
+    "stuck-with-its-session": {"nothing left", "steady progress"},
     "alarm-behind-request": {"loss told", "true renewals"},
     "believes-the-server-only": {"mutual exclusion"},
     "busy-said-of-silence": {"exact outcomes"},

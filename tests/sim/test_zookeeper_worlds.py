@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends.zookeeper.port import Children
+from holdfast.backends.zookeeper.port import Children, Delete
 from holdfast.errors import BackendError
+from holdfast.guarantees import FenceOrder
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.mutants.zookeeper import STAGED, ZOOKEEPER
@@ -211,3 +212,55 @@ def test_an_acquire_opens_a_new_session_if_the_servers_have_ended_the_old_one(
     scene.run(3.0)
 
     assert (outcomes == ["granted"]) == (mutant is None), outcomes
+
+
+@pytest.mark.parametrize("mutant", [None, "silent-about-fences"])
+@pytest.mark.parametrize("data", ["none", "old"])
+def test_fences_that_begin_again_after_a_restore_are_reported(
+    scenes: list[Scene], mutant: str | None, data: str
+) -> None:
+    scene = Scene(mutant, timeout=6.0, tick=0.5)
+    scenes.append(scene)
+    party = scene.client("holder", scene.server.nodes[0])
+    backend = party.client.engine.backend
+    if data == "old":
+        scene.server.back_up()
+    for _ in range(10):
+        scene.granted.clear()
+        scene.take(party, hold=0.001)
+        scene.run_until("holder")
+        scene.run(0.1)
+    before = scene.leases["holder"].fence
+    assert (backend.troubles, backend.guarantees.fence) == ((), FenceOrder.DURABLE_STORAGE)
+
+    scene.granted.clear()
+    if data == "old":
+        scene.server.restore_data()
+    else:
+        scene.server.lose_data()
+    scene.take(party)
+    scene.run_until("holder")
+
+    assert scene.leases["holder"].fence < before
+    is_reported = backend.guarantees.fence is FenceOrder.BEST_EFFORT and len(backend.troubles) == 1
+    assert is_reported == (mutant is None)
+
+
+@pytest.mark.parametrize("mutant", [None, "own-node-not-made-again"])
+def test_a_session_is_kept_although_the_node_that_its_pulse_writes_to_was_deleted(
+    scenes: list[Scene], mutant: str | None
+) -> None:
+    scene = Scene(mutant, timeout=6.0, tick=0.5)
+    scenes.append(scene)
+    scene.take(scene.client("holder", scene.server.nodes[0]))
+    scene.run_until("holder")
+    scene.run(1.0)
+    (own,) = (path for path in scene.server.leader.tree.nodes if "%sessions/" in path)
+
+    scene.server._commit(Delete(own), 0)
+    ends, (port,) = scene.world.now + 12.0, scene.server.ports
+    while scene.world.now < ends and port.connections < 5:
+        scene.run(0.01)
+
+    assert scene.leases["holder"].held
+    assert (port.connections == 1) == (mutant is None), "else it connects again and again"

@@ -205,7 +205,7 @@ def _promises(backend: Backend) -> list[list[str]]:
     for method, guarantees in backend.guarantees.items():
         if method and not rows:
             rows.append([name, *[""] * len(guarantees)])
-        rows.append([f"  method={method}" if method else name, *guarantees.as_dict().values()])
+        rows.append([f"  {method}" if method else name, *guarantees.as_dict().values()])
     return rows
 
 
@@ -213,7 +213,7 @@ def _lacks(backend: Backend) -> list[tuple[str, Lacks | None]]:
     name = f"{backend.scheme}://"
     if "" in backend.lacks:
         return [(name, backend.lacks[""])]
-    return [(name, None), *((f"  method={method}", lacks) for method, lacks in backend.lacks.items())]
+    return [(name, None), *((f"  {method}", lacks) for method, lacks in backend.lacks.items())]
 
 
 def _driver_words(backend: Backend) -> str:

@@ -156,10 +156,10 @@ def test_methods_options_and_what_is_missing_are_shown(
     assert main(["backends"]) == 0
 
     shown = capsys.readouterr().out
-    assert re.search(r"^  method=queue +consensus", shown, re.MULTILINE)
-    assert re.search(r"^  method=plain +cache", shown, re.MULTILINE)
-    assert re.search(r"^  method=queue +yes +yes +yes", shown, re.MULTILINE)
-    assert re.search(r"^  method=plain +yes +(\d+) +\1 +yes", shown, re.MULTILINE)
+    assert re.search(r"^  queue +consensus", shown, re.MULTILINE)
+    assert re.search(r"^  plain +cache", shown, re.MULTILINE)
+    assert re.search(r"^  queue +yes +yes +yes", shown, re.MULTILINE)
+    assert re.search(r"^  plain +yes +(\d+) +\1 +yes", shown, re.MULTILINE)
     assert re.search(r"^\d+: there is room for one only$", shown, re.MULTILINE)
     assert "no_such_driver: not installed" in shown
     assert "elsewhere://  method, prefix" in shown

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import BackendError
+from holdfast.guarantees import FenceOrder
 from tests.support.processes import PATIENCE, eventually
 from tests.support.zookeeper.ensembles import Linked
 from tests.support.zookeeper.servers import Server, running
@@ -153,6 +156,40 @@ class _waiting:  # noqa: N801  (reads as a function)
         self._thread.join(PATIENCE)
         assert self._got
         self._got[0].release()
+
+
+@pytest.mark.parametrize("data", ["none", "old"])
+def test_a_client_goes_on_when_the_servers_come_back_with_older_data(
+    own_server: Server, client_of: Open, tmp_path: Path, data: str
+) -> None:
+    url, folder = f"{own_server.url}/{data}", own_server.folder / "data"
+    holder, waiter, strict = client_of(url), client_of(url), holdfast.Client(url, require={"fence": "durable-storage"})
+    if data == "old":
+        own_server.end()
+        shutil.copytree(folder, tmp_path / "copy")
+        own_server.start()
+    for _ in range(50):
+        with strict.lock("b", timeout=PATIENCE):
+            pass
+    lease = holder.lock("a").acquire(timeout=PATIENCE)
+    assert lease is not None
+    with _waiting(waiter, "a") as got:
+        own_server.end()
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "copy", folder) if data == "old" else folder.mkdir()
+        own_server.start()
+
+        assert lease.wait_lost(PATIENCE)
+        with pytest.raises(holdfast.LockLost, match="older data"):
+            lease.check()
+
+    assert got[0].fence < lease.fence, "which is why it must not be silent"
+    assert "fences have begun again" in " ".join(waiter.troubles)
+    assert waiter.guarantees.fence is FenceOrder.BEST_EFFORT
+    with pytest.raises(holdfast.ConfigurationError, match="fence"):
+        strict.lock("b").acquire(timeout=PATIENCE)
+    assert strict.inspect("b").holders == ()
+    strict.close()
 
 
 def _renews(lease: holdfast.Lease) -> bool:

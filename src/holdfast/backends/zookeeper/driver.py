@@ -19,13 +19,14 @@ from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
 
 from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.net.addresses import addresses_of
 from holdfast.backends.net.sockets import open_socket
+from holdfast.backends.zookeeper.nodes import SESSIONS
 from holdfast.backends.zookeeper.port import (
     Check,
     Children,
@@ -106,6 +107,8 @@ class KazooSession:
         self.number = 0
         self.requested = self.timeout = timeout
         self.is_over = False
+        self.went_back = False
+        self.seen = 0
         self.connected = 0.0
         self.rounds_failed = 0  # rounds through all servers, without finding one
         self.problem = "no server has answered yet"
@@ -205,6 +208,7 @@ class KazooSession:
         else:
             self._is_live = False
         if state == KazooState.LOST:
+            self.seen = self._client.last_zxid  # which kazoo is about to reset
             self.is_over = True
             self._client._stopped.set()  # it must not open another session by itself
         self._told(self)
@@ -344,10 +348,16 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
     def __init__(self, session: KazooSession, client: Any) -> None:
         super().__init__(client, client._conn_retry.copy(), logger=_logger)
         self._session = session
+        self._socket: Any = None
+        self._is_turned_away = False  # the connection was closed in place of an answer about the session
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         sent = self._session._now()
-        result = super()._invoke(_patience(timeout), request, xid)
+        try:
+            result = super()._invoke(_patience(timeout), request, xid)
+        except ConnectionDropped:
+            self._is_turned_away = isinstance(request, wire.Connect) and request.last_zxid_seen > 0
+            raise
         if isinstance(request, wire.Connect) and result[0].time_out > 0:  # else the session has expired
             self._session.connected = sent
             self._session.timeout = result[0].time_out / 1000
@@ -372,14 +382,46 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
         return found
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._is_turned_away = False
         try:
-            return super()._connect(host, hostip, port)
+            try:
+                return super()._connect(host, hostip, port)
+            except ConnectionDropped:
+                if self._is_turned_away and self._has_gone_back(host, hostip, port):
+                    self._session.went_back = True
+                    raise exceptions.SessionExpiredError("the servers came back with older data") from None
+                raise
         except exceptions.AuthFailedError:
             self._session.is_refused = True
             raise
         except Exception as error:
             self._session.problem = f"{host}:{port}: {error}" if str(error) else f"{host}:{port} does not answer"
             raise
+
+    def _has_gone_back(self, host: str, hostip: str, port: int) -> bool:
+        """Whether the ensemble has fewer transactions than this client has seen: its data were restored or deleted.
+
+        A server that knows fewer closes the connection without a word. It may only lag behind the others. So a write in
+        a new session has the leader give it a number, which is greater than that of any transaction before. It deletes
+        a node that is never there, because an error is a transaction too.
+        """
+        timeout = CONNECT_TIMEOUT
+        self._socket.close()
+        try:
+            with self._socket_error_handling():
+                self._socket = self.handler.create_connection((hostip, port), hostname=host, timeout=3 * timeout)
+            self._socket.setblocking(0)
+            requested = self.client._session_timeout
+            greeting, _ = super()._invoke(timeout, wire.Connect(0, 0, requested, 0, bytes(16), False))  # noqa: FBT003
+            if greeting.time_out <= 0:
+                return False
+            self._submit(wire.Delete(f"{self._session._place.root}/{SESSIONS}/%none", -1), timeout, 1)
+            header, _, _ = self._read_header(timeout)
+            self._submit(wire.CloseInstance, timeout, 2)
+            self._read_header(timeout)
+        except (ConnectionDropped, self.handler.timeout_exception):
+            return False
+        return bool(0 < header.zxid < self.client.last_zxid)
 
     def _connect_loop(self, retry: Any) -> Any:
         before = self._session._connections

@@ -113,6 +113,8 @@ class Session(Protocol):
     requested: float  # seconds: the timeout that was requested
     timeout: float  # seconds, as negotiated
     is_over: bool  # the servers have said so, or we have ended it: its nodes are gone, or going
+    went_back: bool  # it is over because the servers came back with older data than it has seen
+    seen: int  # the number of the last transaction that it has seen the servers apply; known when it is over
 
     def __hash__(self) -> int: ...
 

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from holdfast.backends.zookeeper import nodes
+from holdfast.backends.zookeeper.fences import Fences
 from holdfast.backends.zookeeper.marks import Marks
 from holdfast.backends.zookeeper.nodes import Contender, behind, in_order
 from holdfast.backends.zookeeper.parents import ATTEMPTS_MAX, Parents
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
 GUARANTEES = Guarantees(
     exclusion=Exclusion.CONSENSUS,
-    fence=FenceOrder.UNCONDITIONAL,
+    fence=FenceOrder.DURABLE_STORAGE,
     order=Order.FIFO,
     wake=Wake.PUSH,
     scope=Scope.NETWORK,
@@ -76,6 +77,7 @@ LACKS: Lacks = {
 
 DELAY_SHARE = 0.25  # of the session's timeout: half of it is proven at any time, and half of that is for the holder
 SESSION_OVER = "the session with ZooKeeper is over: it expired, or somebody ended it"
+WENT_BACK = "the session with ZooKeeper is over: the servers came back with older data than this client has seen"
 CONNECTIONS_MAX = 3  # on which a request is tried, while each is lost before the answer
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
@@ -115,7 +117,6 @@ class _Holding:
 class ZookeeperBackend:
     """Locks in one ensemble, in order."""
 
-    guarantees = GUARANTEES
     lacks = LACKS
     lifelines: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
     pulse_type: ClassVar[type[Pulse]] = Pulse
@@ -132,6 +133,7 @@ class ZookeeperBackend:
         self._unheard: dict[str, Session] = {}
         self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
         self._gone: Callable[[Hashable, str], None] = lambda *_: None
+        self._fences = Fences(place.url)
         self._parents = Parents(place.url)
         self._tree = Tree(place, port, self._parents)
         self._marks = Marks(place.url, place.root, port, runtime, self._parents)
@@ -139,12 +141,17 @@ class ZookeeperBackend:
         port.listen(self._fired, self._changed)
 
     @property
+    def guarantees(self) -> Guarantees:
+        return GUARANTEES._replace(fence=FenceOrder.BEST_EFFORT) if self._fences.problem else GUARANTEES
+
+    @property
     def troubles(self) -> tuple[str, ...]:
-        return tuple(
+        late = tuple(
             f"{self.url}: the servers end the session of a dead holder after {timeout:g} s, so its lock is free later "
             f"than its ttl of {ttl:g} s says (minSessionTimeout, session_timeout=, or more than three ttls in use)"
             for timeout, ttl in self._pulse.late()
         )
+        return (*late, self._fences.problem) if self._fences.problem else late
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,6 +203,8 @@ class ZookeeperBackend:
             holding = self._holdings.get(nonce)
             if holding is not None and holding.session is not session:
                 self._forget(nonce)  # it went with its session, and so did the place
+                if holding.session.went_back:
+                    self._unheard[nonce] = session  # unless it is in the older data: then it is deleted
                 holding = None
             if holding is not None:
                 children = await self._tree.children(session, lock, deadline)
@@ -230,7 +239,7 @@ class ZookeeperBackend:
         create = self._own_node(ticket, session, lock, waits=waits)
         for _ in range(ATTEMPTS_MAX):
             # With what is missing above it in the same breath: tasks that begin together stay in their order.
-            parents = self._parents.missing(lock)
+            parents, greatest = self._parents.missing(lock), self._fences.greatest
             try:
                 answers = await self._port.ask(session, (*parents, create, Children(lock)), deadline=deadline)
             except BaseException as error:
@@ -240,6 +249,7 @@ class ZookeeperBackend:
                 raise
             created, children = answers[-2:]
             if isinstance(created, Created):
+                self._fences.note(created.czxid, greatest)
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
                 self._unheard.pop(ticket.nonce, None)
                 self._parents.note(lock)
@@ -437,6 +447,7 @@ class ZookeeperBackend:
         requests: list[Request] = [*parents]
         for ticket, lock in free:
             requests += [self._own_node(ticket, session, lock, waits=False), Children(lock)]
+        greatest = self._fences.greatest
         try:
             answers = await self._port.ask(session, requests, deadline=deadline)
         except BaseException as error:
@@ -448,6 +459,7 @@ class ZookeeperBackend:
         for number, (ticket, lock) in enumerate(free):
             created, children = answers[len(parents) + 2 * number :][:2]
             if isinstance(created, Created):
+                self._fences.note(created.czxid, greatest)
                 holding = self._holdings[ticket.nonce] = _Holding(ticket, session, created.path, created.czxid)
                 self._parents.note(lock)
                 if len(made) == number:
@@ -535,7 +547,7 @@ class ZookeeperBackend:
             if holding is None:
                 outcomes.append(Gone())
             elif holding.session.is_over:
-                outcomes.append(Gone(SESSION_OVER))
+                outcomes.append(Gone(_why_over(holding.session)))
             elif isinstance(answer := seen.get(holding.path), list):
                 holding.believed = max(holding.believed, self._deadline(holding, sent))
                 outcomes.append(Live(holding.believed))
@@ -629,8 +641,9 @@ class ZookeeperBackend:
             self._forget_watches(session)
         self._wakeups.wake_all()
         self._pulse.changed(session)
-        if session.is_over:  # last: what is told of it may take its time
-            self._gone(session, SESSION_OVER)
+        if session.is_over:
+            self._fences.saw(session.seen)
+            self._gone(session, _why_over(session))  # last: what is told of it may take its time
 
     def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
         self._gone = report
@@ -671,6 +684,10 @@ class ZookeeperBackend:
     def _forget(self, nonce: str) -> None:
         self._holdings.pop(nonce, None)
         self._wakeups.forget(nonce)
+
+
+def _why_over(session: Session) -> str:
+    return WENT_BACK if session.went_back else SESSION_OVER
 
 
 def _needed(ticket: Ticket) -> float:

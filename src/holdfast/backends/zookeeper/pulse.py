@@ -198,7 +198,7 @@ class Pulse:
                 if connection:
                     is_there = is_there or await self._make_own(session, own, self._patience(standing))
                 if connection and is_there:
-                    await self._pair(session, standing, own)
+                    is_there = await self._pair(session, standing, own)
             except BackendError as error:
                 logger().info("the pulse of the session with %s got no answer: %s", self._url, error)
                 if session.connection == connection:
@@ -228,15 +228,18 @@ class Pulse:
             raise self._parents.refused(created, own)
         return True
 
-    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
-        """Two writes, one after the other: what that proves, standing.py says."""
+    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
+        """Two writes, one after the other: what that proves, standing.py says. False if the node is not there."""
         connection = session.connection
         standing.connected(connection, session.connected)
         times = []
         for _ in range(2):
             times.append(self._runtime.now())
             (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=self._patience(standing))
+            if answer is Refusal.NO_NODE:
+                return False  # it was deleted by hand, or is not in older data that were restored
             if answer is not None:
                 raise self._parents.refused(answer, own)
         if connection and session.connection == connection:
             standing.pair(connection, times[0], times[1], self._runtime.now())
+        return True

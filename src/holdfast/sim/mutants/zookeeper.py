@@ -14,9 +14,10 @@ from holdfast.backends.zookeeper.nodes import Contender
 from holdfast.backends.zookeeper.port import Children, Get, Set
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend, _Holding
 from holdfast.backends.zookeeper.pulse import Pulse
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
+from holdfast.sim.servers.zookeeper.port import SimPort
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.address import Place
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.standing import Standing
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import Granted, Ticket, Waiting
+    from holdfast.sim.servers.zookeeper.ensemble import Member
+    from holdfast.sim.servers.zookeeper.port import SimSession
 
 
 def _with(backend: Callable[..., Any]) -> type[ZookeeperServer]:
@@ -33,10 +36,11 @@ def _with(backend: Callable[..., Any]) -> type[ZookeeperServer]:
 class PingsOnly(Pulse):
     """As every library does that leaves it to its driver: the own server has answered, so the session lives."""
 
-    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
+    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
         sent = self._runtime.now()
         await self._port.ask(session, (Get(own),), deadline=sent + standing.pause)
         standing._since = max(standing._since, sent)
+        return True
 
 
 class PingAsRenewal(ZookeeperBackend):
@@ -48,11 +52,12 @@ class SingleWrites(Pulse):
 
     tick = 0.25
 
-    async def _pair(self, session: Session, standing: Standing, own: str) -> None:
+    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
         sent = self._runtime.now()
         standing.pause = standing.timeout / 3
         await self._port.ask(session, (Set(own, b""),), deadline=sent + standing.pause)
         standing._since = max(standing._since, sent - self.tick)
+        return True
 
 
 class OneWriteIsProof(ZookeeperBackend):
@@ -134,6 +139,40 @@ class FailsWithItsSession(ZookeeperBackend):
         return await work(await opened())
 
 
+class TriesTheSameSession(SimPort):
+    """As kazoo does: a server that closes the connection may lag behind, so it is asked again, for ever."""
+
+    async def _has_gone_back(self, member: Member, session: SimSession, deadline: float) -> bool:
+        return False
+
+
+class StuckWithItsSession(ZookeeperBackend):
+    def __init__(self, place: Place, port: SimPort, runtime: Runtime) -> None:
+        port.__class__ = TriesTheSameSession
+        super().__init__(place, port, runtime)
+
+
+class OwnNodeForGood(Pulse):
+    """Takes a node that was made once for one that is there."""
+
+    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
+        if not await super()._pair(session, standing, own):
+            raise BackendUnavailable(backend=self._url, problem="no such node")
+        return True
+
+
+class OwnNodeNotMadeAgain(ZookeeperBackend):
+    pulse_type = OwnNodeForGood
+
+
+class SilentAboutFences(ZookeeperBackend):
+    """Gives fences that are smaller than those before, as if nothing had happened."""
+
+    def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
+        super().__init__(place, port, runtime)
+        self._fences.note = lambda *_: None  # type: ignore[method-assign]
+
+
 class AllWatchTheFirst(ZookeeperBackend):
     """Correct, and a herd: test_zookeeper_worlds.py counts."""
 
@@ -198,6 +237,13 @@ ZOOKEEPER = [
         server=_with(SessionsOfThirtySeconds),
         kinds=frozenset({"crash"}),
     ),
+    Mutant(
+        name="stuck-with-its-session",
+        mistake="a client whose servers came back with older data tries to go on with its session, for ever",
+        backend="zookeeper",
+        server=_with(StuckWithItsSession),
+        kinds=frozenset({"lose_data", "old_data"}),
+    ),
 ]
 
 # Not among MUTANTS, which chance and small worlds have to find.
@@ -225,6 +271,18 @@ STAGED = [
         mistake="an acquire fails because the servers have ended the session, although they would open another",
         backend="zookeeper",
         server=_with(FailsWithItsSession),
+    ),
+    Mutant(
+        name="own-node-not-made-again",
+        mistake="a client whose own node was deleted, or is not in restored data, connects again and again",
+        backend="zookeeper",
+        server=_with(OwnNodeNotMadeAgain),
+    ),
+    Mutant(
+        name="silent-about-fences",
+        mistake="fences begin again below those before, and neither warnings nor guarantees say so",
+        backend="zookeeper",
+        server=_with(SilentAboutFences),
     ),
     Mutant(
         name="all-watch-the-first",

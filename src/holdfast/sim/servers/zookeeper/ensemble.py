@@ -12,7 +12,7 @@ cuts they still reach the leader. A leader that is cut off is replaced at once, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.zookeeper.address import Place
@@ -24,7 +24,7 @@ from holdfast.core.tickets import first_obstacle
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
-from holdfast.sim.servers.zookeeper.port import HANGS, SimPort, SimSession, Way, Welcome
+from holdfast.sim.servers.zookeeper.port import HANGS, TURNED_AWAY, Reply, SimPort, SimSession, Way, Welcome
 from holdfast.sim.servers.zookeeper.tree import Change, Tree, Watch
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Member(Server):
 
     def catch_up(self, until: int) -> None:
         """Apply what was committed, and tell who watches."""
-        while self.applied < until:
+        while self.applied < min(until, len(self.whole.log)):
             for watch in self.tree.apply(self.whole.log[self.applied]):
                 for session, connection in self.watches.pop(watch, {}).items():
                     session.port.link.ring(session.port.fire, session, connection, watch[1])
@@ -97,6 +97,15 @@ class Member(Server):
 
     def restart(self) -> None:
         self.whole.restarted(self)
+
+    def lose_data(self) -> None:
+        self.whole.go_back(0, {})
+
+    def back_up(self) -> None:
+        self.whole.back_up()
+
+    def restore_data(self) -> None:
+        self.whole.restore_data()
 
     def hang_up(self) -> None:
         """All connections to it have ended."""
@@ -117,11 +126,13 @@ class ZookeeperServer(Server):
     """The ensemble."""
 
     guarantees = GUARANTEES
-    lapses_after = frozenset({"crash"})  # nobody sees that but the session's timer
+    # A crash is seen by nothing but the session's timer, which also ends sessions that older data have brought back.
+    lapses_after = frozenset({"crash", "old_data"})
     keeps_order = True  # one connection
     several_ttls = True  # each has a session of its own
-    # A quorum forgets nothing and counts no wall clock; a connection delivers what it delivers once, watches included.
-    cannot = frozenset({"duplicate", "lose_ring", "lose_data", "old_data", "step_clock", "leap_clock"})
+    # It counts no wall clock; a connection delivers what it delivers once, watches included. Data are lost, or older
+    # ones are back, on all members at once: what one member alone has lost, it gets from the others.
+    cannot = frozenset({"duplicate", "lose_ring", "step_clock", "leap_clock"})
     backend: Callable[..., Any] = ZookeeperBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -136,6 +147,11 @@ class ZookeeperServer(Server):
         self.session_timeout: float | None = None  # as clients are configured; None: sessions follow the ttl
         self.tick = 0.5
         self._last_session = 0
+        self._restored: set[int] = set()  # sessions that are back
+        self._copy: tuple[int, dict[int, float]] = (
+            0,
+            {},
+        )  # how many transactions, and the sessions with their timeouts
         self._commit(CreateParent(ROOT, is_container=False), 0)
         self._ping()
 
@@ -170,6 +186,8 @@ class ZookeeperServer(Server):
         if not self._answers(member):
             return HANGS
         number = client.number
+        if client.seen > member.tree.zxid:
+            return TURNED_AWAY
         if not number:
             self._last_session += 1
             number = self._last_session
@@ -181,7 +199,11 @@ class ZookeeperServer(Server):
         session.touched, session.connection = self.world.now, connection
         return Welcome(number, member.starts, session.timeout)
 
-    def handle(self, way: Way, requests: Sequence[Request]) -> list[Answer] | object:
+    def next_zxid(self, member: Member) -> int | object:
+        """The number of a transaction that changes nothing, done through this member."""
+        return len(self.log) + 1 if self._answers(member) else HANGS
+
+    def handle(self, way: Way, requests: Sequence[Request]) -> Reply | object:
         """What was sent on one connection."""
         client, member, number, connection = way.session, way.member, way.number, way.connection
         if member.starts != way.starts or client.dropped == connection:
@@ -204,7 +226,7 @@ class ZookeeperServer(Server):
             if not is_answered:
                 return HANGS
             member.catch_up(len(self.log))
-        return answers
+        return Reply(answers, member.tree.zxid)
 
     def close(self, number: int) -> None:
         if self.sessions.pop(number, None) is not None:
@@ -295,6 +317,29 @@ class ZookeeperServer(Server):
         else:
             member.hang_up()
 
+    def back_up(self) -> None:
+        self._copy = (len(self.log), {number: session.timeout for number, session in self.sessions.items()})
+
+    def restore_data(self) -> None:
+        self.go_back(*self._copy)
+
+    def lose_data(self) -> None:
+        self.go_back(0, {})
+
+    def go_back(self, length: int, sessions: Mapping[int, float]) -> None:
+        """All members come back with the data of then. Sessions of then are back too, and their timers begin anew."""
+        del self.log[length:]
+        self._restored.update(sessions)
+        self.sessions = {number: _Session(self.world.now, 0, timeout) for number, timeout in sessions.items()}
+        for member in self._members:
+            member.tree, member.applied = Tree(self.first_number), 0
+            member.watches.clear()  # first: nobody is told of what is applied again
+            if not member.is_stalled:
+                member.catch_up(length)
+            member.hang_up()
+        self._latest()
+        self.recorder.look(self.tickets())
+
     def cut_off(self, member: Member) -> h.Event:
         """Nobody is cut off from all: also a minority answers what is only read."""
         member.reaches_leader = member is not self.leader and self.world.choices.chance(0.5)
@@ -323,9 +368,13 @@ class ZookeeperServer(Server):
         tree = self.leader.tree
         for lock in sorted(tree.nodes[ROOT].children) if ROOT in tree.nodes else ():
             ordered = in_order(tree.nodes[f"{ROOT}/{lock}"].children)
+            newest = {one.nonce: one for one in ordered}
             for place, one in enumerate(ordered):
                 if not one.nonce:
                     continue
+                owner = tree.nodes[f"{ROOT}/{lock}/{one.node}"].owner
+                if owner in self._restored and one is not newest[one.nonce]:
+                    continue  # older data have brought it back; its client has another one meanwhile
                 is_in = first_obstacle(one.limit, ordered[:place]) is None
                 if not is_in and not one.waits:
                     continue  # it came between a look and a create, and is about to go

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
 
 HANGS = object()  # in place of an answer: none comes
+TURNED_AWAY = object()  # and the connection is closed
 CONNECT_TIMEOUT, RECONNECT_PAUSE = 0.5, 0.05
 TELL_TIMEOUT = 1.0
 
@@ -26,6 +27,8 @@ class SimSession:
         self.number = 0
         self.requested = self.timeout = requested
         self.is_over = False
+        self.went_back = False
+        self.seen = 0
         self.connection = 0
         self.connected = 0.0
         self.dropped = 0  # the connection that has ended, and it does not know
@@ -42,6 +45,13 @@ class Way(NamedTuple):
     starts: int
     number: int
     connection: int
+
+
+class Reply(NamedTuple):
+    """What a member answers, and the number of the last transaction that it has applied."""
+
+    answers: list[Answer]
+    zxid: int
 
 
 class Welcome(NamedTuple):
@@ -115,6 +125,11 @@ class SimPort:
         connection, sent = self.connections, runtime.now()
         try:
             answer: Any = await self._ask(lambda: server.connect(member, session, connection), deadline)
+            if answer is TURNED_AWAY and await self._has_gone_back(member, session, deadline):
+                session.went_back = True
+                raise Expired
+            if answer is TURNED_AWAY:
+                raise OutcomeUnknown(backend="sim", problem="connection reset")
         except Expired:
             session.is_over = True
             raise BackendUnavailable(backend="sim", problem="the session has expired") from None
@@ -127,6 +142,11 @@ class SimPort:
         session.member, session.connection, session.connected = member, connection, sent
         self._tell(session)
 
+    async def _has_gone_back(self, member: Member, session: SimSession, deadline: float) -> bool:
+        """See backends/zookeeper/driver.py: a write in a new session tells how many transactions there are."""
+        zxid: int = await self._ask(lambda: self._server.next_zxid(member), deadline)
+        return zxid < session.seen
+
     async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         from holdfast.sim.servers.zookeeper.ensemble import Expired
 
@@ -136,7 +156,7 @@ class SimPort:
             raise BackendUnavailable(backend="sim", problem="not connected")
         way = Way(ours, member, ours.starts, ours.number, connection)
         try:
-            answers: Any = await self._ask(lambda: server.handle(way, requests), deadline)
+            reply: Reply = await self._ask(lambda: server.handle(way, requests), deadline)
         except Expired:
             session.is_over = True
             self._lose(ours, connection)
@@ -144,8 +164,8 @@ class SimPort:
         except OutcomeUnknown:
             self._lose(ours, connection)
             raise
-        result: list[Answer] = answers
-        return result
+        ours.seen = reply.zxid
+        return reply.answers
 
     async def _ask(self, step: Callable[[], Any], deadline: float) -> Any:
         answer = await self.link.request(step, deadline)
