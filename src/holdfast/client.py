@@ -336,7 +336,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         return run_sync(self._engine.break_lock(names.check_name(name), names.check_fence(fence)))
 
     def request_revoke(self, name: str, fence: int | None = None) -> bool:
-        """Ask the holder of a lock to let go: the lease with this fence, or whoever holds it now; False if nobody does.
+        """Ask the holder of a lock to let go: the lease with this fence, or any that holds it now; False if none does.
 
         A holder whose lock is `revocable` learns of it at its next renewal, after a third of its ttl at most. The
         others do not listen; `inspect` shows which do.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -132,11 +133,16 @@ def default_url() -> str:
     url = os.environ.get("HOLDFAST_URL")
     if url:
         return url
-    home = os.path.expanduser("~")
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
-    if state.startswith("~"):  # no $HOME, and no entry in /etc/passwd: it would be a folder called ~ in the current one
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(
+        state
+    ):  # the XDG specification has a relative one ignored: each folder would have its own locks
+        state = os.path.join(os.path.expanduser("~"), ".local", "state")
+    if not os.path.isabs(
+        state
+    ):  # no $HOME, and no entry in /etc/passwd: it would be a folder called ~ in the current one
         raise ConfigurationError("this user has no home folder to keep locks in: set HOLDFAST_URL, or HOME")
-    return "sqlite://" + os.path.join(os.path.abspath(state), "holdfast", "locks.db")
+    return "sqlite://" + quote(os.path.normpath(os.path.join(state, "holdfast", "locks.db")), safe="/@")
 
 
 def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
@@ -148,11 +154,11 @@ def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
     if not isinstance(url, str):
         return _adopt(url, given or {})
     if "://" not in url:
-        shown = "…" if "@" in url else url  # what stands before an @ may be a password
-        raise ConfigurationError(f"url must look like scheme://…, not {shown!r} (known: {_known()})")
+        raise ConfigurationError(f"url must look like scheme://…, not {_harmless(url)!r} (known: {_known()})")
     parts = _split(url)
     if parts.scheme not in SCHEMES:
-        raise ConfigurationError(f"url has the unknown scheme {parts.scheme!r}{did_you_mean(parts.scheme, SCHEMES)}")
+        scheme = _harmless(parts.scheme)
+        raise ConfigurationError(f"url has the unknown scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     if len(options) < len(pairs):
@@ -170,7 +176,7 @@ def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
         shown = ",".join(map(_without_password, f"{parts.netloc}{parts.path}".split(",")))
     else:
         shown = f"{_without_password(parts.netloc)}{parts.path}"
-    query = "&".join(f"{name}={'***' if name in _SECRET else quote(options[name], safe='/:{}')}" for name in options)
+    query = "&".join(f"{name}={_redacted(name, value)}" for name, value in options.items())
     redacted = f"{parts.scheme}://{shown}" + (f"?{query}" if query else "")
     # The redlock scheme has several hosts, and each may have a path: it takes them apart itself.
     path = parts.path if parts.scheme == "redlock" else unquote(parts.path)
@@ -190,7 +196,8 @@ def together(urls: Sequence[object]) -> str:
         scheme, colons, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
         if not colons or scheme not in {"redis", "rediss"}:
             known = "redis:// or rediss://"
-            raise ConfigurationError(f"a list of urls is for {known} only, the nodes of a quorum: one is {scheme!r}")
+            other = _harmless(scheme) if colons else type(url).__name__
+            raise ConfigurationError(f"a list of urls is for {known} only, the nodes of a quorum: one is {other!r}")
         place, _, query = rest.partition("?")
         if "," in place:
             raise ConfigurationError("one of the urls names several servers: in a list each names one")
@@ -209,8 +216,8 @@ def together(urls: Sequence[object]) -> str:
 def check_options(scheme: str, options: Mapping[str, str]) -> None:
     """Raise ConfigurationError for one that this scheme does not take."""
     takes = SCHEMES[scheme].options
-    for option in options:
-        if "@" in option:  # what stands before it may be the rest of a password
+    for option, value in options.items():
+        if "@" in option or ("@" in value and option not in takes):  # before it may stand the rest of a password
             raise ConfigurationError("url has an @ behind its question mark: write ? as %3F in a password")
         if option not in takes:
             known = ", ".join(takes) or "none"
@@ -241,9 +248,10 @@ def _adopt(client: object, given: Mapping[str, Option]) -> Address:
             module = importlib.import_module(f"{scheme.package}.adopted")
             address: Address = module.address_of(client, in_words(given))
             return address
+    # Not the object itself: bytes, and the URL objects of other libraries, show their password.
     raise ConfigurationError(
-        f"url must look like scheme://…, not {client!r} (known: {_known()}; or a client object of redis-py's, or a "
-        "connection of PyMySQL's or a function that makes them)"
+        f"url must look like scheme://… and be a str, not {type(client).__name__!r} (known: {_known()}; or a client "
+        "object of redis-py's, or a connection of PyMySQL's or a function that makes them)"
     )
 
 
@@ -299,6 +307,16 @@ def require_driver(scheme: str, driver: str, extra: str | None) -> None:
         )
         problem = f"{scheme}:// needs the module {driver!r}, which cannot be imported ({error})"
         raise ConfigurationError(f"{problem}: {how}") from error
+
+
+def _harmless(text: str) -> str:
+    """For messages: the text itself, unless a password could be part of it."""
+    return text if re.fullmatch(r"[\w./+~-]*(:\d+)?", text) else "…"
+
+
+def _redacted(name: str, value: str) -> str:
+    # An ACL of ZooKeeper may contain the digest of a password.
+    return "***" if name in _SECRET or (name == "acl" and ":" in value) else quote(value, safe="/:{}")
 
 
 def _without_password(place: str) -> str:

@@ -51,11 +51,13 @@ async def test_a_request_by_fence_is_for_that_lease(asking: Lab) -> None:
     await holder(lambda _: first.release())
     second = await holder(lambda client: client.lock("a", ttl=1.5, revocable=True).acquire())
 
-    await operator(lambda client: client.request_revoke("a", first.fence))
+    # A greater fence than the holder's would reach all leases after it.
+    for fence in (first.fence, 2**62):
+        assert not await operator(lambda client, fence=fence: client.request_revoke("a", fence))
     await _look_again(holder, "a")
 
     assert not second.revoke_requested
-    await operator(lambda client: client.request_revoke("a", second.fence))
+    assert await operator(lambda client: client.request_revoke("a", second.fence))
     await until(lambda: asyncio.sleep(0, second.revoke_requested), "the request was heard")
 
 

@@ -34,8 +34,8 @@ class _TrustsOldGrants(MemoryBackend):
         places = store.queues.setdefault(ticket.name, {})
         if ticket.nonce in granted and ticket.nonce not in places:
             now = self._runtime.now()
-            store.last_number += 1
-            place = places[ticket.nonce] = Place(ticket, store.last_number, now, self._port.ring)
+            store.lasting.last_number += 1
+            place = places[ticket.nonce] = Place(ticket, store.lasting.last_number, now, self._port.ring)
             place.granted, place.expires = True, now + ticket.ttl
             return place.number
         outcome = super()._enter(store, ticket, queue=queue)

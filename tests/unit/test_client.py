@@ -10,9 +10,11 @@ import stat
 import subprocess
 import sys
 import threading
+import traceback
 import types
 import uuid
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ import pytest
 
 import holdfast
 from holdfast import default as module
+from holdfast.backends.memory.port import stores
 from holdfast.runtimes import threads
+from holdfast.url import parse
 from tests.support.processes import eventually
 
 
@@ -285,3 +289,90 @@ def test_a_lease_that_was_dropped_is_taken_off_the_store_once_it_has_run_out() -
         eventually(lambda: bool(left))
 
         assert left[0] >= deadline
+
+
+def test_fences_and_marks_of_memory_last_as_long_as_the_process() -> None:
+    ran: list[int] = []
+    fences: list[int] = []
+    for number in range(2):
+        with holdfast.Client("memory://lasting") as client:
+            client.once_per("1d", name="a")(lambda number=number: ran.append(number))()
+            with client.lock("a") as lease:
+                fences.append(lease.fence)
+        del client, lease
+        gc.collect()
+
+    assert fences[1] > fences[0]
+    assert ran == [0]
+
+
+def test_threads_that_open_a_store_of_memory_at_the_same_time_share_it() -> None:
+    before, together = sys.getswitchinterval(), threading.Barrier(4)
+    sys.setswitchinterval(1e-6)
+
+    def store(url: str) -> object:
+        together.wait()
+        return stores.get(url)
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for number in range(300):
+                opened = list(threads.map(store, [f"memory://together{number}"] * 4))
+                assert len(set(map(id, opened))) == 1
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("home", ["a#b", "q?1", "p%41", "a@b", "plain"])
+def test_the_default_store_is_in_the_home_folder_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.setenv("XDG_STATE_HOME", "state")  # a relative one does not count
+
+    with holdfast.Client() as client, client.lock("a"):
+        pass
+
+    assert (tmp_path / home / ".local/state/holdfast/locks.db").exists()
+
+
+class Dsn:
+    """As the URL objects of other libraries show themselves."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Dsn({self._text!r})"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        b"redis://app:s3cret@db/0",
+        Dsn("redis://app:s3cret@db/0"),
+        "host=db user=app password=s3cret",
+        "mysql:app:s3cret",
+        "app:s3cret@redis://db",
+        "redis://db?s3cret=x@y",
+        "redis://app:x?s3cret=y@db",
+        ["app:s3cret@db", "redis://db"],
+        [Dsn("redis://app:s3cret@db/0")],
+        ["app:s3cret@redis://db"],
+    ],
+    ids=str,
+)
+def test_no_error_shows_a_password(url: Any) -> None:
+    with pytest.raises(holdfast.ConfigurationError) as caught:
+        holdfast.Client(url)
+
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value, limit=0))
+
+
+def test_the_acl_of_zookeeper_is_not_shown_with_a_digest() -> None:
+    redacted = parse("zookeeper://one?acl=digest:app:s3cret:cdrwa").redacted
+    assert redacted == "zookeeper://one?acl=***"
+    assert parse("zookeeper://one?acl=open").redacted == "zookeeper://one?acl=open"

@@ -17,6 +17,6 @@ def test_marks_whose_time_is_over_are_dropped_and_those_that_count_are_not() -> 
         for number in range(5000):
             assert run_sync(backend.mark(f"old {number}", 1, nonce="b" * 32, keep=0, deadline=deadline))
 
-        assert len(store.marks) <= 257
+        assert len(store.lasting.marks) <= 257
         assert run_sync(backend.marks(["kept"], deadline=deadline)) == [7]
         assert not run_sync(backend.mark("kept", 7, nonce="c" * 32, keep=0, deadline=deadline))

@@ -547,11 +547,11 @@ class Engine(Generic[L]):
 
     async def request_revoke(self, name: str, fence: int | None) -> bool:
         """Ask the lease with this fence, or whoever holds it now, to let go; False if nobody does."""
-        if fence is None:
-            holders = (await self.inspect(name)).holders
-            fence = max((holder.fence or 0 for holder in holders), default=0)
-            if not fence:
-                return False
+        fences = [holder.fence for holder in (await self.inspect(name)).holders if holder.fence]
+        # The request reaches every lease up to that fence: one that no holder has would reach all later ones.
+        if not fences or (fence is not None and fence not in fences):
+            return False
+        fence = max(fences) if fence is None else fence
         nonce, keep = self.runtime.nonce(), REQUEST_KEPT
         await self.backend.mark(REVOKED + name, fence, nonce=nonce, keep=keep, deadline=self._limit())
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
@@ -41,14 +42,23 @@ class Mark(NamedTuple):
     ends: float  # when it need not be kept any longer
 
 
-class Store:
-    """Locks by name, each a queue in order by nonce; an empty queue is removed. Beside them, the marks."""
+class Lasting:
+    """The part of a store that lasts as long as the process: fences never go back, and marks stay."""
+
+    __slots__ = ("last_number", "marks")
 
     def __init__(self) -> None:
-        self._mutex = Mutex()
-        self.queues: dict[str, dict[str, Place]] = {}
         self.last_number = 0
         self.marks: dict[str, Mark] = {}
+
+
+class Store:
+    """Locks by name, each a queue in order by nonce; an empty queue is removed. Beside them, what lasts longer."""
+
+    def __init__(self, lasting: Lasting | None = None) -> None:
+        self._mutex = Mutex()
+        self.queues: dict[str, dict[str, Place]] = {}
+        self.lasting = lasting or Lasting()
 
     def change(self, step: Callable[[Store], T], url: str) -> T:
         """Run `step` alone.
@@ -77,17 +87,21 @@ class MemoryPort(Protocol):
 
 
 class _Stores:
-    """The process's stores by URL, each for as long as a client uses it.
+    """The process's stores by URL: the locks for as long as a client uses them, the rest for as long as the process.
 
-    A forked child starts without any: its parent's leases are not in this process.
+    A forked child starts without any locks: its parent's leases are not in this process. Its fences go on from there.
     """
 
     def __init__(self) -> None:
         self._stores: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
+        self._lasting: dict[str, Lasting] = {}
+        self._mutex = threading.RLock()  # a finaliser or a signal handler may make a client too
         system.on_fork(self)
 
     def get(self, url: str) -> Store:
-        return self._stores.setdefault(url, Store())
+        fresh = Store(self._lasting.setdefault(url, Lasting()))
+        with self._mutex:  # WeakValueDictionary.setdefault alone can give two threads a store each
+            return self._stores.setdefault(url, fresh)
 
     def before_fork(self) -> None:
         """Nothing to prepare."""
@@ -97,6 +111,7 @@ class _Stores:
 
     def after_fork(self) -> None:
         self._stores = weakref.WeakValueDictionary()
+        self._mutex = threading.RLock()  # another thread of the parent may have held it
 
 
 stores = _Stores()

@@ -123,7 +123,7 @@ class MemoryBackend:
 
     async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._port.change(
-            lambda store: [store.marks.get(name, _NO_MARK).number for name in names], deadline=deadline
+            lambda store: [store.lasting.marks.get(name, _NO_MARK).number for name in names], deadline=deadline
         )
 
     async def close(self) -> None:
@@ -145,8 +145,8 @@ class MemoryBackend:
         if obstacle is not None and not queue:
             return Waiting(LOOK_AGAIN, who(obstacle.ticket.info))
         if mine is None:
-            store.last_number += 1
-            mine = Place(ticket, store.last_number, now, self._port.ring)
+            store.lasting.last_number += 1
+            mine = Place(ticket, store.lasting.last_number, now, self._port.ring)
             places[ticket.nonce] = mine
         if obstacle is None:
             if not mine.granted:
@@ -200,13 +200,13 @@ class MemoryBackend:
 
     def _mark(self, store: Store, name: str, number: int, nonce: str, keep: float) -> bool:
         now = self._runtime.now()
-        there = store.marks.get(name, _NO_MARK)
+        there = store.lasting.marks.get(name, _NO_MARK)
         if there.number >= number:
             return (there.number, there.nonce) == (number, nonce)
-        if len(store.marks) % _MARKS_REAPED_EACH == 0:
-            for other in [one for one, mark in store.marks.items() if mark.ends <= now]:
-                del store.marks[other]
-        store.marks[name] = Mark(number, nonce, max(there.ends, now + keep))
+        if len(store.lasting.marks) % _MARKS_REAPED_EACH == 0:
+            for other in [one for one, mark in store.lasting.marks.items() if mark.ends <= now]:
+                del store.lasting.marks[other]
+        store.lasting.marks[name] = Mark(number, nonce, max(there.ends, now + keep))
         return True
 
     def _inspect(self, store: Store, name: str) -> LockInfo:

@@ -146,9 +146,7 @@ def _access(text: str) -> Access:
     found = re.fullmatch(r"([a-z0-9]+):(.*):([cdrwa]+)", text)
     if found is None:
         words = ", ".join(_ACLS)
-        raise ConfigurationError(
-            f"acl must be {words}, or a list of scheme:id:permissions as zkCli's setAcl takes it, not {text!r}"
-        )
+        raise ConfigurationError(f"acl must be {words}, or a list of scheme:id:permissions as zkCli's setAcl takes it")
     scheme, who, letters = found.groups()
     return Access(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, who)
 

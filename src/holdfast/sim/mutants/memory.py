@@ -49,8 +49,8 @@ class RenewalRecreates(MemoryBackend):
     def _renew(self, store: Store, ticket: Ticket) -> bool:
         places = store.queues.setdefault(ticket.name, {})
         if ticket.nonce not in places:
-            store.last_number += 1
-            place = Place(ticket, store.last_number, self._runtime.now(), self._port.ring)
+            store.lasting.last_number += 1
+            place = Place(ticket, store.lasting.last_number, self._runtime.now(), self._port.ring)
             place.granted = True
             places[ticket.nonce] = place
         return super()._renew(store, ticket)

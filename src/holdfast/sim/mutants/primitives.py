@@ -88,7 +88,7 @@ class MarkReadThenWritten(MemoryBackend):
             return False
 
         def write(store: Store) -> None:
-            store.marks[name] = Mark(number, nonce, math.inf)
+            store.lasting.marks[name] = Mark(number, nonce, math.inf)
 
         await self._port.change(write, deadline=deadline)
         return True

@@ -53,8 +53,8 @@ class MemoryServer(Server):
 
     def state(self) -> object:
         return (
-            self.store.last_number,
-            self.store.marks,
+            self.store.lasting.last_number,
+            self.store.lasting.marks,
             [
                 (name, nonce, place.number, place.fence, place.granted, place.since, place.expires)
                 for name, queue in self.store.queues.items()
