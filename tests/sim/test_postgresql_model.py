@@ -122,6 +122,11 @@ class Modelled(Tables):
         self.seen[f"{'expired' if is_expired else 'gone'} {'waiter' if waits else 'holder'}: {lapsed}"] += 1
         return lapsed
 
+    def reap(self, now: int) -> int:
+        reaped = super().reap(now)
+        self.seen["reaped"] += reaped > 0
+        return reaped
+
     def is_set_back(self, renewed: int, now: int) -> bool:
         self.seen["clock set back"] += renewed > now
         return super().is_set_back(renewed, now)
@@ -231,7 +236,6 @@ class Steps:
                 fence = row[statement is not protocol._TAKE]
                 self.seen["in together"] += fence is not None and self._fences[-1] == int(fence)
                 self._fences += [] if fence is None else [int(fence)]
-                self.seen["reaped by the way"] += statement is protocol._TAKE and row[1] not in (None, "0")
 
     def _pass_time(self) -> None:
         """A moment; to the end of a lease, exactly or nearly; the time for which something is remembered; or back."""
@@ -362,7 +366,7 @@ class Steps:
 SEEN = {
     *("holdfast_enter: in", "holdfast_enter: wait", "holdfast_enter: gone", "holdfast_enter: limit"),
     *("holdfast_free: t", "holdfast_leave: t", "holdfast_leave: f", "holdfast_renew: t", "holdfast_renew: f"),
-    *("holdfast_break: t", "holdfast_inspect: found", "hint", "reaped by the way", "holdfast_reap: 1"),
+    *("holdfast_break: t", "holdfast_inspect: found", "hint", "reaped", "holdfast_reap: 1"),
     *("holdfast_pass: in", "holdfast_pass: wait", "holdfast_pass: gone", "holdfast_pass: method", "holdfast_look"),
     *("holdfast_enter: method", "holdfast_leave_all", "holdfast_renew_all", "holdfast_locks"),
     *("holdfast_enter_owner: in", "holdfast_enter_owner: wait", "holdfast_enter_owner: gone", "in together"),

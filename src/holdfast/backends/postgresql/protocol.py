@@ -56,8 +56,7 @@ _LOOKS_OFTEN = 2
 
 # Every parameter has its type: a function of the same name that another user has created for other types is not called.
 #
-# The lock is free, and nobody waits: by far the most frequent case, so it comes first. It says nothing otherwise. One
-# new row in 256 is the occasion to remove old ones. Where there are tickets and no row, it was deleted by hand.
+# The lock is free, and nobody waits: by far the most frequent case, so it comes first. It says nothing otherwise.
 _TAKE = Statement(
     "holdfast_take",
     """
@@ -77,24 +76,14 @@ _TAKE = Statement(
         FROM clock c
         WHERE l.ctid = (SELECT h.place FROM here h) AND l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
         RETURNING l.fence
-    ),
-    created AS (
-        INSERT INTO {schema}.holdfast_locks AS l (
-            name, method, drawn, queued, generation, nonce, fence, expires, renewed, renewed_fence, since, agent, info
-        )
-        SELECT
-            $1::text, 'queue', c.now, false, c.now, $2::text, c.now, c.now + $3::bigint, c.now, c.now, c.now,
-            $4::text, $5::text
-        FROM clock c
-        WHERE NOT EXISTS (SELECT 1 FROM here) AND NOT EXISTS (
-            SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = $1::text
-        )
-        ON CONFLICT (name) DO NOTHING
-        RETURNING l.fence
     )
-    SELECT t.fence, NULL::bigint FROM taken t
+    SELECT t.fence FROM taken t
     UNION ALL
-    SELECT c.fence, CASE WHEN c.fence & 255 = 0 THEN {schema}.holdfast_reap(c.fence) END FROM created c
+    SELECT c.fence FROM (
+        SELECT {schema}.holdfast_create(
+            $1::text, 'queue', true, $2::text, $3::bigint, $4::text, $5::text
+        ) AS fence WHERE NOT EXISTS (SELECT 1 FROM here) OFFSET 0
+    ) AS c WHERE c.fence IS NOT NULL
     """,
     in_order=True,
 )
@@ -204,7 +193,7 @@ class PostgresqlBackend:
         try:
             if ticket.exclusive and not ticket.owner and nonce not in self._queued and not was_unheard:
                 values: tuple[Value, ...] = (stored(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
-                for fence, _ in await self._port.ask(_TAKE, values, deadline=deadline):
+                for (fence,) in await self._port.ask(_TAKE, values, deadline=deadline):
                     self._unheard.discard(nonce)
                     self._hearing.stop(nonce)
                     return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))

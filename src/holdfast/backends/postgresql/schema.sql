@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_schema (version integer PRIMARY KEY
 -- A row for every lock that was used within the last hour, with its exclusive holder. Of an older one the clock is
 -- beyond the fence anyway. There is room on each page for the next version of a row: a lock changes, and stays small.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_locks (
-    name text COLLATE "C" PRIMARY KEY,  -- exact; a backslash is written as \\, a zero byte as \0
+    name text COLLATE "C" NOT NULL,     -- exact; a backslash is written as \\, a zero byte as \0; no two rows have the same
     method text NOT NULL,               -- "queue" or "advisory": two methods would not keep each other out
     drawn bigint NOT NULL,              -- the last number drawn, for a place in line or for a fence
     queued boolean NOT NULL,            -- there may be tickets of this lock in holdfast_tickets
@@ -36,6 +36,10 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_locks (
     renewed bigint,                     -- when `expires` was set
     renewed_fence bigint                -- for the lease with this fence: older versions of holdfast do not set `renewed`
 ) WITH (fillfactor = 50);
+
+-- A row for every lock that has a row in holdfast_locks: whoever creates that one has locked this one. The row there could
+-- not have a unique name of its own: each new version of it would be compared with all old ones.
+CREATE TABLE IF NOT EXISTS {schema}.holdfast_names (name text COLLATE "C" PRIMARY KEY);
 
 -- A row for every other ticket: who waits, and who shares the lock; ordered by number within a name: the queue.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_tickets (
@@ -216,16 +220,33 @@ BEGIN
 END
 $$;
 
--- Create the row of a lock. Returns its number; NULL if there is a row already. There may be tickets: the row may have
--- been deleted by hand. One new row in 256 is the occasion to remove old ones.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_create(p_name text, p_method text, p_reaps boolean) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- Create the row of a lock, for the holder with this nonce or for none. Returns its number, which is the fence; NULL if
+-- there is a row already. One new row in 256 is the occasion to remove old ones.
+--
+-- There may be tickets: the row may have been deleted by hand. Then none is created for a holder.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_create(
+    p_name text, p_method text, p_reaps boolean, p_nonce text, p_ttl bigint, p_agent text, p_info text
+) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    now_us bigint := {schema}.holdfast_clock();
+    now_us bigint;
 BEGIN
-    INSERT INTO {schema}.holdfast_locks (name, method, drawn, queued, generation)
-    VALUES (p_name, p_method, now_us, true, now_us)
-    ON CONFLICT (name) DO NOTHING;
+    IF p_nonce IS NOT NULL AND EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_name) THEN
+        RETURN NULL;
+    END IF;
+    LOOP
+        INSERT INTO {schema}.holdfast_names (name) VALUES (p_name) ON CONFLICT (name) DO NOTHING;
+        PERFORM 1 FROM {schema}.holdfast_names n WHERE n.name = p_name FOR UPDATE;
+        EXIT WHEN FOUND;  -- else it was removed this very moment
+    END LOOP;
+    now_us := {schema}.holdfast_clock();
+    INSERT INTO {schema}.holdfast_locks (
+        name, method, drawn, queued, generation, nonce, fence, expires, renewed, renewed_fence, since, agent, info
+    )
+    SELECT
+        p_name, p_method, now_us, p_nonce IS NULL, now_us, p_nonce, h.fence, h.fence + p_ttl, h.fence, h.fence, h.fence,
+        p_agent, p_info
+    FROM (SELECT CASE WHEN p_nonce IS NOT NULL THEN now_us END AS fence) AS h
+    WHERE NOT EXISTS (SELECT 1 FROM {schema}.holdfast_locks l WHERE l.name = p_name);
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -266,7 +287,7 @@ BEGIN
         SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
         ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
         EXIT WHEN FOUND;
-        PERFORM {schema}.holdfast_create(p_name, 'queue', true);
+        PERFORM {schema}.holdfast_create(p_name, 'queue', true, NULL, NULL, NULL, NULL);
     END LOOP;
     now_us := {schema}.holdfast_clock();  -- that may have had to wait
     IF lock.nonce <> p_nonce AND lock.renewed > now_us AND lock.renewed_fence = lock.fence THEN
@@ -451,7 +472,7 @@ BEGIN
         SELECT l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
         ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
         EXIT WHEN FOUND;
-        PERFORM {schema}.holdfast_create(p_name, 'queue', true);
+        PERFORM {schema}.holdfast_create(p_name, 'queue', true, NULL, NULL, NULL, NULL);
     END LOOP;
     now_us := {schema}.holdfast_clock();
     IF lock.queued THEN  -- it may be in itself: then it keeps its fence, which others may have got from it by now
@@ -529,9 +550,11 @@ BEGIN
         SELECT l.ctid INTO row_at FROM {schema}.holdfast_locks l WHERE l.name = p_names[item]
         ORDER BY l.generation DESC LIMIT 1;
         now_us := {schema}.holdfast_clock();
+        outcome := NULL;
         IF p_owners[item] <> '' THEN
-            IF row_at IS NULL AND {schema}.holdfast_create(p_names[item], 'queue', false) & 255 = 0 THEN
-                reaps_at := now_us;
+            IF row_at IS NULL THEN
+                fence := {schema}.holdfast_create(p_names[item], 'queue', false, NULL, NULL, NULL, NULL);
+                reaps_at := CASE WHEN fence & 255 = 0 THEN fence ELSE reaps_at END;
             END IF;
             SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter_owner(
                 p_names[item], p_nonces[item], p_ttls[item], false,
@@ -542,18 +565,11 @@ BEGIN
             CONTINUE;
         END IF;
         IF row_at IS NULL THEN
-            INSERT INTO {schema}.holdfast_locks (
-                name, method, drawn, queued, generation, nonce, fence, expires, renewed, renewed_fence, since, agent, info
-            )
-            SELECT
-                p_names[item], 'queue', now_us, false, now_us, p_nonces[item], now_us, now_us + p_ttls[item], now_us,
-                now_us, now_us, p_agents[item], p_infos[item]
-            WHERE NOT EXISTS (SELECT 1 FROM {schema}.holdfast_tickets t WHERE t.name = p_names[item])
-            ON CONFLICT (name) DO NOTHING
-            RETURNING 'in', drawn INTO outcome, fence;
-            IF FOUND AND fence & 255 = 0 THEN
-                reaps_at := fence;
-            END IF;
+            fence := {schema}.holdfast_create(
+                p_names[item], 'queue', false, p_nonces[item], p_ttls[item], p_agents[item], p_infos[item]
+            );
+            outcome := CASE WHEN fence IS NOT NULL THEN 'in' END;
+            reaps_at := CASE WHEN fence & 255 = 0 THEN fence ELSE reaps_at END;
         ELSE
             UPDATE {schema}.holdfast_locks l SET
                 method = 'queue', drawn = greatest(l.drawn + 1, now_us), nonce = p_nonces[item],
@@ -566,7 +582,7 @@ BEGIN
             WHERE l.ctid = row_at AND l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
             RETURNING 'in', l.fence INTO outcome, fence;
         END IF;
-        IF NOT FOUND THEN
+        IF outcome IS NULL THEN
             SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter(
                 p_names[item], p_nonces[item], p_ttls[item], true, 1, false,
                 p_agents[item], p_infos[item], p_channel
@@ -598,7 +614,7 @@ BEGIN
         SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
         ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
         EXIT WHEN FOUND OR NOT p_unheard;
-        PERFORM {schema}.holdfast_create(p_name, 'queue', true);
+        PERFORM {schema}.holdfast_create(p_name, 'queue', true, NULL, NULL, NULL, NULL);
     END LOOP;
     now_us := {schema}.holdfast_clock();
     IF p_unheard THEN
@@ -704,7 +720,7 @@ BEGIN
             ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
         END IF;
         EXIT WHEN FOUND;
-        PERFORM {schema}.holdfast_create(p_name, 'advisory', true);
+        PERFORM {schema}.holdfast_create(p_name, 'advisory', true, NULL, NULL, NULL, NULL);
     END LOOP;
     now_us := {schema}.holdfast_clock();
     IF gated AND lock.nonce <> p_nonce AND lock.renewed > now_us AND lock.renewed_fence = lock.fence THEN
@@ -767,6 +783,8 @@ SET search_path = pg_catalog, pg_temp AS $$
     ), orphans AS (  -- of rows that were deleted by hand
         DELETE FROM {schema}.holdfast_tickets t WHERE t.expires < p_now - {fence_idle}
         AND NOT EXISTS (SELECT 1 FROM {schema}.holdfast_locks l WHERE l.name = t.name)
+    ), names AS (
+        DELETE FROM {schema}.holdfast_names n USING old WHERE n.name = old.name
     ), reaped AS (
         DELETE FROM {schema}.holdfast_locks l USING old WHERE l.name = old.name RETURNING 1
     )
@@ -792,5 +810,8 @@ ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS generation bigint N
 ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS head bigint NOT NULL DEFAULT 0;
 ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed bigint;
 ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed_fence bigint;
-CREATE INDEX IF NOT EXISTS holdfast_locks_newest ON {schema}.holdfast_locks (name, generation);
+ALTER TABLE {schema}.holdfast_locks DROP CONSTRAINT IF EXISTS holdfast_locks_pkey;
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_locks_newest ON {schema}.holdfast_locks (name, generation);
+ALTER TABLE {schema}.holdfast_locks REPLICA IDENTITY USING INDEX holdfast_locks_newest;  -- it may be published
+INSERT INTO {schema}.holdfast_names SELECT l.name FROM {schema}.holdfast_locks l ON CONFLICT DO NOTHING;
 INSERT INTO {schema}.holdfast_schema VALUES ({version}) ON CONFLICT DO NOTHING;

@@ -125,7 +125,9 @@ class Tables:
         if taken is None:
             return []
         fence, reaps_at = taken
-        return [(_text(fence), _text(None if reaps_at is None else self.reap(reaps_at)))]
+        if reaps_at is not None:
+            self.reap(reaps_at)
+        return [(_text(fence),)]
 
     def take(self, name: str, nonce: str, ttl: int, who: tuple[str, str]) -> tuple[int | None, int | None] | None:
         """The fence, and the time if this is the occasion to remove old locks; None if it is not free."""
