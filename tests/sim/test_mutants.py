@@ -122,6 +122,7 @@ CAUGHT_BY = {
     "row-renewed-blindly": {"true renewals", "mutual exclusion"},
     "semaphore-of-one-more": {"mutual exclusion"},
     "setnx-deletes-blindly": {"mutual exclusion"},
+    "setnx-no-tombstone": {"nothing left", "steady progress"},
     "setnx-then-expire": {"steady progress", "nothing left"},
     "dead-waiters-in-turn": {"prompt grants"},
     "side-key-elsewhere": {"ScriptFailed"},

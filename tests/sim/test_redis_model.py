@@ -464,7 +464,8 @@ def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
         text = script.text.replace(ASKS_TIME, TOLD_TIME)
         is_all = script is setnx._ENTER_ALL
         touched = [*keys, *keys_of("", "other").names] if is_all else keys
-        arguments: list[Any] = [nonce, ttl, *now]
+        second = draw.choice([0, 1]) if script is setnx._LEAVE else ttl
+        arguments: list[Any] = [nonce, second, *now]
         real, model = sides.script(text, touched, 2 * arguments if is_all else arguments)
         for one in (*real, *model) if is_all else (real, model):
             if isinstance(one, list) and one[0] == "wait":

@@ -82,6 +82,11 @@ class Hearing(Generic[C]):
             return await self._wakeups.wait(nonce, until, event)
         return ""
 
+    def refused(self, nonce: str) -> None:
+        """The server has done nothing for this ticket. Unless it waits, the engine may never mention it again."""
+        if nonce not in self._attended:
+            self.stop(nonce)
+
     def stop(self, nonce: str) -> None:
         """The ticket is in, or has gone."""
         if self._heard and self._heard.pop(nonce, 0):

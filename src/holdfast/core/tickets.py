@@ -112,7 +112,7 @@ class TicketInfo(NamedTuple):
         return cls(
             fence=fence,
             host=str(known.get("host", "?")),
-            pid=int(known.get("pid", 0)),
+            pid=_whole(known.get("pid")),
             agent=agent,
             program=str(known.get("program", "?")),
             since=since,
@@ -143,8 +143,13 @@ def _parsed(ticket_info: str) -> dict[str, Any]:
 
     try:
         return dict(json.loads(ticket_info))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return {}
+
+
+def _whole(number: object) -> int:
+    """0 for what is no whole number."""
+    return number if isinstance(number, int) else 0
 
 
 def who(ticket_info: str) -> str:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
+from holdfast.backends.redis.keys import keys_of
 from tests.integration.redis.conftest import OpenClient, StartServer
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
-from tests.support.processes import eventually
+from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import Binary
 from tests.support.redis.resp import ServerError
 from tests.support.redis.servers import Server
@@ -318,3 +319,30 @@ def _answers_busy(server: Server) -> bool:
     except ServerError as error:
         return error.code == "BUSY"
     return False
+
+
+DAMAGED = {
+    "a pid that is no number": 'n1\n5\n5\nPUBLISH\nch\nagent\n{"who": {"host": "h", "pid": "abc"}, "meta": {}}',
+    "an infinite pid": 'n1\n5\n5\nPUBLISH\nch\nagent\n{"who": {"host": "h", "pid": Infinity}, "meta": {}}',
+    "nested too deep": "n1\n5\n5\nPUBLISH\nch\nagent\n" + 100_000 * "[",
+    "too short": "n1 garbage",
+    "a fence that is no number": "n1\nx\ny\n\n\n\n",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_is_shown_as_far_as_it_can_be_read(line: str, server: Server, open_client: OpenClient) -> None:
+    client, keys = open_client(server.url), keys_of("holdfast:", "bad")
+    server.call("SET", keys.lock, "holdfast:queue:n1", "PX", 60_000)
+    server.call("HSET", keys.record, "holder", line, "n2", line)
+    server.call("ZADD", keys.queue, 1, "x:n2", 2, "weird")
+    server.call("ZADD", keys.leases, 9e15, "x:n2", 9e15, "weird")
+
+    assert client.inspect("bad").holders
+    assert [info.name for info in client.locks()] == ["bad"]
+    assert client.lock("bad").acquire(timeout=0.1) is None
+    server.call("DEL", keys.lock)
+    lease = client.lock("bad").acquire(timeout=PATIENCE)
+    assert lease is not None
+    lease.release()

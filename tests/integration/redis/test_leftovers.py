@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, immortal_keys, take
+from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, immortal_keys, take
 from tests.support.processes import Crew, eventually, now
 from tests.support.redis.servers import Server
 
@@ -101,3 +102,41 @@ async def test_cancelled_tasks_and_timed_out_waits_leave_nothing(server: Server)
     # That they have left is remembered for a while, in case an enter is still on its way.
     assert len(server.all_keys() - records(server)) <= 1
     assert_free_and_clean(server, "one")
+
+
+def in_memory(client: holdfast.Client) -> int:
+    """Tickets that the backend of this client knows."""
+    backend: Any = client._engine.backend
+    hearing = backend._hearing
+    return (
+        len(hearing._heard) + len(hearing._wakeups._expected) + len(backend._unheard) + len(backend._handovers._places)
+    )
+
+
+def test_an_acquire_that_is_refused_leaves_nothing_in_memory(server: Server, open_client: OpenClient) -> None:
+    holder, client = open_client(server.url), open_client(server.url)
+    with holder.lock("busy"), holder.semaphore("two", 2):
+        coming = acquiring(client.lock("busy"))  # so that this client is subscribed
+        await_waiters(holder, "busy", 1)
+        eventually(lambda: len(server.subscribers()) == 1)
+        server.call("LPUSH", "holdfast:list", "a")
+
+        def refused() -> None:
+            with pytest.raises(holdfast.LimitConflict):
+                client.semaphore("two", 3).acquire(timeout=1)
+            with pytest.raises(holdfast.NameConflict):
+                client.lock("list").acquire(timeout=1)
+            server.call("CONFIG", "SET", "maxmemory", 1)
+            try:
+                with pytest.raises(holdfast.BackendUnavailable):
+                    client.lock("free").acquire(timeout=1)
+            finally:
+                server.call("CONFIG", "SET", "maxmemory", 0)
+
+        refused()
+        before = in_memory(client)
+        for _ in range(3):
+            refused()
+
+        assert in_memory(client) == before
+    coming.result().release()

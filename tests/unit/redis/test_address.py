@@ -113,6 +113,7 @@ def test_options_and_their_defaults() -> None:
         ("redis+cluster://a,,b", "empty host"),
         ("redis+cluster://a,a", "the same server twice"),
         ("redis+cluster://a/1", "a Cluster has none but 0"),
+        ("redis+cluster://a?compat=python-redis-lock", "does not work on a Cluster"),
         ("redis+sentinel://a", r"no service: redis\+sentinel://host1,host2,host3/service/0"),
         ("redis+sentinel://a/locks/x", "database that is no number"),
         ("redis+unix://", "path of a socket"),

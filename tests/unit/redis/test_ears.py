@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import signal
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
 from holdfast.backends.redis import blocking
-from holdfast.backends.redis.address import place_of
-from holdfast.backends.redis.ears import HeardEvent
+from holdfast.backends.redis.address import Node, place_of
+from holdfast.backends.redis.ears import HeardEvent, SocketEar
 from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.listening import Hints
 from holdfast.backends.redis.topology import Topology
 from holdfast.core.wakeups import Wakeups
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes.system import now
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
@@ -101,6 +106,69 @@ def ear(server: Server) -> Iterator[Ear]:
     ear = Ear(server)
     yield ear
     run_sync(ear.port.close())
+
+
+class FlakyEars(blocking.ThreadEars):
+    """Cannot open its first connections, as when there are no descriptors left."""
+
+    failures = 2
+
+    async def open(self, node: Node, deadline: float) -> SocketEar:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await super().open(node, deadline)
+
+
+class NoThreads(blocking.ThreadEars):
+    """Cannot start its first threads."""
+
+    failures = 1
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("can't start new thread")
+        super().start(work)
+
+
+@pytest.mark.parametrize("ears", [FlakyEars, NoThreads])
+def test_a_listener_that_fails_is_replaced(server: Server, ears: type[blocking.ThreadEars]) -> None:
+    ear = Ear(server)
+    place = place_of(parse(server.url), is_asyncio=False)
+    ear.port.hints = Hints(place, ear.port, ears(place, ear.runtime), ear.runtime)
+    ear.port.listen(ear._wake, ear._missed)
+    ear.channel = ear.port.channel(KEYS)
+
+    def is_heard() -> bool:
+        with contextlib.suppress(BackendUnavailable):
+            run_sync(ear.port.attend(ear.channel, "n0", deadline=now() + PATIENCE))
+        return ear.port.hearing(ear.channel) > 0
+
+    eventually(is_heard)
+    one = ear.wait("n1")
+    eventually(lambda: one.event is not None)
+    ear.hint("n1")
+
+    one.join()
+    run_sync(ear.port.close())
+
+
+def test_a_reply_that_makes_no_sense_is_an_error_of_ours_for_the_listener_and_none_for_a_waiter(server: Server) -> None:
+    for is_reader in (False, True):
+        ours, theirs = socket.socketpair()
+        ear = SocketEar(ours, Node("test", 1), place_of(parse(server.url), is_asyncio=False), ThreadRuntime())
+        theirs.sendall(b"?what is this\r\n")
+        if is_reader:
+            event = ear.event(lambda _: None)
+            assert event is not None
+            assert run_sync(event.wait(now() + PATIENCE)) is False
+
+        with pytest.raises(OutcomeUnknown, match="makes no sense"):
+            run_sync(ear.receive(now() + PATIENCE))
+
+        ear.close()
+        theirs.close()
 
 
 def reads(ear: Ear, waiting: Waiting) -> Callable[[], bool]:

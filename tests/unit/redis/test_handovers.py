@@ -23,11 +23,12 @@ def handovers() -> Handovers:
 def test_the_lease_counts_from_the_last_look_not_from_the_hint(handovers: Handovers) -> None:
     handovers.heard(TICKET, str(NUMBER + 5))
 
-    granted = handovers.take(TICKET, SENT + 2.5)
+    handed = handovers.take(TICKET, SENT + 2.5)
 
-    assert granted is not None
-    assert granted.fence == NUMBER + 5
-    assert granted.deadline == lease_deadline(SENT, TICKET.ttl, GRANULARITY)
+    assert handed is not None
+    assert handed.granted.fence == NUMBER + 5
+    assert handed.granted.deadline == lease_deadline(SENT, TICKET.ttl, GRANULARITY)
+    assert handed.polled_at == SENT
 
 
 @pytest.mark.parametrize("fence", [0, 1, NUMBER - 1, NUMBER])

@@ -73,6 +73,12 @@ class Place:
     io_timeout: float = IO_TIMEOUT
     client_name: str = ""
 
+    def __post_init__(self) -> None:
+        if self.compat is not None and self.shape == "cluster":
+            raise ConfigurationError(
+                f"url has compat={self.compat}, which does not work on a Cluster: its two keys are in different slots"
+            )
+
     def login_of(self, node: Node) -> Login:
         """How this server lets us in."""
         return self.logins[node][0] if node in self.logins else self.login

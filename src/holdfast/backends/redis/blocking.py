@@ -55,7 +55,12 @@ class ThreadEars:
         wire.plug_in(connect(self._place, self._place.login_of(node), node, db=0, timeout=timeout))
         await wire.ask(pack("CLIENT", "SETNAME", self._place.client_name), 1, deadline)
         self._open = [one for one in self._open if not one.is_closed]
-        ear = SocketEar(wire.unplug(), node, self._place, self._runtime)
+        sock = wire.unplug()
+        try:
+            ear = SocketEar(sock, node, self._place, self._runtime)
+        except BaseException:
+            sock.close()
+            raise
         self._open.append(ear)
         return ear
 

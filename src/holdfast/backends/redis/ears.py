@@ -50,8 +50,7 @@ class SocketEar:
     def __init__(self, sock: socket.socket, node: Node, place: Place, runtime: ThreadRuntime) -> None:
         self._sock, self._node, self._place, self._now = sock, node, place, runtime.now
         self._parser = new_parser()
-        self._bell, self._heard_bell = _bell()  # of the listener
-        self._reader_bell, self._reader_heard_bell = _bell()
+        self._bell, self._heard_bell, self._reader_bell, self._reader_heard_bell = _bells()  # the listener's first
         self._mutex = runtime.mutex()
         self._listener_reads = False
         self._reader: weakref.ref[HeardEvent] = _NOBODY  # who reads in the listener's place
@@ -116,8 +115,9 @@ class SocketEar:
                 os.close(one.detach())
 
     def __del__(self) -> None:
-        for one in (self._reader_bell, self._reader_heard_bell):  # of one that was interrupted as it stepped out
-            one.close()
+        for name in ("_reader_bell", "_reader_heard_bell"):  # of one that was interrupted as it stepped out, or made
+            if (one := getattr(self, name, None)) is not None:
+                one.close()
 
     def _close_unused(self) -> None:
         """The readers' bell goes with the last who may be waiting for it, not before."""
@@ -134,8 +134,7 @@ class SocketEar:
         """What came; nothing at `until` or at a ring; None if something has changed in who reads."""
         while True:
             if data := self._received():
-                self._parser.feed(data)
-                said = self._parsed()
+                said = self._parsed(data)
                 if said:
                     return said
                 continue
@@ -179,8 +178,7 @@ class SocketEar:
                     if not self._parser.has_data() and (said := lone_message(data)):
                         hint(said.decode(errors="replace"))  # as nearly always
                         continue
-                    self._parser.feed(data)
-                    for reply in self._parsed():
+                    for reply in self._parsed(data):
                         self._pass_on(reply, hint)
                     continue
                 left = until - self._now()
@@ -238,10 +236,15 @@ class SocketEar:
             raise replies.no_answer(self._place.url, self._node, "the server closed the connection while we listened")
         return data
 
-    def _parsed(self) -> list[Reply]:
+    def _parsed(self, data: bytes) -> list[Reply]:
         said = []
-        while (reply := self._parser.gets()) is not False:
-            said.append(reply)
+        try:
+            self._parser.feed(data)
+            while (reply := self._parser.gets()) is not False:
+                said.append(reply)
+        except Exception as error:  # a parser has errors of its own
+            problem = f"what it said makes no sense while we listened: {error!r}"
+            raise replies.no_answer(self._place.url, self._node, problem) from error
         return said
 
     def _broken(self, error: OSError) -> OutcomeUnknown:
@@ -291,6 +294,17 @@ def _bell() -> tuple[socket.socket, socket.socket]:
     ringing.settimeout(0)
     hearing.settimeout(0)
     return ringing, hearing
+
+
+def _bells() -> tuple[socket.socket, socket.socket, socket.socket, socket.socket]:
+    """Two of them; none if there are too few descriptors for both."""
+    first = _bell()
+    try:
+        return *first, *_bell()
+    except BaseException:
+        for end in first:
+            end.close()
+        raise
 
 
 def _ring(bell: socket.socket, how: bytes) -> None:

@@ -12,6 +12,7 @@ What this form cannot do, whoever writes it:
 - Between GET and DEL, or GET and SET, the lock can change hands if the client stops there for longer than MARGIN.
 - A key whose holder died stays until somebody takes it over.
 - Several locks are taken, renewed and given back one after the other.
+- A request that reaches the server after its own ticket was given back takes the lock, for nobody, until its end.
 
 The fence is the client's wall clock, no better than that clock.
 """
@@ -67,7 +68,7 @@ class _Value(NamedTuple):
         try:
             nonce, end, fence = text.removeprefix(GETSET).split(":")
             return cls(nonce, int(end) / 1e6, int(fence)) if text.startswith(GETSET) else None
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
     def __str__(self) -> str:
@@ -113,7 +114,11 @@ class GetsetBackend(OneByOne, PlainBackend):
         # It has run out; or it is ours, by a SETNX that got no answer. Somebody else may see that too: who gets the
         # value back that both have read is in.
         self._claims.add(ticket.nonce)
-        found = await self._port.command(keys, "GETSET", keys.lock, str(mine), deadline=deadline)
+        try:
+            found = await self._port.command(keys, "GETSET", keys.lock, str(mine), deadline=deadline)
+        except NameConflict:
+            self._claims.discard(ticket.nonce)  # refused, so the engine may never mention this ticket again
+            raise
         if found is None or found.decode(errors="replace") == text:
             self._claims.discard(ticket.nonce)
             return granted

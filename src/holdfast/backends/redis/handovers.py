@@ -12,7 +12,7 @@ the ticket looks again, and is let in once more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import LOOK_AGAIN_BEHIND, Granted
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 WATCH = 1.25  # seconds between the polls of one waiter of each client
 SPENT_MAX = 0.1  # of its ttl is what a lease may have used up when it begins
+
+
+_DIGITS_MAX = 20  # of a fence
+
+
+class Handed(NamedTuple):
+    """A grant that came by message, and when its ticket had polled last."""
+
+    granted: Granted
+    polled_at: float
 
 
 class _Place:
@@ -45,22 +55,22 @@ class Handovers:
 
     def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
         """It was told to wait in the place of this number."""
-        self._places[ticket.nonce] = _Place(sent, int(number))
+        self._places[ticket.nonce] = _Place(sent, int(number) if number.isdigit() else 0)
 
     def heard(self, ticket: Ticket, news: str) -> None:
         """What its hint said."""
         place = self._places.get(ticket.nonce)
-        if place is not None and news.isdecimal():
+        if place is not None and news.isdecimal() and len(news) <= _DIGITS_MAX:
             place.fence = int(news)
 
-    def take(self, ticket: Ticket, now: float) -> Granted | None:
+    def take(self, ticket: Ticket, now: float) -> Handed | None:
         """The grant, if it was heard and is to be believed."""
         if not self._places:
             return None
         place = self._places.pop(ticket.nonce, None)
         if place is None or place.fence <= place.number or now - place.sent > SPENT_MAX * ticket.ttl:
             return None
-        return Granted(place.fence, lease_deadline(place.sent, ticket.ttl, self._granularity))
+        return Handed(Granted(place.fence, lease_deadline(place.sent, ticket.ttl, self._granularity)), place.sent)
 
     def forget(self, ticket: Ticket) -> None:
         """It is in, or has gone."""

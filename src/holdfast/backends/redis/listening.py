@@ -19,6 +19,7 @@ from holdfast.backends.redis import replies
 from holdfast.backends.redis.keys import channel_of
 from holdfast.backends.redis.port import Channel
 from holdfast.backends.redis.resp import ErrorReply, pack
+from holdfast.core.events import logger
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
@@ -145,10 +146,11 @@ class Hints:
             if subscription.trouble is not None:  # of an earlier attempt: this is the next one
                 subscription.trouble, subscription.is_asked = None, False
         try:
-            if subscription.node is None:
+            listener = None if subscription.node is None else self._listeners.get(subscription.node)
+            if listener is None:
                 self._move_in(subscription, await self._topology.home(channel, deadline))
             else:
-                self._nudge(subscription.node)
+                listener.nudge()
             await event.wait(deadline)
         finally:
             with self._mutex:
@@ -249,6 +251,12 @@ class Hints:
                 one.trouble = error
                 one.tell()
 
+    def ended(self, listener: Listener, node: Node) -> None:
+        """This listener does not run any more, so the next one who waits starts another."""
+        with self._mutex:
+            if self._listeners.get(node) is listener:
+                del self._listeners[node]
+
     def refuse(self, subscription: _Subscription, error: HoldfastError) -> None:
         with self._mutex:
             subscription.trouble = error
@@ -273,15 +281,17 @@ class Hints:
             is_new = listener is None
             if listener is None:
                 listener = self._listeners[node] = Listener(node, self, self._ears, self._place, self._runtime)
-        if is_new:
+        if not is_new:
+            listener.nudge()
+            return
+        try:
             self._ears.start(listener.run)
-        else:
-            listener.nudge()
-
-    def _nudge(self, node: Node) -> None:
-        listener = self._listeners.get(node)
-        if listener is not None:
-            listener.nudge()
+        except BaseException as error:
+            self.ended(listener, node)
+            if isinstance(error, RuntimeError):
+                problem = f"a listener could not be started: {error}"
+                raise BackendUnavailable(backend=self._place.url, problem=problem) from error
+            raise
 
     def _deafen(self, subscription: _Subscription) -> None:
         subscription.is_gap = subscription.is_gap or subscription.generation > 0
@@ -326,19 +336,33 @@ class Listener:
 
     async def run(self) -> None:
         """Until nobody needs it any more."""
-        pause = PAUSE_MIN
-        while not self._hints.is_done(self._node):
-            began = self._runtime.now()
-            try:
-                await self._listen()
-            except HoldfastError as error:
-                self._hints.fail(self._node, error)
-                if self._runtime.now() - began > PAUSE_MAX:
-                    pause = PAUSE_MIN  # it was heard for a while
-                self._bell.clear()
-                await self._bell.wait(self._runtime.now() + pause)
-                pause = min(2 * pause, PAUSE_MAX)
-                await self._hints.rehome(self._node, self._runtime.now() + self._place.connect_timeout)
+        pause, is_retry = PAUSE_MIN, False
+        try:
+            while not self._hints.is_done(self._node):
+                began = self._runtime.now()
+                try:
+                    if is_retry:
+                        await self._hints.rehome(self._node, began + self._place.connect_timeout)
+                    await self._listen()
+                except Exception as error:
+                    # Of any kind (no descriptor left, a reply that makes no sense): the next attempt may succeed.
+                    self._hints.fail(self._node, self._trouble(error, is_first=not is_retry))
+                    if self._runtime.now() - began > PAUSE_MAX:
+                        pause = PAUSE_MIN  # it was heard for a while
+                    self._bell.clear()
+                    await self._bell.wait(self._runtime.now() + pause)
+                    pause, is_retry = min(2 * pause, PAUSE_MAX), True
+        except BaseException as error:  # cancelled, for example
+            self._hints.fail(self._node, self._trouble(error, is_first=False))
+            self._hints.ended(self, self._node)
+            raise
+
+    def _trouble(self, error: BaseException, *, is_first: bool) -> HoldfastError:
+        if isinstance(error, HoldfastError):
+            return error
+        if is_first:
+            logger().warning("listening on %s failed, trying again: %r", self._place.url, error)
+        return replies.not_sent(self._place.url, self._node, f"listening failed: {error!r}")
 
     async def _listen(self) -> None:
         ear = await self._ears.open(self._node, self._runtime.now() + self._place.connect_timeout)

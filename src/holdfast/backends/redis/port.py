@@ -61,6 +61,9 @@ class RedisPort(Ear[Channel], Protocol):
     def channel(self, keys: Keys) -> Channel:
         """Where hints for this lock's tickets would be heard."""
 
+    def trusts_message(self, keys: Keys, since: float) -> bool:
+        """A grant that came by message, for a ticket that polled at `since`, counts as an answer would."""
+
     async def close(self) -> None: ...
 
     def abandon(self) -> None:

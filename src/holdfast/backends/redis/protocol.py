@@ -127,11 +127,11 @@ class QueueBackend(Marking):
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
-        granted = self._handovers.take(ticket, sent)
-        if granted is not None:
-            self._stop_waiting(ticket, sent)
-            return granted
         keys = keys_of(self._prefix, ticket.name)
+        handed = self._handovers.take(ticket, sent)
+        if handed is not None and self._port.trusts_message(keys, handed.polled_at):
+            self._stop_waiting(ticket, sent)
+            return handed.granted
         channel = self._port.channel(keys)
         if queue:
             self._hearing.look(ticket.nonce, channel)
@@ -142,9 +142,13 @@ class QueueBackend(Marking):
             # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
                 self._unheard.add(ticket.nonce)
+            else:
+                self._hearing.refused(ticket.nonce)
             raise
         if isinstance(reply, int):
             self._stop_waiting(ticket, sent)
+        elif reply[0] != b"wait":
+            self._hearing.refused(ticket.nonce)
         return self._entered(ticket, reply, sent)
 
     async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:

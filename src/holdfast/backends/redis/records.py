@@ -13,6 +13,7 @@ from holdfast.core.tickets import LockInfo, TicketInfo
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Channel
 
+_DIGITS_MAX = 20  # of a fence or a time
 _UNKNOWN = b"\n\n0\n\n\n?\n"  # of a ticket whose line was lost
 
 
@@ -33,9 +34,11 @@ class Line:
     __slots__ = ("agent", "fence", "info", "nonce", "since")
 
     def __init__(self, line: bytes) -> None:
-        self.nonce, fence, since, _, _, self.agent, self.info = line.decode(errors="replace").split("\n", 6)
-        self.fence = int(fence) if fence else None
-        self.since = int(since) / 1e6
+        fields = line.decode(errors="replace").split("\n", 6)
+        # Any client may have written it, so it may be anything.
+        self.nonce, fence, since, _, _, self.agent, self.info = fields + [""] * (7 - len(fields))
+        self.fence = _number(fence) if fence else None
+        self.since = _number(since) / 1e6
 
     def describe(self, kind: str, remaining: float) -> TicketInfo:
         return TicketInfo.of(
@@ -83,7 +86,7 @@ class Record:
         return LockInfo(name, tuple(self.holders()), tuple(self.waiters()))
 
     def _ticket(self, member: bytes, ends: float) -> TicketInfo:
-        kind, _, nonce = member.decode().partition(":")
+        kind, _, nonce = member.decode(errors="replace").partition(":")
         return Line(self._lines.get(nonce.encode(), _UNKNOWN)).describe(kind, (ends - self._now) / 1000)
 
 
@@ -98,7 +101,12 @@ def limit_of(kind: str) -> int | None:
     """Of a ticket of this kind: x, r, or a semaphore's limit."""
     if kind == "r":
         return None
-    return 1 if kind == "x" else int(kind)
+    return 1 if kind == "x" else _number(kind)
+
+
+def _number(text: str) -> int:
+    """0 for what is no number that we have written."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else 0
 
 
 def _pairs(flat: list[bytes]) -> Iterator[tuple[bytes, bytes]]:

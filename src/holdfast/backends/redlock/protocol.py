@@ -139,6 +139,9 @@ class RedlockBackend(OneByOne):
         # Votes of a minority stand in others' way, and those that we did not hear of may be among them.
         await self._take_back(ticket, claim, claim.told & {*count.votes, *count.uncounted}, deadline)
         if conflict is not None:
+            if claim.attempt == 1:  # the engine may never mention this ticket again
+                self._hearing.refused(ticket.nonce)
+                self._claims.pop(ticket.nonce, None)
             raise conflict
         if len(count.votes) + len(count.refusals) < self._quorum:
             raise self._no_quorum(count.errors)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.redis import getset, protocol, setnx
 from holdfast.backends.redis.getset import GetsetBackend
-from holdfast.backends.redis.handovers import Handovers, Watchers
+from holdfast.backends.redis.handovers import Handed, Handovers, Watchers
 from holdfast.backends.redis.keys import OtherKeys, mark_of
 from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
 from holdfast.backends.redis.scripts import CONSTANTS
@@ -178,7 +178,7 @@ class SubscribesTooLate(HintsOnly):
 
 
 class _FromTheHint(Handovers):
-    def take(self, ticket: Ticket, now: float) -> Granted | None:
+    def take(self, ticket: Ticket, now: float) -> Handed | None:
         place = self._places.get(ticket.nonce)
         if place is not None:
             place.sent = now
@@ -349,6 +349,13 @@ REDIS = [
         mistake="a release deletes the key, whoever's it is",
         backend="redis-setnx",
         server=SetnxDeletesBlindly,
+    ),
+    Mutant(
+        name="setnx-no-tombstone",
+        mistake="an enter that arrives after its own leave takes the lock for a ticket that no client has any more",
+        backend="redis-setnx",
+        server=type("Edited", (SetnxServer,), {"texts": edited(_SETNX, ("if unheard == '1' then", "if false then"))}),
+        kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
         name="getset-without-compare",

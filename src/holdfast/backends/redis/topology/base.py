@@ -62,6 +62,10 @@ class Topology(ABC):
     async def find(self, slot: int, deadline: float) -> Node:
         """The same, after asking."""
 
+    async def confirm(self, slot: int, node: Node, deadline: float) -> Node:
+        """The primary that has this slot, as others than `node` know it."""
+        return await self.find(slot, deadline)
+
     @abstractmethod
     async def reconsider(self, slot: int, node: Node, deadline: float) -> Node:
         """The primary for this slot, after trouble with the one that we took for it."""
@@ -69,6 +73,10 @@ class Topology(ABC):
     def trusts(self, node: Node, since: float) -> bool:
         """An answer of this server to what was sent at `since` counts; else, whether it is a primary is asked again."""
         return True
+
+    def trusts_message(self, keys: Keys, since: float) -> bool:
+        node = self.at_hand(keys.slot)
+        return node is not None and self.trusts(node, since)
 
     def primaries(self) -> Collection[Node]:
         """All of them, as far as known."""
@@ -245,7 +253,11 @@ class Topology(ABC):
 
     async def _vouch(self, slot: int, node: Node, deadline: float) -> None:
         """Believe an answer that took long only if its server is still the primary now that it is here."""
-        if await self.find(slot, max(deadline, self._runtime.now() + 1.0)) != node:
+        try:
+            primary = await self.confirm(slot, node, max(deadline, self._runtime.now() + 1.0))
+        except BackendUnavailable as error:  # which would say that nothing was changed
+            raise replies.no_answer(self._place.url, node, f"its answer took long, and {error.problem}") from error
+        if primary != node:
             raise replies.no_answer(self._place.url, node, "its answer took long, and it is not the primary any more")
 
     def _refusal(self, reply: ErrorReply, node: Node, key: str) -> HoldfastError:

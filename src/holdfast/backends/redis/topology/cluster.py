@@ -49,10 +49,12 @@ class Cluster(Topology):
 
     async def find(self, slot: int, deadline: float) -> Node:
         await self._draw_map(deadline, not_first=None)
-        node = self._map[slot]
-        if node is None:
-            raise BackendUnavailable(backend=self._place.url, problem=f"no server of the Cluster has slot {slot}")
-        return node
+        return self._primary_of(slot)
+
+    async def confirm(self, slot: int, node: Node, deadline: float) -> Node:
+        """A server that was stopped and goes on takes itself for a primary. Its own word counts only if it is alone."""
+        await self._draw_map(deadline, not_first=node, may_ask_last=self._nodes() == [node])
+        return self._primary_of(slot)
 
     async def reconsider(self, slot: int, node: Node, deadline: float) -> Node:
         self._lines.drop(node)
@@ -80,9 +82,18 @@ class Cluster(Topology):
             self._is_mended = True
         return there, not is_final
 
-    async def _draw_map(self, deadline: float, *, not_first: Node | None) -> None:
-        """From whoever answers first; the one that we had trouble with comes last."""
-        known = [*self._primaries, *(node for node in self._place.nodes if node not in self._primaries)]
+    def _primary_of(self, slot: int) -> Node:
+        node = self._map[slot]
+        if node is None:
+            raise BackendUnavailable(backend=self._place.url, problem=f"no server of the Cluster has slot {slot}")
+        return node
+
+    def _nodes(self) -> list[Node]:
+        return [*self._primaries, *(node for node in self._place.nodes if node not in self._primaries)]
+
+    async def _draw_map(self, deadline: float, *, not_first: Node | None, may_ask_last: bool = True) -> None:
+        """From whoever answers first; the one that we had trouble with comes last, if it is asked at all."""
+        known = [node for node in self._nodes() if may_ask_last or node != not_first]
         known.sort(key=lambda node: node == not_first)
         problems = []
         for number, node in enumerate(known):

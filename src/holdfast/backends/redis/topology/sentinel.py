@@ -99,7 +99,7 @@ class Sentinel(Topology):
             elif reply is None:
                 problems.append(f"{sentinel}: it watches no service {self._place.service!r}; is that its name?")
             else:
-                self._order.remove(sentinel)
-                self._order.insert(0, sentinel)
+                # A new list, because other threads may be doing the same.
+                self._order = [sentinel, *(one for one in self._order if one != sentinel)]
                 return Node(reply[0].decode(), int(reply[1]))
         raise BackendUnavailable(backend=self._place.url, problem=f"no Sentinel knows a primary: {'; '.join(problems)}")

@@ -164,7 +164,6 @@ class SetnxServer(RedisServer):
 
     guarantees = setnx.GUARANTEES
     past_dead_max = past_paused_max = None
-    lapses_after = RedisServer.lapses_after | {"slow"}  # nobody remembers who left
     cannot = RedisServer.cannot | {"drop", "lose_ring"}  # nobody hears anything
     kinds = ("lock",)
     backend: Callable[..., Any] = setnx.SetnxBackend
@@ -182,7 +181,8 @@ class GetsetServer(SetnxServer):
 
     guarantees = getset.GUARANTEES
     # Whoever has no answer to its GETSET cannot know whether that was first, and leaves the key alone.
-    lapses_after = SetnxServer.lapses_after | {"lose_request", "lose_reply", "cancel", "cut", "restart"}
+    # And nobody remembers who left.
+    lapses_after = SetnxServer.lapses_after | {"slow", "lose_request", "lose_reply", "cancel", "cut", "restart"}
     # These it could have, but does not stand, as getset.py says: clients whose clocks are apart, and one that is held
     # up between two commands.
     cannot = SetnxServer.cannot | {"drift", "slow", "pause", "stall"}

@@ -1,0 +1,138 @@
+"""Hazard: a primary that was replaced and does not know it is believed, because it was asked itself or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis.acquaintance import Acquaintance
+from holdfast.backends.redis.address import Node, place_of
+from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.topology.cluster import TRUST, Cluster
+from holdfast.backends.redis.topology.sentinel import Sentinel
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+
+OLD, NEW, OTHER = Node("old", 1), Node("new", 2), Node("other", 3)
+KEYS = keys_of("holdfast:", "one")
+DEADLINE = 1e9
+
+
+class Lines:
+    """Servers that answer what the test says; None: no answer."""
+
+    def __init__(self, answer: Callable[[Node], Any]) -> None:
+        self.answer = answer
+        self.asked: list[Node] = []
+
+    async def one(self, node: Node, request: bytes, deadline: float) -> Any:
+        self.asked.append(node)
+        reply = self.answer(node)
+        if reply is None:
+            raise BackendUnavailable(backend="test", problem=f"{node} does not answer")
+        return reply
+
+    def drop(self, node: Node) -> None:
+        pass
+
+
+class Hints:
+    def leave(self, node: Node) -> None:
+        pass
+
+
+class Clock(ThreadRuntime):
+    """A runtime whose time the test sets."""
+
+    at = 100.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def slots_of(primary: Node) -> list[Any]:
+    return [[0, 16383, [primary.host.encode(), primary.port, b"id"]]]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def cluster_of(lines: Lines, clock: Clock) -> Cluster:
+    """It has learnt that all slots are on the old primary."""
+    place = place_of(parse("redis+cluster://old:1,other:3"), is_asyncio=False)
+    cluster = Cluster(place, lines, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of one as it needs
+    cluster.hints = Hints()  # type: ignore[assignment]  # the same
+    run_sync(cluster.find(KEYS.slot, DEADLINE))
+    assert cluster.at_hand(KEYS.slot) == OLD
+    return cluster
+
+
+def test_a_primary_of_a_cluster_is_not_asked_whether_it_still_is_one(clock: Clock) -> None:
+    lines = Lines(lambda _: slots_of(OLD))
+    cluster = cluster_of(lines, clock)
+    lines.asked.clear()
+    lines.answer = lambda node: slots_of(OLD if node == OLD else NEW)
+
+    assert run_sync(cluster.confirm(KEYS.slot, OLD, DEADLINE)) == NEW
+    assert lines.asked == [OTHER]
+
+
+def test_without_the_word_of_another_server_a_late_answer_of_a_cluster_is_not_believed(clock: Clock) -> None:
+    lines = Lines(lambda _: slots_of(OLD))
+    cluster = cluster_of(lines, clock)
+    lines.answer = lambda node: slots_of(OLD) if node == OLD else None
+
+    with pytest.raises(OutcomeUnknown):
+        run_sync(cluster._vouch(KEYS.slot, OLD, DEADLINE))
+
+
+def test_the_only_server_of_a_cluster_confirms_itself(clock: Clock) -> None:
+    lines = Lines(lambda _: slots_of(OLD))
+    place = place_of(parse("redis+cluster://old:1"), is_asyncio=False)
+    cluster = Cluster(place, lines, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of one as it needs
+
+    assert run_sync(cluster.confirm(KEYS.slot, OLD, DEADLINE)) == OLD
+
+
+def test_a_grant_by_message_counts_on_a_cluster_for_as_long_as_an_answer_would(clock: Clock) -> None:
+    cluster = cluster_of(Lines(lambda _: slots_of(OLD)), clock)
+    polled_at = clock.now()
+
+    assert cluster.trusts_message(KEYS, polled_at)
+    clock.at += TRUST
+
+    assert not cluster.trusts_message(KEYS, polled_at)
+
+
+def test_a_grant_by_message_counts_with_sentinels_only_while_one_has_named_the_primary_a_moment_ago(
+    clock: Clock,
+) -> None:
+    place = place_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
+    sentinels = Lines(lambda _: [b"old", b"1"])
+    sentinel = Sentinel(place, Lines(lambda _: None), sentinels, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of them as it needs
+    sentinel.hints = Hints()  # type: ignore[assignment]  # the same
+    polled_at = clock.now()
+
+    assert not sentinel.trusts_message(KEYS, polled_at)
+    assert run_sync(sentinel.find(KEYS.slot, DEADLINE)) == OLD
+    assert sentinel.trusts_message(KEYS, polled_at)
+    clock.at += TRUST
+
+    assert not sentinel.trusts_message(KEYS, polled_at)
+
+
+def test_the_sentinel_that_answered_last_is_asked_first(clock: Clock) -> None:
+    place = place_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
+    sentinels = Lines(lambda node: [b"old", b"1"] if node.host == "b" else None)
+    sentinel = Sentinel(place, Lines(lambda _: None), sentinels, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of them as it needs
+
+    for _ in range(2):
+        run_sync(sentinel.find(KEYS.slot, DEADLINE))
+
+    assert [node.host for node in sentinels.asked] == ["a", "b", "b"]
+    assert sorted(node.host for node in sentinel._order) == ["a", "b", "c"]
