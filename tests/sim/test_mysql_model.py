@@ -32,6 +32,7 @@ from tests.support.mysql import shared
 NAMES = ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")
 SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 TTLS = (1, us(1.5), us(30.0), us(30.0))
+CLIENTS = ("", "1" * 32, "1" * 32, "2" * 32)
 OWNERS = ("", "ann", "ann", "Ann", "ann ", "änn")  # no two of them are the same
 BEGIN = 1_700_000_000_000_000
 
@@ -48,7 +49,11 @@ _WRITES = (
     v._SWAP_BACK,
     v._OUTDATE,
     s.MARK,
+    s.REBASE,
 )  # whose count tells
+
+
+DELETE = Statement("delete", "DELETE FROM holdfast_locks WHERE id = {0}")  # by an operator
 
 
 class Real:
@@ -87,6 +92,9 @@ class Modelled(Tables):
         self.now = BEGIN
         super().__init__(lambda: self.now)
 
+    def delete_answer(self, key: bytes) -> Answer:
+        return Answer(int(self.locks.pop(key, None) is not None))
+
     def rows(self, table: str) -> list[Row]:
         tables: dict[str, Sequence[Lock | Ticket | Mark]] = {
             "holdfast_locks": [*self.locks.values()],
@@ -121,6 +129,7 @@ class Steps:
         self._real.empty()
         self._model = model()
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+        self._names = NAMES if seed % 2 else NAMES[:1]  # on one lock, more tickets wait for each other
         self._tickets: list[tuple[str, str, int | None, bool]] = []  # name, nonce, limit, exclusive
         self._owners: dict[str, str] = {}  # by nonce
         self._left: tuple[str, str, int | None, bool] | None = None  # the last one that has
@@ -132,6 +141,10 @@ class Steps:
         statement, values = self._next()
         self._real.set_clock(self._model.now)
         expected = self._real.ask(statement, values)
+        if statement in (s.ENTER, s.ENTER_OWNED):
+            self.seen["set back"] += any(one.renewed > self._model.now for one in self._model.tickets)
+        if statement is DELETE:
+            self.seen["deleted with tickets"] += any(one.id == values[0] for one in self._model.tickets)
         before, marks = len(self._model.locks), len(self._model.marks)
         answer = self._model.run(statement, values)
         self.seen["reaped"] += len(self._model.locks) < before
@@ -176,7 +189,7 @@ class Steps:
         elif how == "hour":
             model.now += us(FENCE_IDLE) + draw.choice((-1, 0, 1, us(60.0)))
         elif how == "back":
-            model.now -= draw.randrange(us(2.0))
+            model.now -= draw.randrange(us(draw.choice((2.0, 60.0))))
         else:
             model.now += draw.randrange(1000)
 
@@ -195,6 +208,9 @@ class Steps:
             "locks": 0.5,
             "reap": 0.7,
             "state": 1,
+            "rebase": 1,
+            "confirm": 1.5,
+            "delete": 0.7,
             "create": 1,
             "swap": 3,
             "swap back": 2,
@@ -210,7 +226,7 @@ class Steps:
         if verb in ("take", "enter") or not self._tickets:
             verb = verb if verb == "take" else "enter"
             limit, exclusive = draw.choice(SHAPES) if verb == "enter" else (1, True)
-            name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(NAMES)
+            name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(self._names)
             self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive))
             self._owners[self._tickets[-1][1]] = draw.choice(OWNERS) if verb == "enter" and exclusive else ""
         ticket = self._tickets[-1] if verb in ("take", "enter") else draw.choice(self._tickets[-12:])
@@ -222,14 +238,15 @@ class Steps:
         method = draw.choices(["unique", "row"], weights=[20, 1])[0]
         some = draw.sample(self._tickets[-12:], k=min(3, len(self._tickets)))
         lock = self._model.locks.get(key)
+        client = draw.choice(CLIENTS)
         match verb:
             case "take":
                 return s.TAKE, [key, name, nonce, ttl, agent, info, method]
             case "enter" | "again":
                 queue = draw.random() < 0.8
                 if owner:
-                    return s.ENTER_OWNED, [key, name, nonce, ttl, queue, agent, info, owner]
-                return s.ENTER, [key, name, method, nonce, ttl, exclusive, limit, queue, agent, info]
+                    return s.ENTER_OWNED, [key, name, nonce, ttl, queue, agent, info, owner, client]
+                return s.ENTER, [key, name, method, nonce, ttl, exclusive, limit, queue, agent, info, client]
             case "give back":
                 return s.GIVE_BACK, [key, nonce]
             case "leave":
@@ -251,6 +268,12 @@ class Steps:
                 return s.REAP, [draw.choice([bytes(32), key])]
             case "state":
                 return s.STATE, [key]
+            case "confirm":
+                return s.CONFIRM_NEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some)]
+            case "rebase":
+                return s.REBASE, [key, 1 if lock is None else lock.renewed]
+            case "delete":
+                return DELETE, [key]
             case "create":
                 return v._CREATE, [key, name]
             case "swap":
@@ -296,6 +319,7 @@ SEEN = {
     *("enter: in", "enter: wait", "enter: gone", "enter: limit", "enter: method", "renew: found", "look: found"),
     *("inspect: found", "locks: found", "state: found", "create: 0", "create: 1", "swap: 0", "swap: 1"),
     *("swap_back: 0", "swap_back: 1", "outdate: 1", "reaped", "look_owned: found", "with the same fence"),
+    *("rebase: 0", "rebase: 1", "set back", "deleted with tickets", "confirm_new: found"),
     *("enter_owned: in", "enter_owned: wait", "enter_owned: gone", "enter_owned: method"),
     *("take_all: all", "take_all: some", "take_all: none", "give_back_all: 0", "give_back_all: 1"),
     *("leave_all: 0", "leave_all: 1", "mark: 0", "mark: 1", "mark: 2", "marks: found", "marks reaped"),
@@ -317,6 +341,8 @@ OTHERWISE = [
     mutants.AnyOwnerIsKin,
     mutants.AnyVersion,
     mutants.CheckThenSet,
+    mutants.ClockNeverGoesBack,
+    mutants.DeletedWithItsTickets,
     mutants.FenceByClock,
     mutants.FreesBlindly,
     mutants.KinDrawsAgain,
@@ -328,6 +354,7 @@ OTHERWISE = [
     mutants.ReapsByNumber,
     mutants.TakesBlindly,
     mutants.TakesPastTheLine,
+    mutants.WokenAlone,
     mutants.WokenKeepsItsLease,
 ]
 

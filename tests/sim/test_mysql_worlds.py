@@ -20,6 +20,7 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.servers.mysql.server import MysqlServer
 from holdfast.sim.small import Party, SmallWorld
 
 TTL = 3.0
@@ -94,10 +95,168 @@ def test_who_stands_still_in_line_holds_up_the_others_for_seconds_only(backend: 
     assert waited < 12.0
 
 
+# ── waiters of a client that is dead or stopped, a clock that is set back, a row that is deleted ─────────────────────
+
+PASSED_OVER_MAX = 4.0  # seconds, as docs/backends/mysql.md states
+
+
+def behind_the_waiters_of_one_client(plan: Plan, waiters: int, *, is_dead: bool) -> float | None:
+    """How long a free lock is out of reach if all the waiters before the next one are of a client that does not answer.
+
+    None: half a minute was not enough.
+    """
+    takers = Takers(plan)
+    takers.take("a", holds=2.0)
+    takers.run(0.5)
+    party = takers.small.add("b")
+
+    async def wait() -> None:
+        await party.client.acquire(party.lock(TTL), None)
+
+    for _ in range(waiters):
+        party.start(wait())
+    takers.run(1.0)
+    takers.take("c")
+    takers.run(1.5)
+    if is_dead:
+        party.process.crash()
+        takers.small.server.process_died(party.process)
+    else:
+        party.process.pause()
+    takers.run(32.0)
+    takers.small.end()
+    assert set(takers.granted) <= {"a", "c"}
+    return takers.granted["c"] - 2.0 if "c" in takers.granted else None
+
+
+@pytest.mark.parametrize("waiters", [1, 4, 20])
+@pytest.mark.parametrize("client", ["dead", "stopped"])
+def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(waiters: int, client: str) -> None:
+    waited = behind_the_waiters_of_one_client(Plan(backend="mysql"), waiters, is_dead=client == "dead")
+
+    assert waited is not None
+    assert waited < PASSED_OVER_MAX
+
+
+@pytest.mark.parametrize("backend", ["mysql-row", "mysql-version"])
+def test_dead_waiters_do_not_keep_a_lock_that_is_free(backend: str) -> None:
+    waited = behind_the_waiters_of_one_client(Plan(backend=backend), 4, is_dead=True)
+
+    assert waited is not None
+    assert waited < 1.0
+
+
+def test_waiters_that_lapse_one_after_the_other_are_found() -> None:
+    plan = MUTANTS["unique-woken-alone"].apply(Plan())
+
+    waited = behind_the_waiters_of_one_client(plan, 4, is_dead=True)
+
+    assert waited is None or waited > PASSED_OVER_MAX
+
+
+def behind_a_dead_holder(plan: Plan, set_back: float) -> float | None:
+    """How long the next one waits if the server's clock is set back when the holder dies; None: too long."""
+    takers = Takers(plan)
+    takers.take("a")
+    takers.run(1.0)
+    takers.parties["a"].process.crash()
+    takers.small.server.process_died(takers.parties["a"].process)
+    takers.small.server.step_clock(-set_back)
+    takers.take("b")
+    takers.run(31.0)
+    takers.small.end()
+    return takers.granted["b"] - 1.0 if "b" in takers.granted else None
+
+
+@pytest.mark.parametrize("set_back", [0.5, 2.0, 45.0, 3600.0])
+@pytest.mark.parametrize("backend", ["mysql", "mysql-row", "mysql-version"])
+def test_a_dead_holder_keeps_the_lock_for_little_longer_when_the_clock_is_set_back(
+    backend: str, set_back: float
+) -> None:
+    waited = behind_a_dead_holder(Plan(backend=backend), set_back)
+
+    assert waited is not None
+    assert TTL - 1.1 < waited < 2 * TTL + 0.5
+
+
+@pytest.mark.parametrize(
+    "mutant", ["unique-clock-never-goes-back", "row-clock-never-goes-back", "version-clock-never-goes-back"]
+)
+def test_a_lease_that_ends_late_because_the_clock_was_set_back_is_found(mutant: str) -> None:
+    plan = MUTANTS[mutant].apply(Plan())
+
+    assert behind_a_dead_holder(plan, 45.0) is None
+
+
+def beside_a_reader(plan: Plan) -> bool:
+    """Whether a writer is granted the lock beside a reader after an operator has deleted the lock's row."""
+    small = SmallWorld(plan, Choices(tape=()))
+    reader, writer = small.add("reader"), small.add("writer")
+    holds: list[SimLease | None] = []
+
+    async def read() -> None:
+        lock = reader.client.lock("lock", limit=None, exclusive=False, options={"ttl": TTL})
+        holds.append(await reader.client.acquire(lock, None))
+
+    async def write() -> None:
+        holds.append(await writer.client.acquire(writer.lock(TTL), 5.0))
+
+    with quiet():
+        reader.start(read())
+        small.world.run(1.0)
+        assert isinstance(small.server, MysqlServer)
+        small.server.tables.locks.clear()
+        writer.start(write())
+        small.world.run(10.0)
+        small.end()
+    assert holds[0] is not None
+    return holds[1] is not None
+
+
+def test_a_writer_waits_for_the_readers_of_a_lock_whose_row_was_deleted() -> None:
+    assert not beside_a_reader(Plan(backend="mysql"))
+
+
+def test_a_writer_beside_the_readers_of_a_lock_whose_row_was_deleted_is_found() -> None:
+    assert beside_a_reader(MUTANTS["unique-deleted-with-its-tickets"].apply(Plan()))
+
+
 def test_a_gate_that_nobody_is_expelled_from_stays_shut() -> None:
     plan = MUTANTS["row-nobody-is-expelled"].apply(Plan())
 
     assert behind_a_stopped_holder(plan) is None
+
+
+def keeps_its_next_lease(plan: Plan) -> bool:
+    """Whether a client that was stopped, and expelled from the row of one lock, keeps the lock that it takes then."""
+    takers = Takers(plan)
+    takers.take("a")
+    takers.run(0.5)
+    stopped = takers.parties["a"]
+    stopped.process.pause()
+    takers.take("b")
+    takers.run(TTL + 0.1)  # b has found out that the lease has ended, and that its connection still has the row
+    holds: list[SimLease | None] = []
+
+    async def take_another() -> None:
+        lock = stopped.client.lock("another", options={"ttl": TTL})
+        holds.append(await stopped.client.acquire(lock, None))
+
+    stopped.process.go_on()
+    takers.run(TTL + 0.5)
+    stopped.start(take_another())
+    takers.run(TTL + 10.0)
+    is_held = holds[0] is not None and holds[0].held
+    takers.small.end()
+    return is_held
+
+
+def test_a_connection_that_was_expelled_from_one_lock_is_not_killed_when_it_has_another() -> None:
+    assert keeps_its_next_lease(Plan(backend="mysql-row"))
+
+
+def test_a_kill_that_comes_late_is_found() -> None:
+    assert not keeps_its_next_lease(MUTANTS["row-kills-by-number"].apply(Plan()))
 
 
 class LosesOne(Link):

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
-import uuid
 from collections.abc import Callable
 
 import pytest
 
-import holdfast
 from holdfast.backends.mysql.blocking import create_tables
-from holdfast.backends.mysql.schema import ddl
-from holdfast.backends.mysql.values import lock_id
-from holdfast.errors import ConfigurationError
-from holdfast.runtimes.threads import run_sync
 from holdfast.url import parse
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
@@ -22,12 +15,6 @@ from tests.support.mysql.servers import Server
 
 Drive = Callable[[str], Driver]
 METHODS = ["unique", "row", "version"]
-# What an older holdfast did not create.
-OLDER = (
-    "ALTER TABLE holdfast_tickets DROP COLUMN owner",
-    "DROP PROCEDURE holdfast_enter_owned",
-    "DROP TABLE holdfast_marks",
-)
 
 
 @pytest.fixture(params=METHODS)
@@ -135,73 +122,3 @@ def test_a_mark_is_kept_for_as_long_as_was_asked_for(server: Server, database: s
 
     assert driver.marks("over") == [0], "somebody removes what is over, now and then"
     assert driver.marks("long", "endless") == [2, 1]
-
-
-def test_older_tables_get_what_they_lack_when_somebody_needs_it(
-    server: Server, database: str, url: str, driver_of: Drive
-) -> None:
-    create_tables(parse(url))
-    for statement in OLDER:
-        server.rows(statement, database=database)
-    driver = driver_of(url)
-    held = driver.ticket("held")
-    driver.enter(held)
-    waiting = driver.ticket("held")
-    driver.enter(waiting, queue=True)
-    assert server.rows("SHOW TABLES LIKE 'holdfast_marks'", database=database) == [], "who needs none creates none"
-
-    assert driver.mark("a", 1)
-
-    assert driver.leave(held) == [True]
-    assert driver.inspect("held").waiters != ()
-    assert driver_of(url).marks("a") == [1]
-    one, two = driver.ticket("owned", owner="ann"), driver.ticket("owned", owner="ann")
-    driver.enter(one)
-    driver.enter(two)
-    assert driver.leave(one, two) == [True, True]
-
-
-def test_init_gives_older_tables_what_they_lack(server: Server, database: str, url: str) -> None:
-    create_tables(parse(url))
-    for statement in OLDER:
-        server.rows(statement, database=database)
-
-    create_tables(parse(url))
-
-    assert server.rows("SHOW TABLES LIKE 'holdfast_marks'", database=database) != []
-    assert server.rows("SHOW COLUMNS FROM holdfast_tickets LIKE 'owner'", database=database) != []
-    assert "holdfast_marks" in ddl(parse(url))
-
-
-@pytest.mark.parametrize("rights", ["{}.*", "{}.holdfast_locks"])
-def test_who_may_not_create_what_older_tables_lack_is_told_what_to_do_and_has_locks(
-    server: Server, database: str, url: str, driver_of: Drive, rights: str
-) -> None:
-    create_tables(parse(url))
-    for statement in OLDER:
-        server.rows(statement, database=database)
-    user = f"user_{uuid.uuid4().hex[:8]}@'127.0.0.1'"
-    server.run(f"CREATE USER {user}")
-    server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {rights.format(database)} TO {user}")
-    if "locks" in rights:
-        server.run(f"GRANT SELECT ON {database}.holdfast_schema TO {user}")
-    restricted = server.url_of(database, user=user.partition("@")[0])
-    driver = driver_of(restricted)
-
-    with pytest.raises(ConfigurationError, match="holdfast init --print"):
-        driver.mark("a", 1)
-    with pytest.raises(ConfigurationError, match="holdfast init --print"):
-        driver.enter(driver.ticket("a", owner="ann"))
-
-    with holdfast.Client(restricted) as client, client.lock("a"):
-        pass
-    ticket = driver.ticket("a")
-    driver.enter(ticket)
-    assert driver.leave(ticket) == [True]
-    # One new lock in many looks for rows that nobody uses. Who may not do that has the lock all the same.
-    run_sync(driver.backend._reap(lock_id("a"), driver.runtime.now() + 20))  # type: ignore[attr-defined]  # MySQL has it
-
-    words = ["mariadb", "--no-defaults", "-uroot", f"--socket={server.socket}"]
-    subprocess.run(words, input=ddl(parse(restricted)).encode(), check=True, timeout=60)
-    server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* TO {user}")
-    assert driver_of(restricted).mark("a", 1), "on a connection of its own: older ones have the rights of before"

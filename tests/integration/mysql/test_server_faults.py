@@ -14,12 +14,15 @@ import pytest
 
 import holdfast
 from holdfast import BackendError
+from holdfast.core.tickets import WAITER_LEASE, Granted, Waiting
 from tests.integration.mysql.conftest import is_busy
+from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server, running
 from tests.support.processes import eventually
 from tests.support.redis.clock import WallClock
 
 Open = Callable[[str], holdfast.Client]
+Drive = Callable[[str], Driver]
 METHODS = ["unique", "row", "version"]
 
 
@@ -52,6 +55,44 @@ def test_a_clock_that_is_set_back_neither_ends_a_lease_nor_takes_a_fence_back(
     lease.release()
     with other.lock("back", timeout=5) as after:
         assert after.fence > lease.fence
+    clock.step(3600)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_contender_sets_the_end_of_a_lease_right_when_the_clock_was_set_back(
+    moved: tuple[Server, WallClock], driver_of: Drive, method: str
+) -> None:
+    server, clock = moved
+    holder, contender = (driver_of(server.url_of(method=method)) for _ in range(2))
+    name = f"dead holder with {method}"
+    assert isinstance(holder.enter(holder.ticket(name, ttl=20.0)), Granted)
+    holder.close()  # without leaving: with method=row the next one gets the row that is waited for
+
+    clock.step(-3600)
+    outcome = contender.enter(contender.ticket(name))
+
+    assert isinstance(outcome, Waiting)
+    ((left,),) = [[one.remaining for one in contender.inspect(name).holders]]
+    assert 0 < left <= 20.0
+    clock.step(3600)
+
+
+def test_a_contender_sets_the_end_of_shared_and_waiting_tickets_right_when_the_clock_was_set_back(
+    moved: tuple[Server, WallClock], driver_of: Drive
+) -> None:
+    server, clock = moved
+    driver = driver_of(server.url)
+    reader, writer, other = (driver.ticket("shared", ttl=20.0) for _ in range(3))
+    driver.enter(reader._replace(limit=None, exclusive=False))
+    driver.enter(writer, queue=True)
+
+    clock.step(-3600)
+    driver.enter(other)
+
+    seen = driver.inspect("shared")
+    assert 0 < seen.holders[0].remaining <= 20.0
+    assert 0 < seen.waiters[0].remaining <= WAITER_LEASE
+    driver.leave(reader, writer)
     clock.step(3600)
 
 

@@ -14,7 +14,8 @@ from pymysql.constants import CLIENT
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError, NameConflict
 from holdfast.backends.mysql.blocking import create_tables
-from holdfast.backends.mysql.schema import ddl
+from holdfast.backends.mysql.schema import VERSION, ddl
+from holdfast.backends.mysql.values import lock_id
 from holdfast.guarantees import Exclusion
 from holdfast.url import parse
 from tests.integration.mysql.conftest import is_busy
@@ -209,7 +210,106 @@ def test_tables_can_be_created_beforehand_and_more_than_once(server: Server, dat
     create_tables(parse(url))
     create_tables(parse(url))
 
-    assert server.value("SELECT MAX(version) FROM holdfast_schema", database=database) == 1
+    assert server.value("SELECT MAX(version) FROM holdfast_schema", database=database) == VERSION
+
+
+# What turns tables of this version into those of version 1: the oldest, without marks and owners, and the newest.
+_BOTH = (
+    "ALTER TABLE holdfast_locks DROP COLUMN renewed",
+    "ALTER TABLE holdfast_tickets DROP COLUMN renewed, DROP COLUMN client",
+    "DROP PROCEDURE holdfast_try_acquire",
+    "DROP PROCEDURE holdfast_try_acquire_owned",
+    "UPDATE holdfast_schema SET version = 1",
+)
+_OLDEST = (*_BOTH, "ALTER TABLE holdfast_tickets DROP COLUMN owner", "DROP TABLE holdfast_marks")
+
+
+@pytest.mark.parametrize("downgrade", [_BOTH, _OLDEST])
+def test_tables_of_version_1_are_upgraded_with_what_is_in_them(
+    server: Server, database: str, url: str, client_of: Open, downgrade: tuple[str, ...]
+) -> None:
+    client = client_of(url)
+    held, shared = client.lock("held").acquire(timeout=15), client.rwlock("shared").read().acquire(timeout=15)
+    assert held is not None
+    assert shared is not None
+    for statement in downgrade:
+        server.rows(statement, database=database)
+
+    newer = client_of(url)
+
+    assert is_busy(newer.lock("held"))
+    assert is_busy(newer.rwlock("shared").write())
+    with newer.semaphore("permits", limit=2), newer.lock("owned", owner="ann"):
+        assert server.value("SELECT MAX(version) FROM holdfast_schema", database=database) == VERSION
+    held.release()
+    shared.release()
+
+
+def test_a_user_who_may_not_upgrade_the_tables_is_told_what_to_do(
+    server: Server, database: str, user: str, client_of: Open
+) -> None:
+    url = server.url_of(database, user=user)
+    create_tables(parse(server.url_of(database)))
+    for statement in _OLDEST:
+        server.rows(statement, database=database)
+    server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* TO {user}@'127.0.0.1'")
+    with pytest.raises(ConfigurationError, match="holdfast init --print"):
+        client_of(url).lock("a").acquire(timeout=15)
+
+    words = ["mariadb", "--no-defaults", "-uroot", f"--socket={server.socket}"]
+    subprocess.run(words, input=ddl(parse(url)).encode(), check=True, timeout=60)
+
+    with client_of(url).lock("a", timeout=15, owner="ann"):
+        pass
+
+
+def test_a_writer_waits_for_the_readers_of_a_lock_whose_row_was_deleted(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    reader = client.rwlock("doc").read().acquire(timeout=15)
+    assert reader is not None
+    others = [client_of(server.url_of(database, method=method)) for method in METHODS]
+    server.rows("DELETE FROM holdfast_locks", database=database)
+
+    assert is_busy(others[0].lock("doc"))
+    server.rows("DELETE FROM holdfast_locks", database=database)
+    assert others[0].lock_all(["doc", "free"]).acquire(timeout=0) is None
+    for other in others[1:]:
+        server.rows("DELETE FROM holdfast_locks", database=database)
+        with pytest.raises(NameConflict, match="in use with method=unique"):
+            other.lock("doc").acquire(timeout=15)
+
+    reader.release()
+    with others[0].lock("doc", timeout=15) as writer:
+        assert writer.fence > reader.fence
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("unique", {}), ("unique", {"limit": 2}), ("unique", {"owner": "ann"}), ("row", {}), ("version", {})],
+)
+def test_rows_of_idle_locks_are_removed_however_locks_are_taken(
+    server: Server, database: str, client_of: Open, method: str, options: dict[str, Any]
+) -> None:
+    client = client_of(server.url_of(database, method=method))
+    take = client.semaphore if "limit" in options else client.lock
+
+    def is_there() -> bool:
+        of_both = "SELECT id FROM holdfast_locks UNION SELECT id FROM holdfast_gates"
+        return (lock_id("idle"),) in server.rows(of_both, database=database)
+
+    with take("idle", **options):
+        assert is_there()
+    server.rows("UPDATE holdfast_locks SET drawn = 1", database=database)
+
+    for number in range(5000):
+        with take(f"new {number}", **options):
+            pass
+        if number % 64 == 0 and not is_there():
+            break
+
+    assert not is_there(), "one of 256 clients that add a row removes idle rows"
 
 
 def test_many_who_create_the_tables_at_once_agree(url: str, client_of: Open) -> None:

@@ -9,11 +9,14 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
+from holdfast.backends.mysql.schema import WOKEN
 from tests.support.mysql import shared
+from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
 
 Open = Callable[[str], holdfast.Client]
+Drive = Callable[[str], Driver]
 
 
 class Crowd:
@@ -63,6 +66,19 @@ def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_
 
     assert of_many < 2 * of_four, (of_four, of_many)
     assert crowd.served == list(range(64))
+
+
+def test_all_waiters_of_the_client_that_is_next_have_to_poll_soon_and_no_others(url: str, driver_of: Drive) -> None:
+    one, two = driver_of(url), driver_of(url)
+    holder = one.ticket("a")
+    one.enter(holder)
+    for driver in (one, one, two, one):
+        driver.enter(driver.ticket("a"), queue=True)
+
+    one.leave(holder)
+
+    waiters = one.inspect("a").waiters
+    assert [waiter.remaining <= WOKEN for waiter in waiters] == [True, True, False, True]
 
 
 @pytest.mark.parametrize("method", ["unique", "row", "version"])

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.mysql.marks import Marks
-from holdfast.backends.mysql.statements import BREAK, INSPECT, LOCKS, RENEW
+from holdfast.backends.mysql.schema import REAP_EVERY
+from holdfast.backends.mysql.statements import BREAK, CONFIRM_NEW, GIVE_BACK_ALL, INSPECT, LOCKS, REAP, RENEW
 from holdfast.backends.mysql.values import lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Gone, Live, LockInfo, Ticket, TicketInfo
-from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
+from holdfast.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    NameConflict,
+    OutcomeUnknown,
+)
 from holdfast.guarantees import Exclusion, Guarantees
 from holdfast.primitives import Lacks
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Row
     from holdfast.core.ports import Runtime
-    from holdfast.errors import BackendError
 
 GRANULARITY = 0.0  # the server counts microseconds
 
@@ -35,6 +43,7 @@ class Base(Marks, ABC):
         self.url = url
         self._port = port
         self._runtime = runtime
+        self._client = runtime.nonce()  # names this client in its tickets: its waiters are passed over together
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
 
     @property
@@ -47,6 +56,30 @@ class Base(Marks, ABC):
         """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
         if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
             self._unheard.update(ticket.nonce for ticket in tickets)
+
+    async def _confirm_new(self, tickets: Sequence[Ticket], deadline: float) -> set[str]:
+        """Of tickets for which TAKE has inserted rows, the nonces of those that hold their locks; the others do not."""
+        if not tickets:
+            return set()
+        values = tuple(lock_id(ticket.name) for ticket in tickets), tuple(ticket.nonce for ticket in tickets)
+        try:
+            rows = (await self._port.ask(CONFIRM_NEW, values, deadline=deadline)).rows
+        except BackendUnavailable as error:  # of this request; but TAKE has changed something
+            raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
+        except ConfigurationError:
+            await self._port.ask(GIVE_BACK_ALL, values, deadline=deadline)
+            raise
+        return {nonce or "" for (nonce,) in rows}
+
+    async def _reap_for_new(self, name: str, fence: int, deadline: float) -> None:
+        """A row was inserted for this lock. For one of REAP_EVERY such rows, by its first fence, remove idle rows."""
+        if fence % REAP_EVERY == 0:
+            # Another client does so later if this fails. A user without the right to has its lock all the same.
+            with contextlib.suppress(BackendError, ConfigurationError):
+                await self._reap(lock_id(name), deadline)
+
+    async def _reap(self, key: bytes, deadline: float) -> None:
+        await self._port.ask(REAP, (key,), deadline=deadline)
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
         """One request for all that have the same ttl."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.port import Statement
+from holdfast.backends.mysql.schema import REAP_ROWS
 from holdfast.backends.mysql.wire import Wire, literal
 from holdfast.backends.pool import pop
 from holdfast.core.engine import IO_TIMEOUT
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 IDLE_MAX = 4  # connections that are kept for the next gate
+BUILDS_MAX = 3  # times that a gate is built because it was removed meanwhile
+REMOVED_TOGETHER = 64  # gates, at most, in one transaction
 POLL = 0.05  # seconds, at most, between attempts where less than a second is left: the server waits whole ones
 _GRACE = 1.0  # seconds that an answer may come late, after the server's own wait
 
@@ -34,6 +37,16 @@ _BUILD = Statement("build_gate", "INSERT IGNORE INTO holdfast_gates (id) VALUES 
 _IN_GATE = Statement(
     "in_gate",
     "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT nonce FROM holdfast_gates WHERE id = {0}",
+)
+# Of locks that have no row any more: {0} is where to begin, {1} how many to look at.
+_ORPHANS = Statement(
+    "orphan_gates",
+    "SELECT HEX(g.id) FROM (SELECT id FROM holdfast_gates WHERE id >= {0} ORDER BY id LIMIT {1}) AS g "
+    "WHERE NOT EXISTS (SELECT 1 FROM holdfast_locks l WHERE l.id = g.id)",
+)
+_REMOVE = (
+    "START TRANSACTION; SELECT id FROM holdfast_gates WHERE id IN ({0}) FOR UPDATE NOWAIT; "
+    "DELETE FROM holdfast_gates WHERE id IN ({0}); COMMIT"
 )
 _SELECT = "SELECT id FROM holdfast_gates WHERE id = {} FOR UPDATE"
 # One statement: between a look at the number and a KILL of it, the connection could have become another ticket's.
@@ -121,9 +134,8 @@ class Gates:
         if not wire.is_dead():
             with contextlib.suppress(BackendError, OnceMore, NoTables):  # if it fails, it closes the connection
                 await wire.ask(f"ROLLBACK; DO RELEASE_LOCK({_mark(nonce)})", deadline)
-                if not self._closed and len(self._idle) < IDLE_MAX:
-                    self._idle.append(wire)
-                    return
+                self._keep(wire)
+                return
         wire.close()
 
     async def holder(self, key: bytes, *, deadline: float) -> str | None:
@@ -135,6 +147,24 @@ class Gates:
         """End the connection that this ticket has its gate by, or waits for it on; whoever's it is."""
         with contextlib.suppress(BackendError):  # it went by itself; or is another user's, which takes its own time
             await self._lines.ask(_KILL, (f"holdfast:{nonce}",), deadline=deadline)
+
+    async def reap(self, key: bytes, *, deadline: float) -> None:
+        """Remove gates of locks that have no row any more, from this key on. A gate that is locked stays."""
+        rows = (await self._lines.ask(_ORPHANS, (key, REAP_ROWS), deadline=deadline)).rows
+        keys = [literal(bytes.fromhex(row[0] or "")) for row in rows]
+        if not keys:
+            return
+        wire = self._reused() or await self._opened(deadline)
+        try:
+            for start in range(0, len(keys), REMOVED_TOGETHER):
+                try:
+                    await wire.ask(_REMOVE.format(", ".join(keys[start : start + REMOVED_TOGETHER])), deadline)
+                except OnceMore:  # one of them is locked: they stay until the next time
+                    await wire.ask("ROLLBACK", deadline)
+        except BaseException:
+            wire.close()
+            raise
+        self._keep(wire)
 
     def close(self) -> None:
         """Those that somebody waits on are closed by who waits; it was told before, or looks again soon."""
@@ -178,6 +208,13 @@ class Gates:
             wire.close()
         return None
 
+    def _keep(self, wire: Wire) -> None:
+        """For the next gate, if there are not enough."""
+        if self._closed or len(self._idle) >= IDLE_MAX:
+            wire.close()
+        else:
+            self._idle.append(wire)
+
     async def _opened(self, deadline: float) -> Wire:
         wire = await self._lines.open(deadline)
         try:
@@ -197,19 +234,22 @@ class Gates:
             # One request: who is stopped meanwhile is known by name once it has the gate. The nonce is for those who
             # look at what is not committed: it never is.
             mark = f"UPDATE holdfast_gates SET nonce = {literal(nonce)} WHERE id = {literal(key)}"  # noqa: S608
-            try:
-                select = f"{begin}START TRANSACTION; {_SELECT.format(literal(key))}{how}"
-                rows = await self._ask(session, f"{select}; {mark}", deadline)
-            except OnceMore:
+            select = f"{begin}START TRANSACTION; {_SELECT.format(literal(key))}{how}"
+            for _ in range(BUILDS_MAX):
+                try:
+                    rows = await self._ask(session, f"{select}; {mark}", deadline)
+                except OnceMore:
+                    await self._ask(session, "ROLLBACK", self._soon(deadline))
+                    return False
+                if rows:
+                    session.is_in = True
+                    return True
+                # The gate was removed meanwhile: by `reap` of another client, or by hand.
                 await self._ask(session, "ROLLBACK", self._soon(deadline))
-                return False
-            if not rows:  # removed, by hand: it is built again by who comes next
-                session.wire.close()
-                raise answers.not_connected(self._url, "the row that is the lock's gate was removed")
-            session.is_in = True
+                await self._lines.ask(_BUILD, (key,), deadline=self._soon(deadline))
+            raise answers.not_connected(self._url, "the row that is the lock's gate was removed again and again")
         finally:
             session.is_busy = False
-        return True
 
     def _soon(self, deadline: float) -> float:
         """For what the server does at once: no answer is none after a while, however long we are ready to wait."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.login import log_in
-from holdfast.backends.mysql.schema import NOW, VERSION, additions, statements
+from holdfast.backends.mysql.schema import NOW, VERSION, statements
 from holdfast.backends.mysql.wire import Wire, literal
 from holdfast.backends.pool import Pool
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
@@ -41,13 +40,6 @@ _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
-class Repair(Enum):
-    """What to create, once something turned out to be missing."""
-
-    ADD = "what older tables lack, if these are older; everything, if there are none"
-    ALL = "everything, whatever it looks like"
-
-
 class Lines:
     """As port.py has it."""
 
@@ -60,21 +52,18 @@ class Lines:
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         sql = None if statement.is_prepared else statement.sql.format(*map(literal, values), now=NOW)
-        repairs = [Repair.ADD, Repair.ALL] if statement.is_added else [Repair.ALL]
-        repair: Repair | None = None
+        is_repaired = repairs = False
 
         async def attempt(wire: Wire) -> Answer:
-            nonlocal deadline, repair
+            nonlocal deadline, repairs
             try:
-                if repair is not None or not self._has_tables:
+                if repairs or not self._has_tables:
                     began = self._now()
-                    await self._meet_tables(wire, deadline, repair)
-                    repair = None
+                    await self._meet_tables(wire, deadline, repairs=repairs)
+                    repairs = False
                     deadline += self._now() - began  # once in the life of a database: nobody's time is up for that
                 if sql is None:
                     return await wire.execute(statement, values, deadline)
-                if statement.is_added:
-                    return await self._ask_for_added(wire, sql, deadline)
                 return await wire.ask(sql, deadline)
             except (OnceMore, NoTables):
                 if statement.is_transaction:
@@ -90,16 +79,9 @@ class Lines:
                     raise answers.not_connected(self._place.url, f"others were in the way all the time: {met}") from met
                 await self._runtime.sleep(pause)
             except NoTables as missing:
-                if not repairs:
+                if is_repaired:
                     raise answers.not_connected(self._place.url, str(missing)) from missing
-                repair = repairs.pop(0)
-
-    async def _ask_for_added(self, wire: Wire, sql: str, deadline: float) -> Answer:
-        """Who was given rights on some tables only is told that there are more, and in the same words as for those."""
-        try:
-            return await wire.ask(sql, deadline)
-        except ConfigurationError as error:
-            raise answers.not_created(error, self._place.url) from error
+                is_repaired = repairs = True
 
     async def open(self, deadline: float) -> Wire:
         """A connection of its own, for the caller alone.
@@ -132,7 +114,7 @@ class Lines:
     async def create_tables(self, deadline: float) -> None:
         wire = await self.open(deadline)
         try:
-            await self._create_tables(wire, deadline, Repair.ADD)
+            await self._create_tables(wire, deadline, repairs=False)
         finally:
             wire.close()
 
@@ -144,12 +126,12 @@ class Lines:
         for wire in list(self._wires):
             wire.abandon()
 
-    async def _meet_tables(self, wire: Wire, deadline: float, repair: Repair | None) -> None:
+    async def _meet_tables(self, wire: Wire, deadline: float, *, repairs: bool) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""
         try:
             found = await self._version(wire, deadline)
-            if repair is not None or found < VERSION:
-                await self._create_tables(wire, deadline, repair or Repair.ADD)
+            if repairs or found < VERSION:
+                await self._create_tables(wire, deadline, repairs=repairs)
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
         self._has_tables = True
@@ -167,14 +149,7 @@ class Lines:
             )
         return found
 
-    async def _finds_additions(self, wire: Wire, deadline: float) -> bool:
-        try:
-            await wire.ask("SELECT 1 FROM holdfast_marks LIMIT 0", deadline)
-        except NoTables:
-            return False
-        return True
-
-    async def _create_tables(self, wire: Wire, deadline: float, repair: Repair) -> None:
+    async def _create_tables(self, wire: Wire, deadline: float, *, repairs: bool) -> None:
         # One creates, the others wait for it and find it done.
         deadline = max(deadline, self._now() + CREATE_MAX)
         name = "LEFT(CONCAT('holdfast:', DATABASE()), 64)"
@@ -182,13 +157,9 @@ class Lines:
         if answer.rows[0][0] != "1":
             raise answers.not_connected(self._place.url, "somebody else was creating our tables all the time")
         try:
-            wanted: list[str] = []
-            if await self._version(wire, deadline) < VERSION or repair is Repair.ALL:
-                wanted = statements()
-            elif not await self._finds_additions(wire, deadline):
-                wanted = additions()
-            for statement in wanted:
-                await wire.ask(statement, deadline)
+            if await self._version(wire, deadline) < VERSION or repairs:
+                for statement in statements():
+                    await wire.ask(statement, deadline)
             await wire.ask(f"DO RELEASE_LOCK({name})", deadline)
         except BaseException as error:
             wire.close()

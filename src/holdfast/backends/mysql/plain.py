@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
 from holdfast.backends.mysql.base import Base, method_conflict
-from holdfast.backends.mysql.statements import STATE
+from holdfast.backends.mysql.statements import REBASE, STATE
 from holdfast.backends.mysql.values import lock_id
 from holdfast.core.stepwise import OneByOne
 from holdfast.core.tickets import Granted, Ticket, Waiting
@@ -60,12 +60,18 @@ class PlainBackend(OneByOne, Base):
         Raises:
             NameConflict: the lock is in use with another method.
         """
-        rows = (await self._port.ask(STATE, (lock_id(name),), deadline=deadline)).rows
+        key = lock_id(name)
+        rows = (await self._port.ask(STATE, (key,), deadline=deadline)).rows
+        if rows and (renewed := rows[0][-1]) is not None:  # the clock was set back since
+            await self._port.ask(REBASE, (key, int(renewed)), deadline=deadline)
+            rows = (await self._port.ask(STATE, (key,), deadline=deadline)).rows
         if not rows:
             return None
-        version, method, nonce, remaining, info, has_tickets = rows[0]
+        version, method, nonce, remaining, info, has_tickets, _ = rows[0]
         state = State(int(version or 0), method or "", nonce, int(remaining or 0) / 1e6, info or "")
-        if state.method != self.method and (state.is_held or has_tickets == "1"):
+        if has_tickets == "1":  # also if the lock's row is ours: an operator may have deleted the one before
+            raise method_conflict(name, "unique")
+        if state.method != self.method and state.is_held:
             raise method_conflict(name, state.method)
         return state
 

@@ -16,7 +16,6 @@ class Statement(NamedTuple):
     sql: str
     is_prepared: bool = False  # one statement, and one without rows: parsed once on each connection
     is_transaction: bool = False  # several, of which all are done or none
-    is_added: bool = False  # needs what older tables do not have
     in_order: bool = False  # who asks it of the lock in {0} earlier is answered earlier, if they are tasks of one loop
 
 

@@ -10,13 +10,11 @@ they look little more often than the first two. Only while the line moves fast d
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.base import GRANULARITY, Base, method_conflict
 from holdfast.backends.mysql.guarantees import ROW, ROW_LACKS, UNIQUE, UNIQUE_LACKS, VERSION, VERSION_LACKS
-from holdfast.backends.mysql.schema import REAP_EVERY
 from holdfast.backends.mysql.statements import (
     ENTER,
     ENTER_OWNED,
@@ -26,16 +24,16 @@ from holdfast.backends.mysql.statements import (
     LEAVE,
     LOOK,
     LOOK_OWNED,
-    REAP,
     TAKE,
     leave_all,
     take_all,
 )
 from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
+from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import LOOK_AGAIN_BEHIND, Granted, Ticket, Waiting, who
 from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, ConfigurationError, LimitConflict, OutcomeUnknown
+from holdfast.errors import BackendError, LimitConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
@@ -54,9 +52,10 @@ _EARLY = 4  # this part of the time until its turn, as it seems
 class Turn:
     """How far a waiting ticket is from its turn, and how soon it is worth to look again."""
 
-    __slots__ = ("_ahead", "_pace", "_since")
+    __slots__ = ("_ahead", "_pace", "_since", "obstacle_ends")
 
     def __init__(self, now: float) -> None:
+        self.obstacle_ends = float("inf")  # when the lease or waiter lease ends that blocks it, unless it is renewed
         self._ahead = 0  # others who wait
         self._since = now  # when that was last seen to change
         self._pace = 0.0  # seconds that one of them took
@@ -89,7 +88,9 @@ class UniqueBackend(Base):
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            if ticket.exclusive and not ticket.owner and ticket.nonce not in self._turns:
+            # A ticket that had no answer may have been taken, which only the whole step looks at closely.
+            is_first = ticket.nonce not in self._turns and ticket.nonce not in self._unheard
+            if ticket.exclusive and not ticket.owner and is_first:
                 granted = await self._take(ticket, deadline)
                 if granted is not None:
                     return granted
@@ -115,14 +116,33 @@ class UniqueBackend(Base):
         sent = self._runtime.now()
         try:
             ((fences, changes),) = (await self._port.ask(take_all(len(tickets)), values, deadline=deadline)).rows
+            taken = [
+                (ticket, int(fence), int(changed) == INSERTED)
+                for ticket, fence, changed in zip(tickets, _listed(fences), _listed(changes), strict=True)
+                if int(fence)
+            ]
+            taken = await self._confirmed(taken, deadline)
         except BaseException as error:
             self._had_no_answer(tickets, error)
             raise
-        taken = [(int(fence), int(changed)) for fence, changed in zip(_listed(fences), _listed(changes), strict=True)]
-        taken = [one for one in taken if one[0]]
-        if any(changed == INSERTED and fence % REAP_EVERY == 0 for fence, changed in taken):
-            await self._reap(lock_id(first.name), deadline)
-        return [Granted(fence, lease_deadline(sent, first.ttl, GRANULARITY)) for fence, _ in taken]
+        for ticket, fence, is_new in taken:
+            if is_new:
+                await self._reap_for_new(ticket.name, fence, deadline)
+        return [Granted(fence, lease_deadline(sent, first.ttl, GRANULARITY)) for _, fence, _ in taken]
+
+    async def _confirmed(
+        self, taken: list[tuple[Ticket, int, bool]], deadline: float
+    ) -> list[tuple[Ticket, int, bool]]:
+        """Those before the first lock that turns out to be in use; what was taken from there on is given back."""
+        new = [ticket for ticket, _, is_new in taken if is_new]
+        undone = {ticket.nonce for ticket in new} - await self._confirm_new(new, deadline)
+        for count, (ticket, _, _) in enumerate(taken):
+            if ticket.nonce in undone:
+                rest = [one for one, _, _ in taken[count:]]
+                values = tuple(lock_id(one.name) for one in rest), tuple(one.nonce for one in rest)
+                await self._port.ask(GIVE_BACK_ALL, values, deadline=deadline)
+                return taken[:count]
+        return taken
 
     async def _look_closely(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         try:
@@ -131,11 +151,6 @@ class UniqueBackend(Base):
             self._had_no_answer([ticket], error)
             raise
 
-    async def _reap(self, key: bytes, deadline: float) -> None:
-        # Somebody else will, some other time; who has no right to, and has just taken a lock, has it all the same.
-        with contextlib.suppress(BackendError, ConfigurationError):
-            await self._port.ask(REAP, (key,), deadline=deadline)
-
     async def _take(self, ticket: Ticket, deadline: float) -> Granted | None:
         key = lock_id(ticket.name)
         values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info, "unique")
@@ -143,8 +158,10 @@ class UniqueBackend(Base):
         answer = await self._port.ask(TAKE, values, deadline=deadline)
         if not answer.number:  # the count of rows depends on how the connection was made
             return None
-        if answer.changed == INSERTED and answer.number % REAP_EVERY == 0:
-            await self._reap(key, deadline)
+        if answer.changed == INSERTED:
+            if not await self._confirm_new([ticket], deadline):
+                return None
+            await self._reap_for_new(ticket.name, answer.number, deadline)
         return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
 
     async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
@@ -155,16 +172,21 @@ class UniqueBackend(Base):
             statement = ENTER
             values = (key, ticket.name, "unique", ticket.nonce, ttl, ticket.exclusive, ticket.limit, queue)
             values += (agent, ticket.info)
+        values += (self._client,)
         sent = self._runtime.now()
         answer = await self._port.ask(statement, values, deadline=deadline)
-        ((outcome, fence, ahead, _, limit, other),) = answer.rows
+        ((outcome, fence, ahead, remaining, limit, other, is_new),) = answer.rows
         match outcome:
             case "in":
                 self._stop(ticket.nonce)
+                if is_new == "1":
+                    await self._reap_for_new(ticket.name, int(fence or 0), deadline)
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
             case "wait":
                 if queue:
-                    self._turns.setdefault(ticket.nonce, Turn(sent)).move(int(ahead or 0), sent)
+                    turn = self._turns.setdefault(ticket.nonce, Turn(sent))
+                    turn.move(int(ahead or 0), sent)
+                    turn.obstacle_ends = self._runtime.now() + max(LOOK_MIN, int(remaining or 0) / 1e6)
                 return Waiting(LOOK_AGAIN_BEHIND, who(other) if other else None)
             case "limit":
                 theirs = None if limit is None else int(limit)
@@ -176,15 +198,16 @@ class UniqueBackend(Base):
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         """Look until it is worth to enter."""
-        nonce, now = ticket.nonce, self._runtime.now
+        nonce, now, deadline = ticket.nonce, self._runtime.now, max(until, self._runtime.now() + IO_TIMEOUT_MIN)
         self._wakeups.expect(nonce)
         while (turn := self._turns.get(nonce)) is not None:
+            until = min(until, turn.obstacle_ends)
             await self._wakeups.wait(nonce, min(until, now() + turn.pause(now())))
             if now() >= until or nonce not in self._turns:
                 return
             look, whose = (LOOK_OWNED, (ticket.owner,)) if ticket.owner else (LOOK, ())
             try:
-                (row,) = (await self._port.ask(look, (lock_id(ticket.name), nonce, *whose), deadline=until)).rows
+                (row,) = (await self._port.ask(look, (lock_id(ticket.name), nonce, *whose), deadline=deadline)).rows
             except BackendError:
                 return  # to enter is to ask again, and to say so if that fails too
             is_held, ahead, excluding, waiting, is_there, *kin = (int(value or 0) for value in row)

@@ -18,7 +18,7 @@ from holdfast.backends.mysql.base import GRANULARITY, method_conflict
 from holdfast.backends.mysql.guarantees import ROW, ROW_LACKS
 from holdfast.backends.mysql.plain import PlainBackend
 from holdfast.backends.mysql.port import MysqlPort
-from holdfast.backends.mysql.statements import ENTER, GIVE_BACK, LEAVE, TAKE
+from holdfast.backends.mysql.statements import ENTER, GIVE_BACK, INSERTED, LEAVE, TAKE
 from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, Ticket, Waiting, who
@@ -43,6 +43,7 @@ class GatePort(Protocol):
     async def leave(self, nonce: str, *, deadline: float) -> None: ...
     async def holder(self, key: bytes, *, deadline: float) -> str | None: ...
     async def expel(self, nonce: str, *, deadline: float) -> None: ...
+    async def reap(self, key: bytes, *, deadline: float) -> None: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
 
@@ -76,14 +77,18 @@ class RowBackend(PlainBackend):
             return await self._outside(ticket, key, deadline)
         self._unexplained.pop(ticket.nonce, None)
         agent, ttl = ticket.agent[:AGENT_MAX], us(ticket.ttl)
+        if ticket.nonce not in self._unheard:  # else it may have been taken, which only the whole step looks at closely
+            sent = self._runtime.now()
+            values = (key, ticket.name, ticket.nonce, ttl, agent, ticket.info, self.method)
+            answer = await self._port.ask(TAKE, values, deadline=deadline)
+            is_new = answer.changed == INSERTED
+            if answer.number and (not is_new or await self._confirm_new([ticket], deadline)):
+                if is_new:
+                    await self._reap_for_new(ticket.name, answer.number, deadline)
+                return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
         sent = self._runtime.now()
-        values = (key, ticket.name, ticket.nonce, ttl, agent, ticket.info, self.method)
-        answer = await self._port.ask(TAKE, values, deadline=deadline)
-        if answer.number:
-            return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
-        sent = self._runtime.now()
-        step = (key, ticket.name, self.method, ticket.nonce, ttl, True, 1, False, agent, ticket.info)
-        ((outcome, fence, _, remaining, _, other),) = (await self._port.ask(ENTER, step, deadline=deadline)).rows
+        step = (key, ticket.name, self.method, ticket.nonce, ttl, True, 1, False, agent, ticket.info, self._client)
+        ((outcome, fence, _, remaining, _, other, _),) = (await self._port.ask(ENTER, step, deadline=deadline)).rows
         match outcome:
             case "in":
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
@@ -171,6 +176,10 @@ class RowBackend(PlainBackend):
         await self._leave_gate(nonce, deadline)
         self._unheard.discard(nonce)
         return was_in
+
+    async def _reap(self, key: bytes, deadline: float) -> None:
+        await super()._reap(key, deadline)
+        await self._gates.reap(key, deadline=deadline)
 
     async def _leave_gate(self, nonce: str, deadline: float) -> None:
         self._unexplained.pop(nonce, None)

@@ -1,4 +1,4 @@
-"""The DDL, for one database: schema.sql, and additions.sql, which older tables lack."""
+"""The DDL, for one database: schema.sql."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from holdfast.core.tickets import LOOK_AGAIN_BEHIND, WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from holdfast.url import Address
 
-VERSION = 1  # of the tables and procedures: what programs have to agree on that use the same ones
+VERSION = 2  # of the tables and procedures: what programs have to agree on that use the same ones
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
 REAP_EVERY = 256  # locks that are new, on average, until somebody looks for rows of locks that nobody uses
 REAP_ROWS = 4 * REAP_EVERY  # and looks at so many: more than were added since
@@ -25,8 +23,6 @@ WOKEN = LOOK_AGAIN_BEHIND + WOKEN_LEASE
 # The server's clock. UTC_TIMESTAMP knows no time zones and no daylight saving.
 NOW = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 
-_ADDITIONS = "additions.sql"
-_ALL = ("schema.sql", _ADDITIONS)
 _DATABASE = re.compile(r"[^\0`/\\.]{1,64}")
 
 
@@ -46,24 +42,15 @@ def database_of(address: Address) -> str:
 
 def ddl(address: Address) -> str:
     """What `mysql < file` or `mariadb < file` runs; what exists already stays as it is, or is replaced by the same."""
-    return f"USE `{database_of(address)}`;\n\n{_text(_ALL)}"
+    return f"USE `{database_of(address)}`;\n\n{_text()}"
 
 
 def statements() -> list[str]:
     """The same, one by one, for a connection that has chosen its database."""
-    return _split(_text(_ALL))
-
-
-def additions() -> list[str]:
-    """Those that older tables lack. They disturb nobody who is using the tables."""
-    return _split(_text([_ADDITIONS]))
-
-
-def _split(text: str) -> list[str]:
     found: list[str] = []
     delimiter = ";"
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in _text().splitlines():
         if line.startswith("DELIMITER "):
             delimiter = line.removeprefix("DELIMITER ")
         elif line.endswith(delimiter):
@@ -74,7 +61,7 @@ def _split(text: str) -> list[str]:
     return found
 
 
-def _text(files: Sequence[str]) -> str:
+def _text() -> str:
     values = {
         "version": VERSION,
         "now": NOW,
@@ -83,7 +70,7 @@ def _text(files: Sequence[str]) -> str:
         "fence_idle": us(FENCE_IDLE),
         "reap_rows": REAP_ROWS,
     }
-    text = "".join(resources.files(__package__).joinpath(file).read_text() for file in files)
+    text = resources.files(__package__).joinpath("schema.sql").read_text()
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

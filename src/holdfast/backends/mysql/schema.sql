@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS holdfast_locks (
     nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL,  -- of the holder; NULL: none
     fence BIGINT NOT NULL DEFAULT 0,                -- this and what follows is the holder's
     expires BIGINT NOT NULL DEFAULT 0,
+    renewed BIGINT NOT NULL DEFAULT 0,              -- when `expires` was set; later than now: the clock was set back
     since BIGINT NOT NULL DEFAULT 0,
     agent VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL DEFAULT '',  -- the thread or task
     info MEDIUMTEXT CHARACTER SET utf8mb4 NULL,     -- host, pid and program, and the user's meta, as JSON
@@ -45,10 +46,14 @@ CREATE TABLE IF NOT EXISTS holdfast_tickets (
     exclusive BOOLEAN NOT NULL,
     `limit` INT NULL,                               -- how many may be in at once; NULL: any number of readers
     expires BIGINT NOT NULL,
+    renewed BIGINT NOT NULL DEFAULT 0,              -- as in holdfast_locks
     since BIGINT NOT NULL,                          -- when it was queued, then when it was granted
     agent VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL,
     info MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL,
-    owner VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',  -- as in additions.sql
+    -- A ticket with an owner is in this table also while it is granted, never in the lock's own row: so programs that
+    -- know of no owners see a ticket that excludes them.
+    owner VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',
+    client CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',  -- the client that the ticket belongs to
     holder VARCHAR(600) CHARACTER SET utf8mb4 AS (IF(NOT JSON_VALID(info), NULL, CONCAT(
         JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.host')), '/', JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.pid')), ' ', agent
     ))) VIRTUAL,
@@ -64,14 +69,57 @@ CREATE TABLE IF NOT EXISTS holdfast_gates (
     nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL
 ) ENGINE = InnoDB;
 
+-- A number for a name that never goes down, until the row may be removed.
+CREATE TABLE IF NOT EXISTS holdfast_marks (
+    id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name, which has nothing to do with the lock's
+    name VARCHAR(528) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    number BIGINT NOT NULL,
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- of the call that raised it
+    expires BIGINT NOT NULL,                        -- nobody needs it after this
+    expires_utc DATETIME(6) AS (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL expires MICROSECOND) VIRTUAL,
+    KEY (expires)
+) ENGINE = InnoDB;
+
+-- Columns that tables of version 1 lack. All of them have a default, because a program of version 1 that still runs goes
+-- on with these tables: it calls holdfast_enter and holdfast_enter_owned, which stay if they are there. One that starts
+-- finds version 2 in holdfast_schema and refuses to work.
+SET @holdfast_ddl = IF(
+    EXISTS (SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'holdfast_tickets' AND column_name = 'owner'),
+    'DO 0',
+    'ALTER TABLE holdfast_tickets
+        ADD COLUMN owner VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '''''
+);
+PREPARE holdfast_ddl FROM @holdfast_ddl;
+EXECUTE holdfast_ddl;
+SET @holdfast_ddl = IF(
+    EXISTS (SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'holdfast_tickets' AND column_name = 'client'),
+    'DO 0',
+    'ALTER TABLE holdfast_tickets ADD COLUMN renewed BIGINT NOT NULL DEFAULT 0,
+        ADD COLUMN client CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '''''
+);
+PREPARE holdfast_ddl FROM @holdfast_ddl;
+EXECUTE holdfast_ddl;
+SET @holdfast_ddl = IF(
+    EXISTS (SELECT 1 FROM information_schema.columns
+        WHERE table_schema = DATABASE() AND table_name = 'holdfast_locks' AND column_name = 'renewed'),
+    'DO 0',
+    'ALTER TABLE holdfast_locks ADD COLUMN renewed BIGINT NOT NULL DEFAULT 0'
+);
+PREPARE holdfast_ddl FROM @holdfast_ddl;
+EXECUTE holdfast_ddl;
+DEALLOCATE PREPARE holdfast_ddl;
+
 DELIMITER //
 
 DROP PROCEDURE IF EXISTS holdfast_wake//
--- Those waiters that the rule lets in now, in order, up to the first that it does not, keep little of their waiter
--- lease: they will see soon that it is their turn, and one that was stopped must not hold up the rest.
+-- Shorten the waiter leases of the waiters that the rule grants now, in order, up to the first that it does not, and of
+-- all other waiters of the same clients: a waiter that lives polls in time, and all waiters of a client that is dead or
+-- stopped lapse together.
 CREATE PROCEDURE holdfast_wake(p_id BINARY(32), p_now BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-    DECLARE v_number, v_fence BIGINT;
+    DECLARE v_number, v_fence, v_last BIGINT;
     DECLARE v_limit INT;
     DECLARE v_exclusive BOOLEAN;
     DECLARE v_ahead INT DEFAULT 0;
@@ -89,8 +137,7 @@ BEGIN
             LEAVE walk;
         END IF;
         IF v_fence IS NULL THEN
-            UPDATE holdfast_tickets SET expires = LEAST(expires, p_now + {woken_lease})
-            WHERE id = p_id AND number = v_number;
+            SET v_last = v_number;
         END IF;
         IF v_exclusive THEN
             LEAVE walk;
@@ -98,27 +145,38 @@ BEGIN
         SET v_ahead = v_ahead + 1;
     END LOOP;
     CLOSE places;
+    IF v_last IS NOT NULL THEN
+        UPDATE holdfast_tickets t
+        JOIN (
+            SELECT DISTINCT w.client FROM holdfast_tickets w
+            WHERE w.id = p_id AND w.number <= v_last AND w.fence IS NULL
+        ) AS woken ON woken.client = t.client
+        SET t.expires = p_now + {woken_lease}
+        WHERE t.id = p_id AND t.fence IS NULL AND t.expires > p_now + {woken_lease}
+            AND (t.number <= v_last OR t.client <> '');  -- '': of a program of version 1, which names no client
+    END IF;
 END//
 
-DROP PROCEDURE IF EXISTS holdfast_enter//
+DROP PROCEDURE IF EXISTS holdfast_try_acquire//
 -- Take the lock, or a place in its queue, or keep the place already taken.
 --
 -- `outcome` is "in", with the fence; "wait", with the number of those who wait ahead, and the remaining microseconds and
 -- the info of who is in the way; "limit", with the limit and the info of another user of the lock; "method" if it is in
--- use with another one, which stands in `other`; "gone" if this very ticket has left before.
-CREATE PROCEDURE holdfast_enter(
+-- use with another one, which stands in `other`; "gone" if this very ticket has left before. `is_new`: the lock had no row.
+CREATE PROCEDURE holdfast_try_acquire(
     p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     p_method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin,
     p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_ttl BIGINT, p_exclusive BOOLEAN, p_limit INT,
-    p_queue BOOLEAN, p_agent VARCHAR(255) CHARACTER SET utf8mb4, p_info MEDIUMTEXT CHARACTER SET utf8mb4
+    p_queue BOOLEAN, p_agent VARCHAR(255) CHARACTER SET utf8mb4, p_info MEDIUMTEXT CHARACTER SET utf8mb4,
+    p_client CHAR(32) CHARACTER SET ascii COLLATE ascii_bin
 ) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT {now};
-    DECLARE v_drawn, v_expires, v_mine, v_first, v_last, v_obstacle, v_remaining BIGINT;
+    DECLARE v_drawn, v_expires, v_renewed, v_latest, v_mine, v_first, v_last, v_obstacle, v_remaining BIGINT;
     DECLARE v_method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin;
     DECLARE v_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
     DECLARE v_info, v_other MEDIUMTEXT CHARACTER SET utf8mb4;
-    DECLARE v_departed, v_had_tickets, v_has_tickets, v_has_purged BOOLEAN DEFAULT FALSE;
+    DECLARE v_is_new, v_flag, v_departed, v_had_tickets, v_has_tickets, v_has_purged BOOLEAN DEFAULT FALSE;
     DECLARE v_other_limit, v_ahead, v_conflicts, v_skip INT;
     DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii DEFAULT 'in';
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
@@ -131,13 +189,31 @@ BEGIN
     -- growing where the row was removed, or an old copy of it came back.
     INSERT INTO holdfast_locks (id, name, method, drawn) VALUES (p_id, p_name, p_method, v_now)
     ON DUPLICATE KEY UPDATE drawn = GREATEST(drawn + 1, v_now);
-    SET v_now = {now};  -- that may have had to wait
-    SELECT l.drawn, l.method, l.nonce, l.expires, l.info, l.tickets,
+    SET v_is_new = ROW_COUNT() = 1;  -- 2 for a row that was there, by the manual
+    -- The tickets themselves are looked at, and not what the lock's row says of them: an operator may have deleted the row
+    -- of a lock that is in use, and then this one is new.
+    SELECT COUNT(*) > 0, MAX(t.renewed), MAX(GREATEST(t.number, COALESCE(t.fence, 0)))
+    INTO v_had_tickets, v_latest, v_last FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
+    SET v_now = {now};  -- after all rows are locked: no renewal is later than this, unless the clock was set back
+    SELECT GREATEST(l.drawn, COALESCE(v_last + 1, 0)), l.method, l.nonce, l.expires, l.renewed, l.info, l.tickets,
         COALESCE(l.departed_until > v_now AND FIND_IN_SET(p_nonce, l.departed), FALSE)
-    INTO v_drawn, v_method, v_nonce, v_expires, v_info, v_had_tickets, v_departed
+    INTO v_drawn, v_method, v_nonce, v_expires, v_renewed, v_info, v_flag, v_departed
     FROM holdfast_locks l WHERE l.id = p_id FOR UPDATE;
+    IF v_last >= v_drawn - 1 THEN
+        UPDATE holdfast_locks SET drawn = v_drawn WHERE id = p_id;
+    END IF;
 
     step: BEGIN
+        -- After the clock was set back, a lease lasts as long from now on as it did from its last renewal on: longer than
+        -- its holder believes, but not by the time that the clock was set back.
+        IF v_renewed > v_now THEN
+            SET v_expires = v_expires - v_renewed + v_now;
+            UPDATE holdfast_locks SET expires = v_expires, renewed = v_now WHERE id = p_id;
+        END IF;
+        IF v_latest > v_now THEN
+            UPDATE holdfast_tickets SET expires = expires - renewed + v_now, renewed = v_now
+            WHERE id = p_id AND renewed > v_now;
+        END IF;
         -- Take out what has run out, whoever's it is: all dead waiters lapse at once. But who looks is alive, however
         -- late: nobody has taken its place so far, so it keeps it. A lease that is being renewed just now is waited for.
         IF v_nonce <> p_nonce AND v_expires <= v_now THEN
@@ -149,6 +225,21 @@ BEGIN
             SET v_has_purged = v_has_purged OR ROW_COUNT() > 0;
             SELECT MAX(t.number) INTO v_mine FROM holdfast_tickets t
             WHERE t.id = p_id AND t.nonce = p_nonce FOR UPDATE;
+        END IF;
+        IF v_had_tickets AND v_nonce = p_nonce
+            AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id AND t.fence IS NOT NULL FOR UPDATE)
+        THEN
+            -- Taken by an earlier request, when the lock's row was new, although the lock has holders: undone here if
+            -- there was no answer to that request, else by CONFIRM_NEW in statements.py.
+            UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
+            SET v_nonce = NULL;
+        END IF;
+        IF v_had_tickets AND v_method <> 'unique'
+            AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE)
+        THEN
+            -- No other method has tickets: the lock's row was deleted, and made again by a client with another method.
+            UPDATE holdfast_locks SET method = 'unique' WHERE id = p_id;
+            SET v_method = 'unique';
         END IF;
         IF v_method <> p_method THEN
             IF v_nonce IS NOT NULL
@@ -181,6 +272,7 @@ BEGIN
         ELSEIF v_nonce IS NULL AND v_had_tickets THEN
             SELECT MIN(t.number) INTO v_first FROM holdfast_tickets t
             WHERE t.id = p_id AND t.exclusive AND (v_mine IS NULL OR t.number < v_mine) FOR UPDATE;
+            SET v_last = NULL;
             IF p_limit IS NOT NULL THEN
                 SET v_skip = p_limit - 1;
                 SELECT MIN(a.number) INTO v_last FROM (
@@ -201,28 +293,33 @@ BEGIN
             -- Drawn once more if it was granted before: nobody has heard of that fence, and the row may be an old copy's.
             IF p_exclusive THEN
                 UPDATE holdfast_locks
-                SET nonce = p_nonce, fence = v_drawn, expires = v_now + p_ttl, since = v_now, agent = p_agent, info = p_info
+                SET nonce = p_nonce, fence = v_drawn, expires = v_now + p_ttl, renewed = v_now, since = v_now,
+                    agent = p_agent, info = p_info
                 WHERE id = p_id;
                 SET v_nonce = p_nonce;
                 DELETE FROM holdfast_tickets WHERE id = p_id AND number = v_mine;
             ELSEIF v_mine IS NULL THEN
                 INSERT INTO holdfast_tickets
-                    (id, number, name, nonce, fence, exclusive, `limit`, expires, since, agent, info)
-                VALUES (p_id, v_drawn, p_name, p_nonce, v_drawn, FALSE, p_limit, v_now + p_ttl, v_now, p_agent, p_info);
+                    (id, number, name, nonce, fence, exclusive, `limit`, expires, renewed, since, agent, info, client)
+                VALUES (
+                    p_id, v_drawn, p_name, p_nonce, v_drawn, FALSE, p_limit, v_now + p_ttl, v_now, v_now, p_agent, p_info,
+                    p_client
+                );
             ELSE
-                UPDATE holdfast_tickets SET fence = v_drawn, expires = v_now + p_ttl, since = v_now
+                UPDATE holdfast_tickets SET fence = v_drawn, expires = v_now + p_ttl, renewed = v_now, since = v_now
                 WHERE id = p_id AND number = v_mine;
             END IF;
         ELSEIF p_queue THEN
             IF v_mine IS NULL THEN
                 SET v_mine = v_drawn;
                 INSERT INTO holdfast_tickets
-                    (id, number, name, nonce, fence, exclusive, `limit`, expires, since, agent, info)
+                    (id, number, name, nonce, fence, exclusive, `limit`, expires, renewed, since, agent, info, client)
                 VALUES (
-                    p_id, v_drawn, p_name, p_nonce, NULL, p_exclusive, p_limit, v_now + {waiter_lease}, v_now, p_agent, p_info
+                    p_id, v_drawn, p_name, p_nonce, NULL, p_exclusive, p_limit, v_now + {waiter_lease}, v_now, v_now,
+                    p_agent, p_info, p_client
                 );
             ELSE
-                UPDATE holdfast_tickets SET fence = NULL, expires = v_now + {waiter_lease}
+                UPDATE holdfast_tickets SET fence = NULL, expires = v_now + {waiter_lease}, renewed = v_now
                 WHERE id = p_id AND number = v_mine;
             END IF;
         END IF;
@@ -233,11 +330,137 @@ BEGIN
 
     SELECT COUNT(*) > 0, COALESCE(SUM(t.fence IS NULL AND (v_mine IS NULL OR t.number < v_mine)), 0)
     INTO v_has_tickets, v_ahead FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
-    IF v_has_tickets <> v_had_tickets THEN
+    IF v_has_tickets <> v_flag THEN
         UPDATE holdfast_locks SET tickets = v_has_tickets WHERE id = p_id;
     END IF;
     COMMIT;
-    SELECT v_outcome, v_drawn, v_ahead, v_remaining, v_other_limit, v_other;
+    SELECT v_outcome, v_drawn, v_ahead, v_remaining, v_other_limit, v_other, v_is_new;
+END//
+
+DROP PROCEDURE IF EXISTS holdfast_try_acquire_owned//
+-- As holdfast_try_acquire, for an exclusive ticket with an owner. Where one of the same owner is in, this one is too, past all who
+-- wait, and with the same fence. Names of owners are compared as bytes: no collation thinks any two of them alike.
+CREATE PROCEDURE holdfast_try_acquire_owned(
+    p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_ttl BIGINT, p_queue BOOLEAN,
+    p_agent VARCHAR(255) CHARACTER SET utf8mb4, p_info MEDIUMTEXT CHARACTER SET utf8mb4,
+    p_owner VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    p_client CHAR(32) CHARACTER SET ascii COLLATE ascii_bin
+) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now BIGINT DEFAULT {now};
+    DECLARE v_drawn, v_expires, v_renewed, v_latest, v_last, v_mine, v_place, v_fence, v_obstacle, v_remaining BIGINT;
+    DECLARE v_method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin;
+    DECLARE v_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
+    DECLARE v_info, v_other MEDIUMTEXT CHARACTER SET utf8mb4;
+    DECLARE v_is_new, v_departed, v_has_purged BOOLEAN DEFAULT FALSE;
+    DECLARE v_ahead INT;
+    DECLARE v_outcome VARCHAR(8) CHARACTER SET ascii DEFAULT 'in';
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+
+    START TRANSACTION;
+    INSERT INTO holdfast_locks (id, name, method, drawn) VALUES (p_id, p_name, 'unique', v_now)
+    ON DUPLICATE KEY UPDATE drawn = GREATEST(drawn + 1, v_now);
+    SET v_is_new = ROW_COUNT() = 1;
+    SELECT MAX(t.renewed), MAX(GREATEST(t.number, COALESCE(t.fence, 0))) INTO v_latest, v_last
+    FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
+    SET v_now = {now};
+    SELECT GREATEST(l.drawn, COALESCE(v_last + 1, 0)), l.method, l.nonce, l.expires, l.renewed, l.info,
+        COALESCE(l.departed_until > v_now AND FIND_IN_SET(p_nonce, l.departed), FALSE)
+    INTO v_drawn, v_method, v_nonce, v_expires, v_renewed, v_info, v_departed
+    FROM holdfast_locks l WHERE l.id = p_id FOR UPDATE;
+    IF v_last >= v_drawn - 1 THEN
+        UPDATE holdfast_locks SET drawn = v_drawn WHERE id = p_id;
+    END IF;
+
+    step: BEGIN
+        IF v_renewed > v_now THEN
+            SET v_expires = v_expires - v_renewed + v_now;
+            UPDATE holdfast_locks SET expires = v_expires, renewed = v_now WHERE id = p_id;
+        END IF;
+        IF v_latest > v_now THEN
+            UPDATE holdfast_tickets SET expires = expires - renewed + v_now, renewed = v_now
+            WHERE id = p_id AND renewed > v_now;
+        END IF;
+        -- Who is in the lock's row has no owner, so it is another.
+        IF v_nonce IS NOT NULL AND v_expires <= v_now THEN
+            UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
+            SET v_nonce = NULL, v_has_purged = TRUE;
+        END IF;
+        DELETE FROM holdfast_tickets WHERE id = p_id AND expires <= v_now AND nonce <> p_nonce;
+        SET v_has_purged = v_has_purged OR ROW_COUNT() > 0;
+        SELECT MAX(t.number) INTO v_mine FROM holdfast_tickets t WHERE t.id = p_id AND t.nonce = p_nonce FOR UPDATE;
+        IF v_method <> 'unique' THEN
+            IF v_nonce IS NOT NULL THEN
+                SET v_outcome = 'method', v_other = v_method;
+                LEAVE step;
+            END IF;
+            UPDATE holdfast_locks SET method = 'unique' WHERE id = p_id;
+        END IF;
+        IF v_departed AND v_mine IS NULL THEN
+            SET v_outcome = 'gone';
+            LEAVE step;
+        END IF;
+
+        -- If this very ticket is in, it keeps its fence: it may have heard of it, and told others of its owner.
+        SELECT MAX(t.fence) INTO v_fence FROM holdfast_tickets t
+        WHERE t.id = p_id AND t.fence IS NOT NULL AND CAST(t.owner AS BINARY) = CAST(p_owner AS BINARY) FOR UPDATE;
+        IF v_fence IS NOT NULL THEN
+            -- Ahead of all who wait, for they wait for it too.
+            SELECT MIN(t.number) - 1 INTO v_place FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
+        ELSEIF v_nonce IS NOT NULL THEN
+            SET v_outcome = 'wait', v_remaining = v_expires - v_now, v_other = v_info;
+        ELSE
+            SELECT MIN(t.number) INTO v_obstacle FROM holdfast_tickets t
+            WHERE t.id = p_id AND (v_mine IS NULL OR t.number < v_mine) FOR UPDATE;
+            IF v_obstacle IS NOT NULL THEN
+                SET v_outcome = 'wait';
+                SELECT t.expires - v_now, t.info INTO v_remaining, v_other FROM holdfast_tickets t
+                WHERE t.id = p_id AND t.number = v_obstacle FOR UPDATE;
+            END IF;
+        END IF;
+
+        IF v_outcome = 'in' THEN
+            SET v_fence = COALESCE(v_fence, v_drawn);
+            IF v_mine IS NULL THEN
+                INSERT INTO holdfast_tickets
+                    (id, number, name, nonce, fence, exclusive, `limit`, expires, renewed, since, agent, info, owner, client)
+                VALUES (
+                    p_id, COALESCE(v_place, v_drawn), p_name, p_nonce, v_fence, TRUE, 1, v_now + p_ttl, v_now, v_now,
+                    p_agent, p_info, p_owner, p_client
+                );
+            ELSE
+                UPDATE holdfast_tickets SET number = IF(fence IS NULL, COALESCE(v_place, number), number),
+                    fence = v_fence, expires = v_now + p_ttl, renewed = v_now, since = v_now
+                WHERE id = p_id AND number = v_mine;
+            END IF;
+        ELSEIF p_queue THEN
+            IF v_mine IS NULL THEN
+                SET v_mine = v_drawn;
+                INSERT INTO holdfast_tickets
+                    (id, number, name, nonce, fence, exclusive, `limit`, expires, renewed, since, agent, info, owner, client)
+                VALUES (
+                    p_id, v_drawn, p_name, p_nonce, NULL, TRUE, 1, v_now + {waiter_lease}, v_now, v_now, p_agent, p_info,
+                    p_owner, p_client
+                );
+            ELSE
+                UPDATE holdfast_tickets SET fence = NULL, expires = v_now + {waiter_lease}, renewed = v_now
+                WHERE id = p_id AND number = v_mine;
+            END IF;
+        END IF;
+        IF v_nonce IS NULL AND (v_has_purged OR (v_outcome = 'wait' AND p_queue)) THEN
+            CALL holdfast_wake(p_id, v_now);  -- something ahead of others may just have run out
+        END IF;
+    END;
+
+    SELECT COALESCE(SUM(t.fence IS NULL AND (v_mine IS NULL OR t.number < v_mine)), 0)
+    INTO v_ahead FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
+    UPDATE holdfast_locks SET tickets = EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id) WHERE id = p_id;
+    COMMIT;
+    SELECT v_outcome, COALESCE(v_fence, v_drawn), v_ahead, v_remaining, NULL, v_other, v_is_new;
 END//
 
 DROP PROCEDURE IF EXISTS holdfast_leave//
@@ -360,3 +583,6 @@ BEGIN
 END//
 
 DELIMITER ;
+
+-- Last of all, so that a program that finds it finds everything.
+INSERT IGNORE INTO holdfast_schema VALUES ({version});

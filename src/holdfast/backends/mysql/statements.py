@@ -13,14 +13,15 @@ _PLACE = re.compile(r"\{\w+\}")
 # One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
 # whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer; it
 # is 0 if the lock is another's.
-_INTO = "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, since, agent, info)"
-_ROW = "{0}, {1}, {6}, {now}, {2}, LAST_INSERT_ID({now}), {now} + {3}, {now}, {4}, {5}"
+_INTO = "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, renewed, since, agent, info)"
+_ROW = "{0}, {1}, {6}, {now}, {2}, LAST_INSERT_ID({now}), {now} + {3}, {now}, {now}, {4}, {5}"
 _OVER = (
     "ON DUPLICATE KEY UPDATE "
     "nonce = IF((nonce IS NULL OR expires <= {now}) AND NOT tickets AND departed_until <= {now}, {2}, nonce), "
     "drawn = IF(nonce = {2}, GREATEST(drawn + 1, {now}), drawn), "
     "fence = IF(nonce = {2}, LAST_INSERT_ID(drawn), fence + LAST_INSERT_ID(0)), "
     "expires = IF(nonce = {2}, {now} + {3}, expires), "
+    "renewed = IF(nonce = {2}, {now}, renewed), "
     "since = IF(nonce = {2}, {now}, since), "
     "method = IF(nonce = {2}, {6}, method), "
     "agent = IF(nonce = {2}, {4}, agent), "
@@ -28,6 +29,15 @@ _OVER = (
 )
 TAKE = Statement("take", f"{_INTO} VALUES ({_ROW}) {_OVER}", is_prepared=True, in_order=True)
 INSERTED = 1  # row changed by TAKE; 2 stand for one that was there, by the manual
+# Of locks whose rows TAKE has inserted: {0} are the locks, {1} the nonces. An operator may have deleted the row of a
+# lock that is in use. It is not free while it has tickets, so what was taken is undone. The nonces of the others come
+# back. TAKE itself does not read the tickets, because that adds 40 % to its time, also where the row exists.
+CONFIRM_NEW = Statement(
+    "confirm_new",
+    "UPDATE holdfast_locks l FORCE INDEX (PRIMARY) SET l.nonce = NULL, l.tickets = TRUE "
+    "WHERE l.id IN ({0}) AND l.nonce IN ({1}) AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = l.id); "
+    "SELECT nonce FROM holdfast_locks WHERE id IN ({0}) AND nonce IN ({1})",
+)
 GIVE_BACK = Statement(
     "give_back",
     "UPDATE holdfast_locks SET nonce = NULL WHERE id = {0} AND nonce = {1} AND NOT tickets AND expires > {now}",
@@ -81,11 +91,14 @@ GIVE_BACK_ALL = Statement(
     "WHERE id IN ({0}) AND nonce IN ({1}) AND expires > @holdfast_now AND fence IS NOT NULL",
     is_transaction=True,
 )
-ENTER = Statement("enter", "CALL holdfast_enter({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9})", in_order=True)
+ENTER = Statement(
+    "enter",
+    "CALL holdfast_try_acquire({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10})",
+    in_order=True,
+)
 ENTER_OWNED = Statement(
     "enter_owned",
-    "CALL holdfast_enter_owned({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7})",
-    is_added=True,
+    "CALL holdfast_try_acquire_owned({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})",
     in_order=True,
 )
 LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")
@@ -105,7 +118,10 @@ REAP = Statement("reap", "CALL holdfast_reap({0})")
 # Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. An end that is a bit
 # later was set by somebody who renews the same lease just now, and stays; one that is much later is from before the
 # clock was set back. What ends no earlier than it was set to is alive.
-_PROLONG = "SET expires = IF(expires > @holdfast_end AND expires < @holdfast_end + 10000000, expires, @holdfast_end)"
+_PROLONG = (
+    "SET expires = IF(expires > @holdfast_end AND expires < @holdfast_end + 10000000, expires, @holdfast_end), "
+    "renewed = IF(expires = @holdfast_end, @holdfast_end - {2}, renewed)"
+)
 _THEIRS = "WHERE id IN ({0}) AND nonce IN ({1})"
 RENEW = Statement(
     "renew",
@@ -129,7 +145,7 @@ _KIN = (
     ", (SELECT COUNT(*) FROM holdfast_tickets k WHERE k.id = {0} AND k.nonce <> {1} AND k.fence IS NOT NULL "
     "AND k.expires > {now} AND CAST(k.owner AS BINARY) = CAST({2} AS BINARY))"
 )
-LOOK_OWNED = Statement("look_owned", _LOOK.replace("{more}", _KIN), is_added=True)
+LOOK_OWNED = Statement("look_owned", _LOOK.replace("{more}", _KIN))
 _SEEN = (
     "SELECT l.name, l.fence, TRUE, 1, l.expires - {now}, l.since, l.agent, l.info, 0 AS place "
     "FROM holdfast_locks l WHERE l.nonce IS NOT NULL AND l.expires > {now} AND {condition} UNION ALL "
@@ -143,7 +159,15 @@ LOCKS = Statement("locks", _SEEN.replace("{condition}", "LEFT(CAST(l.name AS BIN
 STATE = Statement(
     "state",
     "SELECT l.drawn, l.method, l.nonce, l.expires - {now}, l.info, EXISTS (SELECT 1 FROM holdfast_tickets t "
-    "WHERE t.id = l.id AND t.expires > {now}) FROM holdfast_locks l WHERE l.id = {0}",
+    "WHERE t.id = l.id AND t.expires > {now}), IF(l.renewed > {now}, l.renewed, NULL) "
+    "FROM holdfast_locks l WHERE l.id = {0}",
+)
+# The clock was set back since the renewal at {1}: from now on the lease lasts as long as it did from then on. It is
+# compared with {1}, so a renewal that comes between is not undone; and {1} was read before the clock is.
+REBASE = Statement(
+    "rebase",
+    "UPDATE holdfast_locks SET expires = expires - renewed + {now}, renewed = {now} "
+    "WHERE id = {0} AND renewed = {1} AND renewed > {now}",
 )
 
 # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,11 +183,9 @@ MARK = Statement(
     "expires = IF(nonce = {3} AND number <= {2}, GREATEST(expires, {now} + {4}) * LAST_INSERT_ID(1), "
     "expires + LAST_INSERT_ID(0)), "
     "number = GREATEST(number, {2})",
-    is_added=True,
 )
-MARKS = Statement("marks", "SELECT HEX(id), number FROM holdfast_marks WHERE id IN ({0})", is_added=True)
+MARKS = Statement("marks", "SELECT HEX(id), number FROM holdfast_marks WHERE id IN ({0})")
 REAP_MARKS = Statement(
     "reap_marks",
     "DELETE FROM holdfast_marks WHERE expires <= {now} ORDER BY expires, id LIMIT {0}",
-    is_added=True,
 )

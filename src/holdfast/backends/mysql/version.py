@@ -29,7 +29,7 @@ _CREATE = Statement(
 _SWAP = Statement(
     "swap",
     "UPDATE holdfast_locks SET drawn = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), fence = drawn, nonce = {1}, "
-    "method = 'version', expires = {now} + {3}, since = {now}, agent = {4}, info = {5} "
+    "method = 'version', expires = {now} + {3}, renewed = {now}, since = {now}, agent = {4}, info = {5} "
     "WHERE id = {0} AND drawn = {2} AND (nonce IS NULL OR nonce = {1} OR expires <= {now})",
 )
 _SWAP_BACK = Statement(
@@ -52,13 +52,17 @@ class VersionBackend(PlainBackend):
     lacks = VERSION_LACKS
 
     async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+        is_new = False
         for _ in range(TRIES_MAX):
             state = await self._state(ticket.name, deadline)
             if state is None:
-                await self._port.ask(_CREATE, (lock_id(ticket.name), ticket.name), deadline=deadline)
+                created = await self._port.ask(_CREATE, (lock_id(ticket.name), ticket.name), deadline=deadline)
+                is_new = bool(created.changed)
             elif state.is_held and state.nonce != ticket.nonce:
                 return Waiting(self._pause(state.remaining), who(state.info))
             elif (granted := await self._swap(ticket, state, deadline)) is not None:
+                if is_new:
+                    await self._reap_for_new(ticket.name, granted.fence, deadline)
                 return granted
         return Waiting(self._pause(POLL))
 

@@ -103,18 +103,25 @@ class _LooksFirst(_Port):
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if statement is statements.TAKE:
             found = await self._port.ask(statements.STATE, values[:1], deadline=deadline)
-            for _, _, nonce, remaining, _, has_tickets in found.rows:
+            for _, _, nonce, remaining, _, has_tickets, _ in found.rows:
                 if has_tickets == "1" or (nonce is not None and int(remaining or 0) > 0):
                     return Answer()
         return await self._port.ask(statement, values, deadline=deadline)
 
 
-class TakesBlindly(Tables):
+class DeletedWithItsTickets(Tables):
+    """A lock whose row was deleted by hand counts as free, although it has readers."""
+
+    def hides_tickets(self, key: bytes) -> bool:
+        return False
+
+
+class TakesBlindly(DeletedWithItsTickets):
     def is_free(self, lock: Lock, now: int) -> bool:
         return True
 
 
-class TakesPastTheLine(Tables):
+class TakesPastTheLine(DeletedWithItsTickets):
     def is_free(self, lock: Lock, now: int) -> bool:
         return lock.nonce is None or lock.expires <= now
 
@@ -139,6 +146,23 @@ class ReapsByNumber(Tables):
 class WokenKeepsItsLease(Tables):
     def woken(self, expires: int, now: int) -> int:
         return expires
+
+
+class WokenAlone(Tables):
+    """The lease of the next waiter is shortened, but not those of the other waiters of its client."""
+
+    def is_woken(self, ticket: Row, next_ones: Sequence[Row]) -> bool:
+        return ticket in next_ones
+
+
+class ClockNeverGoesBack(Tables):
+    """A lease ends when the clock shows its end, also if the clock was set back since it was renewed."""
+
+    def rebase(self, lock: Lock, tickets: Sequence[Row], now: int) -> None:
+        pass
+
+    def rebase_answer(self, key: bytes, renewed: int) -> Answer:
+        return Answer()
 
 
 class AnyOwnerIsKin(Tables):
@@ -212,8 +236,7 @@ class KillsByNumber(RowServer):
             return super().run(statement, values)
         wire = self.marks.get(str(values[0]).encode())
         if wire is not None:
-            later = self.world.choices.between(0.0, 6.0)
-            self.world.at(self.world.now + later, self.when_it_answers, self._kill, wire)
+            self.world.at(self.world.now + 3.0, self.when_it_answers, self._kill, wire)
         return Answer()
 
     def _kill(self, wire: SimWire) -> None:
@@ -312,6 +335,34 @@ MYSQL = [
         kinds=frozenset({"step_clock"}),
     ),
     Mutant(
+        name="unique-woken-alone",
+        mistake="of a dead client's waiters only the next is woken and lapses, so they keep a free lock in turn",
+        backend="mysql",
+        server=_server(UniqueServer, WokenAlone),
+        by_seeds=False,  # the usual clients wait for one lock at a time
+    ),
+    Mutant(
+        name="unique-deleted-with-its-tickets",
+        mistake="a lock whose row was deleted by hand is taken although it has readers",
+        backend="mysql",
+        server=_server(UniqueServer, DeletedWithItsTickets),
+        kinds=frozenset({"lose_reply"}),
+    ),
+    *(
+        Mutant(
+            name=f"{method}-clock-never-goes-back",
+            mistake="a lease ends late by as much as the server's clock was set back since its renewal",
+            backend=backend,
+            server=_server(server, ClockNeverGoesBack),
+            kinds=frozenset({"crash", "step_clock"}),
+        )
+        for method, backend, server in (
+            ("unique", "mysql", UniqueServer),
+            ("row", "mysql-row", RowServer),
+            ("version", "mysql-version", VersionServer),
+        )
+    ),
+    Mutant(
         name="unique-any-owner-is-kin",
         mistake="who has an owner is in at once if anybody is who has one, whoever's that is",
         backend="mysql",
@@ -365,6 +416,6 @@ MYSQL = [
         mistake="the number of a connection is read, then killed, when it may belong to the next lease already",
         backend="mysql-row",
         server=KillsByNumber,
-        kinds=frozenset({"pause", "slow"}),
+        by_seeds=False,  # it takes one world in a thousand
     ),
 ]

@@ -206,6 +206,12 @@ class RowServer(MysqlServer):
         """On a session of its own."""
         if wire.is_over:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
+        if "DELETE FROM holdfast_gates" in sql:
+            keys = {bytes.fromhex(value) for value in _HEX.findall(sql)}
+            if any(self.gates[key].keeper is not None for key in keys if key in self.gates):
+                raise OnceMore("NOWAIT")
+            self.gates = {key: gate for key, gate in self.gates.items() if key not in keys}
+            return Answer()
         if "FOR UPDATE NOWAIT" in sql:
             key = _bytes(sql)
             if key in self.gates and self.gates[key].keeper not in {None, wire}:
@@ -268,6 +274,8 @@ class RowServer(MysqlServer):
             case "build_gate":
                 self.gates.setdefault(key, Gate())
                 return Answer()
+            case "orphan_gates":
+                return Answer(rows=[(one.hex(),) for one in self.gates if one >= key and one not in self.tables.locks])
             case "in_gate":
                 return Answer(rows=[(self.gates[key].nonce,)] if key in self.gates else [])
             case "kill":
@@ -277,6 +285,12 @@ class RowServer(MysqlServer):
                 return Answer()
             case _:
                 return super().run(statement, values)
+
+    def reap(self) -> object:
+        for key, gate in list(self.gates.items()):
+            if key not in self.tables.locks and gate.keeper is None:
+                del self.gates[key]
+        return super().reap()
 
     def state(self) -> object:
         gates = [

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.mysql.protocol import GUARANTEES, UniqueBackend
 from holdfast.backends.mysql.values import lock_id
 from holdfast.backends.mysql.version import VersionBackend
+from holdfast.core.tickets import LOOK_AGAIN_BEHIND
+from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.database import Database
 from holdfast.sim.servers.mysql.port import SimPort
 from holdfast.sim.servers.mysql.tables import Tables
@@ -15,10 +17,14 @@ from holdfast.sim.servers.mysql.tables import Tables
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Answer, Statement, Value
     from holdfast.core.ports import Backend
+    from holdfast.sim.faults import Faults
     from holdfast.sim.network import Link
     from holdfast.sim.recorder import Recorder
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.world import World
+
+
+DELETES = 0.1  # how often an operator deletes a row when old ones are removed
 
 
 class MysqlServer(Database):
@@ -26,6 +32,7 @@ class MysqlServer(Database):
 
     # TCP delivers once, and nobody sends again what was sent; and nobody hears anything.
     cannot = frozenset({"duplicate", "drop", "lose_ring"})
+    back_max = Server.back_max  # a lease that was renewed by a clock that was set back since is set right
     backend: Callable[..., Any]
     tables_type: ClassVar[type[Tables]] = Tables
 
@@ -45,8 +52,22 @@ class MysqlServer(Database):
     def break_lock(self, name: str, fence: int) -> None:
         self.execute(lambda: self.tables.break_answer(lock_id(name), fence))
 
+    def prepare(self, faults: Faults, ttl: float) -> None:
+        super().prepare(faults, ttl)
+        # A lock whose row is gone relies on the clock for its next fence.
+        self._deletes = 0.0 if faults.step_clock else DELETES
+
     def reap(self) -> object:
+        """And at times an operator deletes, by hand, the row of a lock that others share or wait for."""
+        rows = [key for key, lock in self.tables.locks.items() if lock.nonce is None and lock.departed is None]
+        if rows and self.world.choices.chance(self._deletes):
+            del self.tables.locks[self.world.choices.pick(rows)]
         return self.tables.reap_answer(b"")
+
+    @property
+    def idle_prolonged(self) -> float:
+        """Until the next poll."""
+        return min(self.set_back, LOOK_AGAIN_BEHIND)
 
     def state(self) -> object:
         return self.tables.snapshot(), self.starts, self.wall_step

@@ -1,4 +1,4 @@
-"""The tables of locks and tickets and every step on them: see schema.sql, additions.sql, statements.py and version.py.
+"""The tables of locks and tickets and every step on them: see schema.sql, statements.py and version.py.
 
 A step is done all at once here: on the server, whoever takes a step on a lock has locked the lock's row first. So what
 depends on how InnoDB locks rows, such as looking at the clock again once a row was got, is not in it.
@@ -37,6 +37,7 @@ class Lock:
     nonce: str | None = None
     fence: int = 0
     expires: int = 0
+    renewed: int = 0
     since: int = 0
     agent: str = ""
     info: str | None = None
@@ -60,6 +61,8 @@ class Ticket:
     agent: str
     info: str
     owner: str = ""
+    client: str = ""
+    renewed: int = 0
 
 
 Snapshot = tuple[dict[bytes, Lock], list[Ticket], dict[bytes, Mark]]
@@ -144,15 +147,26 @@ class Tables(Marks):
         lock = self.locks.get(key)
         if lock is None:
             lock = self.locks[key] = Lock(key, name, method, now)
-            lock.nonce, lock.fence, lock.expires, lock.since, lock.agent, lock.info = (
+            lock.nonce, lock.fence, lock.expires, lock.renewed, lock.since, lock.agent, lock.info = (
                 *(nonce, now, now + ttl),
-                *(now, agent, info),
+                *(now, now, agent, info),
             )
             return Answer(1, now)
         if self.is_free(lock, now) or lock.nonce == nonce:
             held = self._hold(lock, nonce, now, ttl, method, agent, info)
             return Answer(2, held.number)
         return Answer()
+
+    def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...]) -> Answer:
+        ours = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
+        for lock in ours:
+            if self.hides_tickets(lock.id):
+                lock.nonce, lock.tickets = None, True
+        return Answer(rows=[(lock.nonce,) for lock in ours if lock.nonce is not None])
+
+    def hides_tickets(self, key: bytes) -> bool:
+        """There are tickets, whatever the lock's row says of them: it may be new, because the old one was deleted."""
+        return self.has_tickets(key)
 
     def is_free(self, lock: Lock, now: int) -> bool:
         """Nobody holds it, nobody waits, and nobody is remembered to have left."""
@@ -198,7 +212,7 @@ class Tables(Marks):
         theirs += [one for one in self.tickets if one.id in keys and one.nonce in nonces and one.fence is not None]
         for row in theirs:
             if row.expires > now and not end < row.expires < end + _A_BIT_LATER:
-                row.expires = end
+                row.expires, row.renewed = end, now
         return Answer(rows=[(row.nonce,) for row in theirs if row.expires >= end])
 
     def look_answer(self, key: bytes, nonce: str) -> Answer:
@@ -229,8 +243,16 @@ class Tables(Marks):
         if lock is None:
             return Answer()
         has_tickets = any(ticket.expires > now for ticket in self._queue(key))
-        row = (lock.drawn, lock.method, lock.nonce, lock.expires - now, lock.info, has_tickets)
+        renewed = lock.renewed if lock.renewed > now else None
+        row = (lock.drawn, lock.method, lock.nonce, lock.expires - now, lock.info, has_tickets, renewed)
         return Answer(rows=[tuple(map(_text, row))])
+
+    def rebase_answer(self, key: bytes, renewed: int) -> Answer:
+        lock, now = self.locks.get(key), self.clock()
+        if lock is None or lock.renewed != renewed or lock.renewed <= now:
+            return Answer()
+        lock.expires, lock.renewed = lock.expires - lock.renewed + now, now
+        return Answer(1)
 
     def inspect_answer(self, key: bytes) -> Answer:
         return self._described(lambda row: row.id == key)
@@ -259,16 +281,24 @@ class Tables(Marks):
 
     def wake(self, key: bytes, now: int) -> None:
         self._remove([ticket for ticket in self._queue(key) if self.has_run_out(ticket.expires, now)])
+        next_ones = []
         for ahead, ticket in enumerate(self._queue(key)):
             if ticket.fence is None:
                 if ticket.limit is not None and ahead >= ticket.limit:
-                    return
-                ticket.expires = self.woken(ticket.expires, now)
+                    break
+                next_ones.append(ticket)
             if ticket.exclusive:
-                return
+                break
+        for ticket in self._queue(key):
+            if ticket.fence is None and self.is_woken(ticket, next_ones):
+                ticket.expires = self.woken(ticket.expires, now)
+
+    def is_woken(self, ticket: Ticket, next_ones: Sequence[Ticket]) -> bool:
+        """It is next, or another waiter of its client is."""
+        return ticket in next_ones or (ticket.client != "" and any(one.client == ticket.client for one in next_ones))
 
     def woken(self, expires: int, now: int) -> int:
-        """Until when who is let in next may not come."""
+        """Until when a waiter that is woken has to poll."""
         return min(expires, now + WOKEN_US)
 
     def enter_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
@@ -283,24 +313,50 @@ class Tables(Marks):
         queue: bool,  # noqa: FBT001  (likewise)
         agent: str,
         info: str,
+        client: str,
     ) -> Answer:
         now = self.clock()
-        lock = self.locks.get(key)
-        if lock is None:
-            lock = self.locks[key] = Lock(key, name, method, now)
-        else:
-            lock.drawn = self.draw(lock, now)
-        row = Ticket(key, lock.drawn, name, nonce, None, exclusive, limit, now + WAITER_US, now, agent, info)
+        lock, is_new = self._drawn(key, name, method, now)
+        row = Ticket(
+            *(key, lock.drawn, name, nonce, None),
+            exclusive=exclusive,
+            limit=limit,
+            expires=now + WAITER_US,
+            since=now,
+            agent=agent,
+            info=info,
+            client=client,
+            renewed=now,
+        )
+        self.rebase(lock, self._queue(key), now)
         told = self._step(lock, row, method, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
         place = told.place
         ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
-        answer = (told.outcome, lock.drawn, len(ahead), told.remaining, told.limit, told.other)
+        answer = (told.outcome, lock.drawn, len(ahead), told.remaining, told.limit, told.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
 
+    def _drawn(self, key: bytes, name: str, method: str, now: int) -> tuple[Lock, bool]:
+        """The lock, with its next number; and whether its row is new."""
+        lock, is_new = self.locks.get(key), False
+        if lock is None:
+            lock, is_new = Lock(key, name, method, now), True
+            self.locks[key] = lock
+        else:
+            lock.drawn = self.draw(lock, now)
+        lock.drawn = max([lock.drawn, *(max(one.number, one.fence or 0) + 1 for one in self._queue(key))])
+        return lock, is_new
+
+    def rebase(self, lock: Lock, tickets: Sequence[Ticket], now: int) -> None:
+        """The clock was set back: what was renewed later than now lasts as long from now on as it did from then on."""
+        rows: list[Lock | Ticket] = [lock, *tickets]
+        for row in rows:
+            if row.renewed > now:
+                row.expires, row.renewed = row.expires - row.renewed + now, now
+
     def _step(self, lock: Lock, row: Ticket, method: str, now: int, ttl: int, *, queue: bool) -> _Told:
-        """What holdfast_enter does between its first statement and its last."""
-        nonce, had_tickets, has_purged = row.nonce, lock.tickets, False
+        """What holdfast_try_acquire does between its first statement and its last."""
+        nonce, had_tickets, has_purged = row.nonce, lock.tickets or self.hides_tickets(lock.id), False
         was_departed = lock.departed_until > now and nonce in (lock.departed or ())
         expires, info = lock.expires, lock.info
         if lock.nonce not in {None, nonce} and self.has_run_out(expires, now):
@@ -311,7 +367,11 @@ class Tables(Marks):
             self._remove(dead)
             has_purged = has_purged or bool(dead)
             mine = self._ticket(lock.id, nonce)
+            if lock.nonce == nonce and any(one.fence is not None for one in self._queue(lock.id)):
+                lock.nonce = None
         place = None if mine is None else mine.number
+        if had_tickets and self._queue(lock.id):
+            lock.method = "unique"
         if lock.method != method:
             if lock.nonce is not None or (had_tickets and self._queue(lock.id)):
                 return _Told("method", place, other=lock.method)
@@ -345,13 +405,13 @@ class Tables(Marks):
             elif mine is None:
                 self.tickets.append(replace(row, fence=lock.drawn, expires=now + ttl))
             else:
-                mine.fence, mine.expires, mine.since = lock.drawn, now + ttl, now
+                mine.fence, mine.expires, mine.renewed, mine.since = lock.drawn, now + ttl, now, now
         elif queue:
             if mine is None:
                 told = told.placed(lock.drawn)
                 self.tickets.append(row)
             else:
-                mine.fence, mine.expires = None, row.expires
+                mine.fence, mine.expires, mine.renewed = None, row.expires, now
         if lock.nonce is None and (has_purged or (told.outcome == "wait" and queue)):
             self.wake(lock.id, now)
         return told
@@ -366,13 +426,10 @@ class Tables(Marks):
         agent: str,
         info: str,
         owner: str,
+        client: str,
     ) -> Answer:
         now = self.clock()
-        lock = self.locks.get(key)
-        if lock is None:
-            lock = self.locks[key] = Lock(key, name, "unique", now)
-        else:
-            lock.drawn = self.draw(lock, now)
+        lock, is_new = self._drawn(key, name, "unique", now)
         row = Ticket(
             *(key, lock.drawn, name, nonce, None),
             exclusive=True,
@@ -382,16 +439,20 @@ class Tables(Marks):
             agent=agent,
             info=info,
             owner=owner,
+            client=client,
+            renewed=now,
         )
+        self.rebase(lock, self._queue(key), now)
         told, fence = self._step_owned(lock, row, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
         place = told.place
         ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
-        answer = (told.outcome, lock.drawn if fence is None else fence, len(ahead), told.remaining, None, told.other)
+        fence = lock.drawn if fence is None else fence
+        answer = (told.outcome, fence, len(ahead), told.remaining, None, told.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
 
     def _step_owned(self, lock: Lock, row: Ticket, now: int, ttl: int, *, queue: bool) -> tuple[_Told, int | None]:
-        """What holdfast_enter_owned does between its first statement and its last; and the fence, if it is in."""
+        """What holdfast_try_acquire_owned does between its first statement and its last; and the fence, if it is in."""
         was_departed = lock.departed_until > now and row.nonce in (lock.departed or ())
         has_purged = lock.nonce is not None and self.has_run_out(lock.expires, now)
         if has_purged:
@@ -402,7 +463,7 @@ class Tables(Marks):
         mine = self._ticket(lock.id, row.nonce)
         place = None if mine is None else mine.number
         if lock.method != "unique":
-            if lock.nonce is not None or self._queue(lock.id):
+            if lock.nonce is not None:
                 return _Told("method", place, other=lock.method), None
             lock.method = "unique"
         if was_departed and mine is None:
@@ -426,12 +487,13 @@ class Tables(Marks):
                 self.tickets.append(replace(row, number=number, fence=fence, expires=now + ttl))
             else:
                 mine.number, mine.fence, mine.expires, mine.since = number, fence, now + ttl, now
+                mine.renewed = now
         elif queue:
             if mine is None:
                 told = told.placed(lock.drawn)
                 self.tickets.append(row)
             else:
-                mine.fence, mine.expires = None, row.expires
+                mine.fence, mine.expires, mine.renewed = None, row.expires, now
         if lock.nonce is None and (has_purged or (told.outcome == "wait" and queue)):
             self.wake(lock.id, now)
         return told, fence if told.outcome == "in" else None
@@ -453,6 +515,7 @@ class Tables(Marks):
 
     def _let_in(self, lock: Lock, row: Ticket, now: int, ttl: int) -> None:
         lock.nonce, lock.fence, lock.expires, lock.since = row.nonce, lock.drawn, now + ttl, now
+        lock.renewed = now
         lock.agent, lock.info = row.agent, row.info
 
     def leave_answer(self, key: bytes, name: str, nonce: str, unheard: bool) -> Answer:  # noqa: FBT001  (likewise)
@@ -469,9 +532,9 @@ class Tables(Marks):
             is_gone = bool(mine)
             was_in = any(ticket.fence is not None and ticket.expires > now for ticket in mine)
             self._remove(mine)
+        if is_gone and (lock is None or lock.nonce is None or lock.expires <= now):
+            self.wake(key, now)
         if is_gone and lock is not None:
-            if lock.nonce is None or lock.expires <= now:
-                self.wake(key, now)
             lock.tickets = self.has_tickets(key)
         return Answer(rows=[(_text(was_in),)])
 
@@ -494,8 +557,9 @@ class Tables(Marks):
             broken = [ticket for ticket in self._queue(key) if ticket.fence == fence]
             self._remove(broken)
             is_gone = bool(broken)
-        if is_gone and lock is not None:
+        if is_gone:
             self.wake(key, self.clock())
+        if is_gone and lock is not None:
             lock.tickets = self.has_tickets(key)
         return Answer(rows=[(_text(is_gone),)])
 
@@ -530,6 +594,7 @@ class Tables(Marks):
         """Draw a number: that is the fence."""
         lock.drawn = lock.fence = self.draw(lock, now)
         lock.nonce, lock.method, lock.expires, lock.since = nonce, method, now + ttl, now
+        lock.renewed = now
         lock.agent, lock.info = agent, info
         return Answer(1, lock.fence)
 
@@ -545,7 +610,7 @@ class Tables(Marks):
 
 @dataclass(slots=True, frozen=True)
 class _Told:
-    """What holdfast_enter comes to."""
+    """What holdfast_try_acquire comes to."""
 
     outcome: str
     place: int | None  # in line
