@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Backend
     from holdfast.sim.faults import Faults
     from holdfast.sim.network import Link
-    from holdfast.sim.recorder import Recorder
+    from holdfast.sim.recorder import Entry, Recorder
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.world import World
 
@@ -63,6 +63,12 @@ class MysqlServer(Database):
         if rows and self.world.choices.chance(self._deletes):
             del self.tables.locks[self.world.choices.pick(rows)]
         return self.tables.reap_answer(b"")
+
+    def _found(self) -> list[tuple[str, Entry, int]]:
+        """Without a holder whose row is new although the lock has tickets: it is not granted, but undone next."""
+        tables = self.tables
+        undone = {lock.nonce for lock in tables.locks.values() if not lock.tickets and tables.has_tickets(lock.id)}
+        return [one for one in super()._found() if one[0] not in undone]
 
     @property
     def idle_prolonged(self) -> float:
