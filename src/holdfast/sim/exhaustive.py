@@ -266,7 +266,7 @@ class _NoncesByClient(Recorder):
 
     def new_nonce(self, client: str, call: int) -> str:
         number = self._drawn[client] = self._drawn.get(client, 0) + 1
-        nonce = f"{client}{number}".ljust(NONCE, "-")
+        nonce = f"{client}{number}".rjust(NONCE, "0")
         self._owner[nonce] = (client, call)
         return nonce
 

@@ -155,7 +155,7 @@ class Member:
         if drift:
             simulation.recorder.happened["drift"] += 1
         self.process = Process(world, name, offset=offset, rate=rate)
-        self.link = Link(self.process, simulation.server, simulation.faults)
+        self.link = Link(self.process, simulation.server, simulation.link_faults)
         engine = simulation.plan.engine
         more = {} if engine is None else {"engine_type": engine}
         client_type = simulation.plan.client
@@ -192,6 +192,7 @@ class Simulation:
         self.recorder = Recorder(self.world)
         self.server = plan.server_type(self.world, self.recorder)
         self.faults = faults_.draw(plan.possible_faults, choices, plan.enable)
+        self.link_faults = self.faults  # until the world is healed
         self.uses = self._uses(plan.workload)
         self.workload = self._drawn(plan.workload)
         self.server.prepare(self.faults, self.workload.ttl)
@@ -314,10 +315,10 @@ class Simulation:
         return True
 
     def _heal(self) -> None:
-        calm = replace(faults_.CALM, drift=self.faults.drift)
+        self.link_faults = replace(faults_.CALM, drift=self.faults.drift)
         for member in self.members.values():
             for link in (member.link, *member.link.branches):
-                link.faults = calm
+                link.faults = self.link_faults
 
     def _all_done(self) -> bool:
         return all(member.worker.stays for member in self.members.values())
