@@ -181,7 +181,7 @@ class _Guard:
             self._enforce()
             self._reap()
             if self._status is not None and self._is_gone():
-                self._say("ended", status=self._status)
+                self._say("ended", status=self._status, by_guard=self._is_ending)
                 return
 
     def _due(self) -> float | None:

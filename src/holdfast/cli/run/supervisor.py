@@ -6,11 +6,9 @@ import contextlib
 import errno
 import logging
 import os
-import queue
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -22,7 +20,7 @@ from holdfast.cli.run.terminal import give_terminal, is_foreground, may_lend_ter
 from holdfast.cli.text import escape
 from holdfast.errors import AcquireTimeout, BackendError, LockLost
 from holdfast.runtimes import system
-from holdfast.runtimes.threads import flush_log
+from holdfast.runtimes.threads import Dispatcher, flush_log, run_sync
 
 if TYPE_CHECKING:
     from holdfast.client import Client, Lease, Lock
@@ -58,7 +56,6 @@ def run(plan: Plan, connect: Callable[[], Client]) -> int:
     guard = Guard(plan.command)  # first of all: there are no threads yet, and no store is open
     signals = _Signals()
     try:
-        _messages.start()
         _set_up_logging()
         with connect() as client:
             return _Run(plan, client, guard, signals).run()
@@ -67,8 +64,7 @@ def run(plan: Plan, connect: Callable[[], Client]) -> int:
     finally:
         guard.close()
         signals.restore()
-        flush_log(WRITE_MAX)
-        _messages.flush()
+        _flush()
 
 
 class _Run:
@@ -87,7 +83,7 @@ class _Run:
         self._kill_margin = min(KILL_MARGIN_MAX, plan.ttl / KILL_MARGIN_SHARE)
         self._grace = min(plan.grace, plan.ttl / 2 - self._kill_margin)
         self._end_grace = 0.0 if plan.max_hold is None else min(self._grace, plan.max_hold / 2)
-        self._was_late = False
+        self._was_late = self._ended_by_guard = False
 
     def run(self) -> int:
         plan = self._plan
@@ -116,6 +112,9 @@ class _Run:
         if ended_at >= self._end - self._end_grace:
             _say(f"max_hold of {plan.max_hold:g} s is reached: the command was ended")
             return statuses.LOST
+        if self._ended_by_guard:  # and then the lease was renewed after all, or given back in time
+            _say("the lease was not renewed in time: the command was ended")
+            return statuses.LOST
         self._die_as_it_did(status)
         return status if status >= 0 else 128 - status
 
@@ -142,7 +141,7 @@ class _Run:
         """Have the command run to its end and return its status, negative if a signal ended it."""
         plan = self._plan
         self._lent_terminal = may_lend_terminal()
-        _messages.flush()  # they come before what the command writes
+        _flush()  # they come before what the command writes
         self._deadline = self._deadline_of(lease)
         if plan.max_hold is not None:
             self._end = system.now() + plan.max_hold
@@ -196,6 +195,7 @@ class _Run:
                 )
             case "ended":
                 status: int = said["status"]
+                self._ended_by_guard = said["by_guard"]
                 return status
             case unknown:
                 raise AssertionError(unknown)
@@ -262,7 +262,7 @@ class _Run:
         if self._lent_terminal and number != signal.SIGSTOP:
             give_terminal(os.getpgrp())
             _say(f"stopped: unless it goes on within {self._deadline - system.now():.0f} s, the command is killed")
-            _messages.flush()
+            _flush()
             os.killpg(0, signal.SIGSTOP)  # our whole job, as Ctrl-Z would have; we go on here when the shell says so
             if is_foreground() and self._guard.command is not None:
                 give_terminal(self._guard.command)
@@ -277,7 +277,7 @@ class _Run:
         if self._lent_terminal and status in (-signal.SIGINT, -signal.SIGQUIT):
             self._client.close()
             self._guard.close()
-            _messages.flush()
+            _flush()
             signal.signal(-status, signal.SIG_DFL)
             os.killpg(0, -status)
 
@@ -293,50 +293,32 @@ def _leave_output_to_the_command() -> None:
     os.close(null)
 
 
-class _Messages:
-    """Written to standard error by a thread of its own.
-
-    A reader that has stopped reading must hold up neither the keeper, which logs a loss, nor the end of the command.
-    """
-
-    def __init__(self) -> None:
-        self._texts: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
-
-    def start(self) -> None:
-        threading.Thread(target=self._write, name="holdfast-messages", daemon=True).start()
-
-    def put(self, text: str) -> None:
-        self._texts.put(text)
-
-    def flush(self) -> None:
-        """Wait until all is written, but not for long."""
-        written = threading.Event()
-        self._texts.put(written)
-        written.wait(WRITE_MAX)
-
-    def _write(self) -> None:
-        while True:
-            text = self._texts.get()
-            if isinstance(text, threading.Event):
-                text.set()
-                continue
-            # Not through sys.stderr: at exit the interpreter would wait for the lock of its buffer.
-            rest = f"{text}\n".encode(sys.stderr.encoding, errors="backslashreplace")
-            with contextlib.suppress(OSError):  # it was closed: then there is no reader
-                while rest:
-                    rest = rest[os.write(2, rest) :]
-
-
-_messages = _Messages()
+_messages = Dispatcher("messages")  # a reader that has stopped reading must not hold up the end of the command
 
 
 def _say(text: str) -> None:
-    _messages.put(f"holdfast: {escape(text)}")
+    _messages.post(lambda: _write(f"holdfast: {escape(text)}"))
+
+
+def _flush() -> None:
+    """Wait until all is written, but not for long."""
+    flush_log(WRITE_MAX)
+    run_sync(_messages.drain(system.now() + WRITE_MAX))
+
+
+def _write(text: str) -> None:
+    # Not through sys.stderr: at exit the interpreter would wait for the lock of its buffer.
+    rest = f"{text}\n".encode(sys.stderr.encoding, errors="backslashreplace")
+    with contextlib.suppress(OSError):  # it was closed: then there is no reader
+        while rest:
+            rest = rest[os.write(2, rest) :]
 
 
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        _messages.put(self.format(record))
+        # Posted once more: at exit `logging` waits for the lock that a handler holds while it writes.
+        text = self.format(record)
+        _messages.post(lambda: _write(text))
 
 
 def _set_up_logging() -> None:
