@@ -498,13 +498,11 @@ class Engine(Generic[L]):
 
     def emit(self, event: Event) -> None:
         """Pass on an event of a caller, who may wait for the subscribers."""
-        if self.events.subscribers:
-            self.runtime.notify(lambda: self.events.deliver(event), here=True)
+        self.events.emit(event, self.runtime, here=True)
 
     def _report(self, event: Event) -> None:
         """Pass on an event that the keeper may have found, which must not wait for the subscribers."""
-        if self.events.subscribers:
-            self.runtime.notify(lambda: self.events.deliver(event), here=False)
+        self.events.emit(event, self.runtime, here=False)
 
     async def wait_lost(self, hold: Hold, timeout: float | None) -> bool:
         """True as soon as the lease is lost; False when the time is up or it was released."""

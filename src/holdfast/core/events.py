@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
 
 Kind = Literal["waiting", "acquired", "renewed", "revoke requested", "lost", "released"]
 
@@ -43,8 +46,12 @@ class Events:
 
         return unsubscribe
 
-    def deliver(self, event: Event) -> None:
-        """Call the subscribers."""
+    def emit(self, event: Event, runtime: Runtime, *, here: bool) -> None:
+        """Have it delivered; `here` as in `Runtime.notify`."""
+        if self.subscribers:
+            runtime.notify(lambda: self._deliver(event), here=here)
+
+    def _deliver(self, event: Event) -> None:
         for subscriber in self.subscribers:
             try:
                 subscriber(event)

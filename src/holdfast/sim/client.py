@@ -19,6 +19,7 @@ from holdfast.sim.world import Cancelled
 
 if TYPE_CHECKING:
     from holdfast.checking.history import WhyGaveUp
+    from holdfast.core.ports import Runtime
     from holdfast.sim.network import Link
     from holdfast.sim.process import Process
     from holdfast.sim.recorder import Recorder
@@ -47,6 +48,18 @@ class SimLock(Handle[SimLease]):
     """A named lock of one client."""
 
 
+class _Recorded(Events):
+    """Events that are in the history from when they happen, however slow the subscribers are."""
+
+    def __init__(self, record: Callable[[Event], object]) -> None:
+        super().__init__()
+        self._record = record
+
+    def emit(self, event: Event, runtime: Runtime, *, here: bool) -> None:
+        self._record(event)
+        super().emit(event, runtime, here=here)
+
+
 class SimClient:
     """What a process uses of holdfast. Its words are those of the two real shells."""
 
@@ -64,8 +77,9 @@ class SimClient:
         self._world = process.world
         self._recorder = recorder
         self.runtime = SimRuntime(process, recorder)
-        events = Events()
-        events.subscribe(self._tell)
+        self.runtime.link = link
+        events = _Recorded(self._tell)
+        events.subscribe(lambda _: None)  # for which the runtime may need long
         self.engine = engine_type(server.open(link, self.runtime), self.runtime, events, SimLease)
         self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> the call that got it
         self._leases: dict[int, SimLease] = {}

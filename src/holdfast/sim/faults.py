@@ -36,6 +36,12 @@ class Faults:
     cancel: float = 0.0  # what it waits for is cancelled
     drift: float = 0.0  # its clock runs up to this share fast or slow
 
+    overrun: float = 0.0  # a request of the keeper returns up to `overrun_max` after its deadline: a name look-up, say
+    overrun_max: float = 10.0
+    no_thread: float = 0.0  # per start: the keeper cannot start a thread
+    slow_subscriber: float = 0.0  # per event: the subscribers take up to `slow_subscriber_max`
+    slow_subscriber_max: float = 10.0
+
     # Between process and server, per second.
     cut: float = 0.0  # requests, replies or both do not get through, for up to `cut_max`
     cut_max: float = 20.0
@@ -76,6 +82,9 @@ ALL = Faults(
     step_clock=0.03,
     leap_clock=0.03,
     break_lock=0.03,
+    overrun=0.2,
+    no_thread=0.2,
+    slow_subscriber=0.3,
 )
 
 KINDS = tuple(

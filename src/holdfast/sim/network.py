@@ -93,6 +93,11 @@ class _Request(Trap):
             error = BackendUnavailable(backend="sim", problem="connection refused")
             world.at(min(world.now + link.delay(), max(world.now, self._deadline)), task.resume, turn, None, error)
             return
+        if task.is_keeper and link.happens("overrun", faults.overrun):
+            late = world.choices.between(0.0, faults.overrun_max)
+            error = BackendUnavailable(backend="sim", problem="no address for this name")
+            world.at(max(world.now, self._deadline) + late, task.resume, turn, None, error)
+            return
         unknown = OutcomeUnknown(backend="sim", problem="no answer in time")
         world.at(max(world.now, self._deadline), task.resume, turn, None, unknown)
         if not link.cut_there and not link.happens("lose_request", faults.lose_request):

@@ -264,12 +264,16 @@ class Simulation:
     def _has_to_lapse(self) -> bool:
         """There may be leases that nobody can give back: their holders died unseen, or do not know of them."""
         is_delayed = "lock_delay" in self.uses and self.faults.crash > 0.0  # kept for a holder that is known to be dead
-        return is_delayed or any(getattr(self.faults, kind) for kind in self.server.lapses_after)
+        # A release without an answer waits for the next use of the client, if no thread can be started to repeat it.
+        is_unrepeated = self.faults.no_thread > 0.0 and len(faults_.enabled(self.faults)) > 1
+        return is_delayed or is_unrepeated or any(getattr(self.faults, kind) for kind in self.server.lapses_after)
 
     def promises(self) -> Promises:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
-        prolonged, settles = self.server.prolonged, self.server.settles
+        # A request of the keeper that began before the world was healed may return so long after it.
+        overrun = 5.0 + faults.overrun_max if faults.overrun else 0.0
+        prolonged, settles = self.server.prolonged, self.server.settles + overrun
         idle_prolonged = self.server.idle_prolonged
         lapses = self._has_to_lapse()
         delay = max(DELAYS) * 1.02 if "lock_delay" in self.uses else 0.0

@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.ports import Owner
+from holdfast.errors import ThreadStartError
 from holdfast.sim.world import Task, Trap
 
 if TYPE_CHECKING:
+    from holdfast.sim.network import Link
     from holdfast.sim.process import Process
     from holdfast.sim.recorder import Recorder
 
@@ -101,6 +103,8 @@ class SimRuntime:
         self._recorder = recorder
         self.clock = process.now  # a server model that runs a protocol's step puts its own here meanwhile
         self.wall_step = 0.0  # by which somebody has set the wall clock
+        self.link: Link | None = None  # whose faults this process has
+        self._notified_at = 0.0  # when the subscribers return from what they were called with last
 
     def now(self) -> float:
         return self.clock()
@@ -134,11 +138,14 @@ class SimRuntime:
         await Sleep(self._process.wakes_at(self._process.now() + seconds))
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        if not self._process.is_dead:
-            self._process.start(work(), name)
+        if self._process.is_dead:
+            return
+        if name.startswith("keeper") and self.link is not None and self.link.happens("no_thread", self._no_thread):
+            raise ThreadStartError(thread=name, problem="can't start new thread")
+        self._process.start(work(), name)
 
     async def join(self) -> None:
-        background = [task for task in self._process.tasks if task.name.endswith(("/keeper", "/keeper-io"))]
+        background = [task for task in self._process.tasks if task.is_keeper]
         while not all(task.is_done for task in background):
             await self.sleep(0.01)
 
@@ -146,10 +153,20 @@ class SimRuntime:
         self._world.soon(self._process.do, function)
 
     def notify(self, function: Callable[[], object], *, here: bool) -> None:
-        function()
+        world = self._world
+        if self._notified_at <= world.now:
+            if here or self.link is None or not self.link.happens("slow_subscriber", self.link.faults.slow_subscriber):
+                function()
+                return
+            self._notified_at = world.now + world.choices.between(0.0, self.link.faults.slow_subscriber_max)
+        world.at(self._notified_at, self._process.do, function)
 
     def hand_in(self, function: Callable[[], object]) -> bool:
         return False  # there are no threads
+
+    @property
+    def _no_thread(self) -> float:
+        return 0.0 if self.link is None else self.link.faults.no_thread
 
     @property
     def task(self) -> Task:

@@ -135,6 +135,11 @@ class Task:
         finally:
             world.current = None
 
+    @property
+    def is_keeper(self) -> bool:
+        """It belongs to a client's keeper."""
+        return self.name.endswith(("/keeper", "/keeper-io"))
+
     def is_over(self, turn: int) -> bool:
         """Nothing that comes for this turn is heard any more."""
         return turn != self._turn or self.is_done

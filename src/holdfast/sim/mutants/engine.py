@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.engine import Attempt, Engine
+from holdfast.core.events import Event
 from holdfast.core.holds import Hold, Phase
 from holdfast.core.keeper import Keeper
 from holdfast.core.tickets import Granted, Ticket, Waiting
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, ThreadStartError
 from holdfast.sim.client import SimLease
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.world import Cancelled
@@ -172,8 +173,23 @@ class _OneTry(Keeper):
         return limit if alarm is None else min(limit, max(alarm, now + 0.05))
 
 
-class _NobodyStandsIn(Keeper):
-    workers_max = 1
+class _TimerDoesIo(Keeper):
+    async def _tick(self, number: int) -> bool:
+        self._sound_alarms(self._runtime.now())
+        due = self._due_for(number, self._runtime.now())
+        if due is None:
+            return await super()._tick(number)
+        await self._do(due)
+        return True
+
+
+class _ForgetsWithoutThread(Keeper):
+    def _ensure_timer(self, when: float) -> None:
+        try:
+            super()._ensure_timer(when)
+        except ThreadStartError:
+            self._debts.clear()
+            raise
 
 
 class OneTryForARenewal(_WithKeeper):
@@ -181,7 +197,26 @@ class OneTryForARenewal(_WithKeeper):
 
 
 class AlarmBehindRequest(_WithKeeper):
-    keeper_type = _NobodyStandsIn
+    keeper_type = _TimerDoesIo
+
+
+class SubscribersBeforeTheHolder(SimEngine):
+    """The event first: a slow subscriber delays the report of the loss."""
+
+    def _tell_lost(self, hold: Hold) -> None:
+        tell = super()._tell_lost
+        self._report(Event("lost", hold.name, hold.fence, 0.0, hold._reason))
+        self.runtime.notify(lambda: tell(hold), here=False)
+
+
+class UnkeptIsLeft(_WithKeeper):
+    """A lock that was granted when no thread could be started to keep it is left to lapse."""
+
+    keeper_type = _ForgetsWithoutThread
+
+    async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
+        if self._keeper._timer:
+            await super()._withdraw(ticket, give_up)
 
 
 class RenewsByTheTtlOnly(SimEngine):
@@ -262,10 +297,22 @@ ENGINES = [
     ),
     Mutant(
         name="alarm-behind-request",
-        mistake="renewals and the news of a loss wait until an unrelated request has its answer",
+        mistake="the report of a loss waits until a request has its answer",
         engine=AlarmBehindRequest,
-        kinds=frozenset({"slow", "lose_reply", "cancel"}),
+        kinds=frozenset({"lose_reply", "overrun"}),
         budget=1000,
+    ),
+    Mutant(
+        name="subscribers-before-the-holder",
+        mistake="a holder learns of a loss after the subscribers have returned",
+        engine=SubscribersBeforeTheHolder,
+        kinds=frozenset({"slow_subscriber", "cut", "stall"}),
+    ),
+    Mutant(
+        name="unkept-is-left",
+        mistake="a lock that no thread can be started for is not given back",
+        engine=UnkeptIsLeft,
+        kinds=frozenset({"no_thread"}),
     ),
     Mutant(
         name="renews-by-the-ttl-only",

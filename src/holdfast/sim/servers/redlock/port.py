@@ -159,6 +159,7 @@ class _Leg:
         self._places = places
         self._turn = 0
         self.process = asking.task.process
+        self.is_keeper = asking.task.is_keeper
 
     def begin(self, deadline: float) -> None:
         self._deadline = deadline
