@@ -12,6 +12,23 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtimes.threads import flush_log
+
+
+class _FlushedLog(pytest.LogCaptureFixture):  # type: ignore[misc]  # final, but there is no other way to get at it
+    @property
+    def handler(self) -> Any:
+        flush_log(30)
+        return super().handler
+
+
+@pytest.fixture
+def caplog(request: pytest.FixtureRequest) -> Iterator[pytest.LogCaptureFixture]:
+    """As pytest's own. Log handlers are called by a thread of its own, so it waits for that before it is read."""
+    fixture = _FlushedLog(request.node, _ispytest=True)
+    yield fixture
+    fixture._finalize()
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

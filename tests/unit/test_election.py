@@ -14,7 +14,6 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import LockInfo, TicketInfo
-from holdfast.runtimes.threads import flush_log
 from tests.conformance.lab import Lab, until
 from tests.support.faulty import BUG, DOWN, LOST, OK, TOO_FEW, Faults
 
@@ -91,7 +90,6 @@ async def test_an_outage_is_looked_through_and_logged_once(
 
     assert await seen(lab, timeout=1.0) == [7, 8]
 
-    flush_log()
     said = [record.message for record in caplog.records]
     assert ["cannot be asked" in line for line in said].count(True) == 1
     assert ["answers again" in line for line in said].count(True) == 1
@@ -132,7 +130,6 @@ async def test_a_callback_that_fails_is_logged_and_called_again(
 
     await until(is_told, "all three")
     await actor(lambda _: end())
-    flush_log()
     assert [record.message for record in caplog.records if record.exc_info] == [
         "an on_change callback of election 'a' failed"
     ]

@@ -26,8 +26,8 @@ class Bell:
     def hush(self) -> None:
         """It was heard, however often it was rung."""
         with contextlib.suppress(BlockingIOError):
-            while self._heard.recv(4096):
-                pass
+            while True:
+                self._heard.recv(4096)
 
     def close(self) -> None:
         for end in self._ends:

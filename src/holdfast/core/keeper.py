@@ -314,9 +314,10 @@ class Keeper:
         """Until something is due; False when this worker may end."""
         rung = await self._work.wait(self._runtime.now() + IDLE_MAX)
         with self._mutex:
-            others = [is_busy for other, is_busy in list(self._workers.items()) if other != number]
+            others = {**self._workers}
+            others.pop(number, None)
             has_work = self._renewals.earliest() is not None or bool(self._debts)
-            if not rung and (not has_work or False in others):
+            if not rung and (not has_work or False in others.values()):
                 self._workers.pop(number, None)
                 return False
             self._workers[number] = True
@@ -381,8 +382,7 @@ class Keeper:
         unpaid: Sequence[Ticket] = tickets
         try:
             outcomes = await self._engine.backend.leave(tickets, deadline=deadline)
-            pairs = zip(tickets, outcomes, strict=True)
-            unpaid = [ticket for ticket, outcome in pairs if isinstance(outcome, BackendError)]
+            unpaid = _unanswered(tickets, outcomes)
         except BackendError:
             return False
         except ConfigurationError as error:
@@ -411,6 +411,11 @@ class Keeper:
         with self._mutex:
             alarm = self._lists()[1].earliest()
         return limit if alarm is None else min(limit, now + max(RETRY_MIN, (alarm - now) / 2), max(alarm, now))
+
+
+def _unanswered(tickets: Sequence[Ticket], outcomes: Sequence[bool | BackendError]) -> list[Ticket]:
+    pairs = zip(tickets, outcomes, strict=True)
+    return [ticket for ticket, outcome in pairs if isinstance(outcome, BackendError)]
 
 
 def _renew_at(hold: Hold) -> float | None:

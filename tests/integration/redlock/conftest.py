@@ -12,7 +12,6 @@ from typing import Protocol
 import pytest
 
 import holdfast
-from holdfast.runtimes.threads import flush_log
 from tests.support.processes import WORKER, Crew
 from tests.support.redis.binaries import Binary, main_binary
 from tests.support.redis.councils import Council
@@ -96,9 +95,4 @@ def crew() -> Iterator[Crew]:
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What has been logged until now, as warnings or worse."""
     caplog.set_level(logging.WARNING, logger="holdfast")
-
-    def messages() -> list[str]:
-        flush_log()
-        return [record.getMessage() for record in caplog.records if record.name.startswith("holdfast")]
-
-    return messages
+    return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("holdfast")]

@@ -8,7 +8,6 @@ import pytest
 
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError
-from holdfast.runtimes.threads import flush_log
 from tests.support.redis.certificates import Certificates
 from tests.support.redis.servers import free_ports
 from tests.support.zookeeper.servers import Server, kazoo, running
@@ -94,6 +93,5 @@ def test_a_password_is_nowhere_to_be_seen(url: str, client_of: Open, caplog: pyt
     with caplog.at_level(0), client.lock("a"):
         pass
 
-    flush_log()
     said = caplog.text + repr(client) + client.url + repr(client._engine.backend.__dict__)
     assert "hush-hush" not in said

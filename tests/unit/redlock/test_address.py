@@ -12,7 +12,6 @@ import pytest
 import holdfast
 from holdfast.backends.redis.address import Node
 from holdfast.backends.redlock.address import Council, council_of
-from holdfast.runtimes.threads import flush_log
 from holdfast.url import parse, together
 
 
@@ -98,7 +97,6 @@ def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
     council("redlock://a?nodes=any")
     council("redlock://a,b,c")
 
-    flush_log()
     (warning,) = caplog.messages
     assert "has 4 nodes" in warning
     assert "odd number" in warning

@@ -62,9 +62,7 @@ class Wire:
         response = Response()
         try:
             await self.send(path, token, body, deadline)
-            while not response.is_complete:
-                await self._wait(READ, deadline)
-                self.read_into(response)
+            await self._read_all(response, deadline)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError | NotHttp):
@@ -73,6 +71,11 @@ class Wire:
         if response.is_last:
             self.close()
         return response
+
+    async def _read_all(self, response: Response, deadline: float) -> None:
+        while not response.is_complete:
+            await self._wait(READ, deadline)
+            self.read_into(response)
 
     async def send(self, path: str, token: str, body: bytes, deadline: float) -> None:
         """Raises NotSent if nothing was written, OSError if only a part was."""

@@ -125,29 +125,32 @@ class SocketWire:
     def receive(self, count: int, deadline: float) -> list[Reply]:
         """Second half."""
         deadline = min(deadline, self.used_at + self._place.io_timeout)
-        parser = self._parser
-        said: list[Reply] = []
         try:
-            stream = self._stream
-            if stream is None:
-                raise ConnectionError("it was closed")
-            while True:
-                while len(said) < count and (reply := parser.gets()) is not None:
-                    said.append(reply)
-                    if reply.ends_connection:
-                        self.close()
-                        return said
-                if len(said) == count:
-                    break
-                parser.feed(stream.read(deadline, self.reconsider))
-                self.reconsider = None
-            if parser.has_more:
-                self.close()  # said what nobody has asked for
+            said = self._read(count, deadline)
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):
                 raise replies.no_answer(self._place.url, self._node, replies.reason(error)) from error
             raise
+        return said
+
+    def _read(self, count: int, deadline: float) -> list[Reply]:
+        parser, stream = self._parser, self._stream
+        said: list[Reply] = []
+        if stream is None:
+            raise ConnectionError("it was closed")
+        while True:
+            while len(said) < count and (reply := parser.gets()) is not None:
+                said.append(reply)
+                if reply.ends_connection:
+                    self.close()
+                    return said
+            if len(said) == count:
+                break
+            parser.feed(stream.read(deadline, self.reconsider))
+            self.reconsider = None
+        if parser.has_more:
+            self.close()  # said what nobody has asked for
         return said
 
     def is_dead(self) -> bool:
@@ -222,29 +225,7 @@ class SocketPort:
         # First those to whom we are connected: connecting may take long.
         numbers = sorted(range(len(errands)), key=lambda number: not self._pools[errands[number].node].idle)
         try:
-            for number in numbers:
-                errand = errands[number]
-                pool, now = self._pools[errand.node], self._now()
-                try:
-                    # Who cannot be connected to must leave time to hear what the others say.
-                    wire = pool.take(now) or await pool.wait(now + (deadline - now) / 2)
-                except HoldfastError as error:
-                    answers[number] = error
-                    continue
-                taken.append((number, pool, wire))
-                if errand.life is not None and errand.life != wire.life:
-                    answers[number] = Answer(wire.life, ())
-                    continue
-                try:
-                    wire.send(b"".join(errand.requests), deadline, is_one=len(errand.requests) == 1)
-                except HoldfastError as error:
-                    answers[number] = error
-            for number, _, wire in taken:
-                if number not in answers:
-                    try:
-                        answers[number] = Answer(wire.life, wire.receive(len(errands[number].requests), deadline))
-                    except HoldfastError as error:
-                        answers[number] = error
+            await self._exchange(errands, numbers, deadline, taken, answers)
         except BaseException:
             for _, pool, wire in taken:
                 pool.discard(wire)
@@ -252,6 +233,38 @@ class SocketPort:
         for number, pool, wire in taken:
             pool.give_after(wire, answers[number])
         return [answers[number] for number in range(len(errands))]
+
+    async def _exchange(
+        self,
+        errands: Sequence[Errand],
+        numbers: Sequence[int],
+        deadline: float,
+        taken: list[tuple[int, Pool[SocketWire], SocketWire]],
+        answers: dict[int, Answer | HoldfastError],
+    ) -> None:
+        for number in numbers:
+            errand = errands[number]
+            pool, now = self._pools[errand.node], self._now()
+            try:
+                # Who cannot be connected to must leave time to hear what the others say.
+                wire = pool.take(now) or await pool.wait(now + (deadline - now) / 2)
+            except HoldfastError as error:
+                answers[number] = error
+                continue
+            taken.append((number, pool, wire))
+            if errand.life is not None and errand.life != wire.life:
+                answers[number] = Answer(wire.life, ())
+                continue
+            try:
+                wire.send(b"".join(errand.requests), deadline, is_one=len(errand.requests) == 1)
+            except HoldfastError as error:
+                answers[number] = error
+        for number, _, wire in taken:
+            if number not in answers:
+                try:
+                    answers[number] = Answer(wire.life, wire.receive(len(errands[number].requests), deadline))
+                except HoldfastError as error:
+                    answers[number] = error
 
     async def close(self) -> None:
         self._closed = True

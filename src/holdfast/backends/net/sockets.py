@@ -92,20 +92,25 @@ async def _secured(sock: socket.socket, tls: ssl.SSLContext, name: str, eyes: Ey
         sock.close()
         raise
     try:
-        while True:
-            try:
-                secure.do_handshake()
-            except ssl.SSLWantReadError:
-                events = READ
-            except ssl.SSLWantWriteError:
-                events = WRITE
-            else:
-                return secure
-            if not await eyes.ready([(secure.fileno(), events)], until):
-                raise TimeoutError("no answer in time")
+        await _shake_hands(secure, eyes, until)
     except BaseException:
         secure.close()
         raise
+    return secure
+
+
+async def _shake_hands(secure: ssl.SSLSocket, eyes: Eyes, until: float) -> None:
+    while True:
+        try:
+            secure.do_handshake()
+        except ssl.SSLWantReadError:
+            events = READ
+        except ssl.SSLWantWriteError:
+            events = WRITE
+        else:
+            return
+        if not await eyes.ready([(secure.fileno(), events)], until):
+            raise TimeoutError("no answer in time")
 
 
 def _place(address: str, port: int) -> tuple[str | int, ...]:

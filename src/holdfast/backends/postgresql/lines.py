@@ -153,13 +153,12 @@ class Lines:
         self._wires.add(other)
         try:
             await other.connect(make_conninfo(**told), until)
-            for _ in range(_POOLER_LOOKS):
-                if await other.process(until) == first or await wire.process(until) != first:
-                    return True
+            is_pooled = await _changes_process(wire, other, first, until)
         finally:
             other.close()
-        wire.pid = first
-        return False
+        if not is_pooled:
+            wire.pid = first
+        return is_pooled
 
     async def create_tables(self, deadline: float) -> None:
         """Our tables and functions, as this version has them: what is missing or of an older one."""
@@ -255,3 +254,10 @@ class Lines:
             if refused is error:
                 raise
             raise refused from error
+
+
+async def _changes_process(wire: Wire, other: Wire, first: int, until: float) -> bool:
+    for _ in range(_POOLER_LOOKS):
+        if await other.process(until) == first or await wire.process(until) != first:
+            return True
+    return False

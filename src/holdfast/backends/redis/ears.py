@@ -172,28 +172,31 @@ class SocketEar:
     def read(self, event: HeardEvent, until: float, hint: Callable[[str], None]) -> None:
         """Until the event is set. What is not a hint is left to the listener, and so is what goes wrong."""
         try:
-            while not (event.is_set() or self.is_closed or self._trouble is not None):
-                is_my_turn = self._reader() is event
-                if is_my_turn and (data := self._received()):
-                    if not self._parser.has_data() and (said := lone_message(data)):
-                        hint(said.decode(errors="replace"))  # as nearly always
-                        continue
-                    for reply in self._parsed(data):
-                        self._pass_on(reply, hint)
-                    continue
-                left = until - self._now()
-                if left <= 0.0:
-                    return
-                bell = self._reader_heard_bell
-                for descriptor, _ in (self._reader_poll if is_my_turn else self._reader_poll_bell).poll(left * 1000):
-                    if descriptor == bell.fileno():
-                        _heard(bell)
+            self._read(event, until, hint)
         except HoldfastError as error:
             self._trouble = error
         except BaseException:
             # What came may be lost half-way: the listener begins anew, and whoever waits looks again.
             self._trouble = replies.no_answer(self._place.url, self._node, "interrupted while we listened")
             raise
+
+    def _read(self, event: HeardEvent, until: float, hint: Callable[[str], None]) -> None:
+        while not (event.is_set() or self.is_closed or self._trouble is not None):
+            is_my_turn = self._reader() is event
+            if is_my_turn and (data := self._received()):
+                if not self._parser.has_data() and (said := lone_message(data)):
+                    hint(said.decode(errors="replace"))  # as nearly always
+                    continue
+                for reply in self._parsed(data):
+                    self._pass_on(reply, hint)
+                continue
+            left = until - self._now()
+            if left <= 0.0:
+                return
+            bell = self._reader_heard_bell
+            for descriptor, _ in (self._reader_poll if is_my_turn else self._reader_poll_bell).poll(left * 1000):
+                if descriptor == bell.fileno():
+                    _heard(bell)
 
     def step_out(self, event: HeardEvent) -> None:
         with self._mutex:

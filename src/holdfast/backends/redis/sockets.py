@@ -85,9 +85,8 @@ class SocketWire:
             parser = self._parser
             parser.feed(data)
             reply = parser.gets()
-            while reply is False:
-                parser.feed(stream.read(deadline))
-                reply = parser.gets()
+            if reply is False:
+                (reply,) = self._read(stream, 1, deadline)
         except BaseException as error:
             self.close()
             if isinstance(error, KeyboardInterrupt | SystemExit):
@@ -119,23 +118,26 @@ class SocketWire:
     def receive(self, count: int, deadline: float) -> list[Reply]:
         """Second half."""
         deadline = min(deadline, self.used_at + self._io_timeout)
-        said: list[Reply] = []
         try:
             stream = self._stream
             if stream is None:
                 raise ConnectionError("the connection was closed")
-            while len(said) < count:
-                reply = self._parser.gets()
-                if reply is False:
-                    self._parser.feed(stream.read(deadline, self.reconsider))
-                    self.reconsider = None
-                else:
-                    said.append(reply)
+            return self._read(stream, count, deadline)
         except BaseException as error:
             self.close()
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             raise self._no_answer(error) from error
+
+    def _read(self, stream: Stream, count: int, deadline: float) -> list[Reply]:
+        said: list[Reply] = []
+        while len(said) < count:
+            reply = self._parser.gets()
+            if reply is False:
+                self._parser.feed(stream.read(deadline, self.reconsider))
+                self.reconsider = None
+            else:
+                said.append(reply)
         return said
 
     def is_dead(self) -> bool:
@@ -231,27 +233,7 @@ class SocketLines:
         # First those to whom we are connected: connecting may take long.
         numbers = sorted(range(len(parcels)), key=lambda number: not self._pool(parcels[number].node).idle)
         try:
-            for number in numbers:
-                parcel = parcels[number]
-                pool = self._pool(parcel.node)
-                now = self._now()
-                try:
-                    # Who cannot be connected to must leave time to hear what the others say.
-                    wire = pool.take(now) or await pool.wait(now + (deadline - now) / 2)
-                except HoldfastError as error:
-                    answers[number] = error
-                    continue
-                sent.append((number, pool, wire))
-                try:
-                    wire.send(parcel.request, deadline)
-                except HoldfastError as error:
-                    answers[number] = error
-            for number, _, wire in sent:
-                if answers[number] == []:
-                    try:
-                        answers[number] = wire.receive(parcels[number].count, deadline)
-                    except HoldfastError as error:
-                        answers[number] = error
+            await self._exchange(parcels, numbers, deadline, sent, answers)
         except BaseException:
             for _, pool, wire in sent:
                 pool.discard(wire)
@@ -259,6 +241,36 @@ class SocketLines:
         for number, pool, wire in sent:
             pool.give_after(wire, answers[number])
         return answers
+
+    async def _exchange(
+        self,
+        parcels: Sequence[Parcel],
+        numbers: Sequence[int],
+        deadline: float,
+        sent: list[tuple[int, Pool[SocketWire], SocketWire]],
+        answers: list[list[Reply] | HoldfastError],
+    ) -> None:
+        for number in numbers:
+            parcel = parcels[number]
+            pool = self._pool(parcel.node)
+            now = self._now()
+            try:
+                # Who cannot be connected to must leave time to hear what the others say.
+                wire = pool.take(now) or await pool.wait(now + (deadline - now) / 2)
+            except HoldfastError as error:
+                answers[number] = error
+                continue
+            sent.append((number, pool, wire))
+            try:
+                wire.send(parcel.request, deadline)
+            except HoldfastError as error:
+                answers[number] = error
+        for number, _, wire in sent:
+            if answers[number] == []:
+                try:
+                    answers[number] = wire.receive(parcels[number].count, deadline)
+                except HoldfastError as error:
+                    answers[number] = error
 
     def drop(self, node: Node) -> None:
         pool = self._pools.pop(node, None)

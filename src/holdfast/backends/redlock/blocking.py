@@ -40,19 +40,7 @@ class NodeLines(SocketLines):
             taken.append((pool, wire))
         answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
         try:
-            for place, parcel in enumerate(parcels):
-                try:
-                    taken[place][1].send(parcel.request, deadline)
-                except HoldfastError as error:
-                    answers[place] = error
-            # From the last one first: when it has answered, the others mostly have too, and we sleep once, not five
-            # times.
-            for place in reversed(range(len(parcels))):
-                if answers[place] == []:
-                    try:
-                        answers[place] = taken[place][1].receive(parcels[place].count, deadline)
-                    except HoldfastError as error:
-                        answers[place] = error
+            _exchange(parcels, [wire for _, wire in taken], deadline, answers)
         except BaseException:
             for pool, wire in taken:
                 pool.discard(wire)
@@ -69,3 +57,24 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> RedlockBackend:
     port.ears = ThreadEars(place, runtime)
     port.hints = Hints(place, port, port.ears, runtime)
     return RedlockBackend(council, port, runtime)
+
+
+def _exchange(
+    parcels: Sequence[Parcel],
+    wires: Sequence[SocketWire],
+    deadline: float,
+    answers: list[list[Reply] | HoldfastError],
+) -> None:
+    for place, parcel in enumerate(parcels):
+        try:
+            wires[place].send(parcel.request, deadline)
+        except HoldfastError as error:
+            answers[place] = error
+    # From the last one first: when it has answered, the others mostly have too, and we sleep once, not five
+    # times.
+    for place in reversed(range(len(parcels))):
+        if answers[place] == []:
+            try:
+                answers[place] = wires[place].receive(parcels[place].count, deadline)
+            except HoldfastError as error:
+                answers[place] = error

@@ -168,11 +168,14 @@ class Ensemble(ABC):
         """Return when it is so, or at the deadline. Any news of a session may change it, and whoever sets `event`."""
         self._waiters.append(event)
         try:
-            while not condition() and self._runtime.now() < deadline:
-                await event.wait(deadline)
-                event.clear()
+            await self._wait_for(condition, deadline, event)
         finally:
             self._waiters.remove(event)
+
+    async def _wait_for(self, condition: Callable[[], bool], deadline: float, event: Event) -> None:
+        while not condition() and self._runtime.now() < deadline:
+            await event.wait(deadline)
+            event.clear()
 
 
 def _ours(session: Session) -> KazooSession:
