@@ -154,6 +154,27 @@ def test_waiters_that_lapse_one_after_the_other_are_found() -> None:
     assert waited is None or waited > PASSED_OVER_MAX
 
 
+def test_readers_of_one_client_behind_a_writer_are_granted_the_lock_together() -> None:
+    takers = Takers(Plan(backend="mysql"))
+    takers.take("writer", holds=2.0)
+    takers.run(0.5)
+    party = takers.small.add("readers")
+    granted: list[float] = []
+
+    async def read() -> None:
+        lock = party.client.lock("lock", limit=None, exclusive=False, options={"ttl": TTL})
+        assert await party.client.acquire(lock, None) is not None
+        granted.append(takers.small.world.now)
+
+    for _ in range(20):
+        party.start(read())
+    takers.run(6.0)
+    takers.small.end()
+
+    assert len(granted) == 20
+    assert max(granted) - min(granted) < 0.1
+
+
 def behind_a_dead_holder(plan: Plan, set_back: float) -> float | None:
     """How long the next one waits if the server's clock is set back when the holder dies; None: too long."""
     takers = Takers(plan)

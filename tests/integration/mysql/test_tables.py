@@ -312,6 +312,22 @@ def test_rows_of_idle_locks_are_removed_however_locks_are_taken(
     assert not is_there(), "one of 256 clients that add a row removes idle rows"
 
 
+def test_the_first_lock_of_a_database_is_granted_although_its_tables_take_longer_than_the_call(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
+    other = server.connect(database)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT GET_LOCK(%s, 0)", (f"holdfast:{database}"[:64],))
+        free = threading.Timer(2.5, other.close)  # until then no other client can create the tables
+        free.start()
+
+        lease = client_of(url).lock("a").acquire(timeout=2)
+
+    assert lease is not None
+    lease.release()
+    free.join()
+
+
 def test_many_who_create_the_tables_at_once_agree(url: str, client_of: Open) -> None:
     fences: list[int] = []
 

@@ -12,6 +12,7 @@ from holdfast.backends.mysql.schema import REAP_EVERY
 from holdfast.backends.mysql.statements import BREAK, CONFIRM_NEW, GIVE_BACK_ALL, INSPECT, LOCKS, REAP, RENEW
 from holdfast.backends.mysql.values import lock_id, us
 from holdfast.core.clock import lease_deadline
+from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import Gone, Live, LockInfo, Ticket, TicketInfo
 from holdfast.errors import (
     BackendError,
@@ -62,6 +63,8 @@ class Base(Marks, ABC):
         if not tickets:
             return set()
         values = tuple(lock_id(ticket.name) for ticket in tickets), tuple(ticket.nonce for ticket in tickets)
+        # The first request may have created the tables, which takes longer than a call that does not wait has.
+        deadline = max(deadline, self._runtime.now() + IO_TIMEOUT_MIN)
         try:
             rows = (await self._port.ask(CONFIRM_NEW, values, deadline=deadline)).rows
         except BackendUnavailable as error:  # of this request; but TAKE has changed something

@@ -52,9 +52,10 @@ _EARLY = 4  # this part of the time until its turn, as it seems
 class Turn:
     """How far a waiting ticket is from its turn, and how soon it is worth to look again."""
 
-    __slots__ = ("_ahead", "_pace", "_since", "obstacle_ends")
+    __slots__ = ("_ahead", "_pace", "_since", "obstacle_ends", "reads")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, reads: str = "") -> None:
+        self.reads = reads  # the lock, of a reader: its turn comes with that of the readers before it
         self.obstacle_ends = float("inf")  # when the lease or waiter lease ends that blocks it, unless it is renewed
         self._ahead = 0  # others who wait
         self._since = now  # when that was last seen to change
@@ -70,7 +71,7 @@ class Turn:
         """Seconds: a part of what those ahead will take if they go on like this; no longer than the place allows."""
         places, quiet = self._ahead + 1, now - self._since
         by_pace = places * max(self._pace, quiet) / _EARLY
-        by_place = places**2 * max(LOOK_MIN, min(LOOK_MAX, quiet / _CALM))
+        by_place = (places if self.reads else places**2) * max(LOOK_MIN, min(LOOK_MAX, quiet / _CALM))
         return max(LOOK_MIN, min(by_pace, by_place))
 
 
@@ -179,12 +180,14 @@ class UniqueBackend(Base):
         match outcome:
             case "in":
                 self._stop(ticket.nonce)
+                if ticket.limit is None:
+                    self._wake_readers(ticket.name)
                 if is_new == "1":
                     await self._reap_for_new(ticket.name, int(fence or 0), deadline)
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
             case "wait":
                 if queue:
-                    turn = self._turns.setdefault(ticket.nonce, Turn(sent))
+                    turn = self._turns.setdefault(ticket.nonce, Turn(sent, ticket.name if ticket.limit is None else ""))
                     turn.move(int(ahead or 0), sent)
                     turn.obstacle_ends = self._runtime.now() + max(LOOK_MIN, int(remaining or 0) / 1e6)
                 return Waiting(LOOK_AGAIN_BEHIND, who(other) if other else None)
@@ -280,6 +283,12 @@ class UniqueBackend(Base):
     async def close(self) -> None:
         self._wakeups.wake_all()
         await super().close()
+
+    def _wake_readers(self, name: str) -> None:
+        """A reader was granted this lock, so the readers of this client that wait for it may be granted it too."""
+        for nonce, turn in list(self._turns.items()):
+            if turn.reads == name:
+                self._wakeups.wake(nonce)
 
     def _stop(self, nonce: str) -> None:
         if self._turns.pop(nonce, None) is not None:
