@@ -125,7 +125,7 @@ CAUGHT_BY = {
     "setnx-deletes-blindly": {"mutual exclusion"},
     "setnx-no-tombstone": {"nothing left", "steady progress"},
     "setnx-then-expire": {"steady progress", "nothing left"},
-    "dead-waiters-in-turn": {"prompt grants"},
+    "redis-dead-waiters-in-turn": {"prompt grants"},
     "side-key-elsewhere": {"ScriptFailed"},
     "side-keys-of-the-prefix": {"mutual exclusion"},
     "subscribes-too-late": {"steady progress"},

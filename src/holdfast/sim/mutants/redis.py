@@ -324,7 +324,7 @@ REDIS = [
         server=SideKeysOfThePrefix,
     ),
     Mutant(
-        name="dead-waiters-in-turn",
+        name="redis-dead-waiters-in-turn",
         mistake="a waiter whose client is dead is waited for when it is its turn, and then the next one of that client",
         backend="redis",
         server=_queue(
@@ -333,6 +333,7 @@ REDIS = [
                 "(publish(line, nonce_of(member)) or true)",
             ),
             ("if channel and channel ~= own then", "if false then"),
+            ("remaining, foreign = turn and turn - now or -1, turn and 2 or 0", "remaining, foreign = -1, 0"),
         ),
         kinds=frozenset({"crash"}),
     ),
