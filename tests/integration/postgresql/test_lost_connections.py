@@ -7,13 +7,12 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import holdfast
-from holdfast import BackendUnavailable, OutcomeUnknown
+from holdfast import BackendUnavailable
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 
@@ -99,7 +98,7 @@ def test_a_lease_and_a_place_in_line_outlast_the_server(
     assert got[0].fence > lease.fence
 
 
-def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_undone(
+def test_a_connection_that_hangs_is_given_up_for_a_new_one_and_a_late_statement_on_it_is_undone(
     server: Server, url: str, client_of: Open
 ) -> None:
     client = client_of(url)
@@ -110,10 +109,9 @@ def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_und
     for pid in before:
         os.kill(pid, signal.SIGSTOP)
     try:
-        began = time.monotonic()
-        with pytest.raises(OutcomeUnknown):
-            client.lock("a", ttl=60).acquire(timeout=0)
-        assert time.monotonic() - began < 3
+        lease = client.lock("a", ttl=60).acquire(timeout=20)
+        assert lease is not None
+        lease.release()
     finally:
         for pid in before:
             os.kill(pid, signal.SIGCONT)
