@@ -49,6 +49,8 @@ CAUGHT_BY = {
     "etcd-waiters-for-their-ttl": {"dead waiters"},
     "etcd-watch-without-revision": {"steady progress"},
     "etcd-withdrawn-without-a-mark": {"nothing left", "steady progress"},
+    "failed-connections-count": {"steady progress", "nothing left"},
+    "one-vanished-connection-for-each-attempt": {"steady progress", "nothing left", "true renewals"},
     "expiry-forgotten": {"nothing left", "steady progress"},
     "fence-by-clock-only": {"growing fences", "mutual exclusion"},
     "fence-by-incr": {"growing fences"},

@@ -46,6 +46,9 @@ class Faults:
     cut: float = 0.0  # requests, replies or both do not get through, for up to `cut_max`
     cut_max: float = 20.0
     drop: float = 0.0  # the connection on which it hears wake-ups ends, and it does not know yet
+    vanish: float = 0.0  # all connections that are open get no answer any more, without a word; new ones work
+    lookup_stall: float = 0.0  # no new connection: the name servers are silent, for up to `lookup_stall_max`
+    lookup_stall_max: float = 15.0
 
     # The server, per second.
     stall: float = 0.0  # answers nothing for up to `stall_max`, then all at once
@@ -75,6 +78,8 @@ ALL = Faults(
     drift=0.009,
     cut=0.05,
     drop=0.1,
+    vanish=0.05,
+    lookup_stall=0.05,
     stall=0.05,
     restart=0.03,
     lose_data=0.02,
@@ -92,9 +97,16 @@ KINDS = tuple(
 )  # what can be enabled, by name
 
 
+# Faults of the connections that a pool keeps for requests. A world has them only where they are asked for by name.
+POOLED = frozenset({"vanish", "lookup_stall"})
+
+
 def only(faults: Faults, kinds: frozenset[str]) -> Faults:
     """The same without all other kinds."""
     return replace(faults, **{kind: 0.0 for kind in KINDS if kind not in kinds})
+
+
+USUAL = only(ALL, frozenset(KINDS) - POOLED)
 
 
 def draw(faults: Faults, choices: Choices, enable: float = 0.35) -> Faults:

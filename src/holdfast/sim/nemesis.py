@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.sim.servers.base import Server
 
 TICK = 1.0
+BURST_MAX = 6  # connections that are idle when all of them vanish
 
 
 class Nemesis:
@@ -36,6 +37,7 @@ class Nemesis:
             self._go_on(name)
             self._mend(name)
             self._restart(name)
+            self._look_up_again(name)
         for node in self._server.nodes:
             self._goes_on(node)
 
@@ -55,6 +57,13 @@ class Nemesis:
                 self._cut_off(name)
             if choices.chance(faults.drop) and self._server.drop(self._simulation.members[name].process):
                 self._happened["drop"] += 1
+            link = self._simulation.members[name].link
+            if choices.chance(faults.vanish) and link.vanish(choices.below(BURST_MAX)):
+                self._happened["vanish"] += 1
+                self._add(h.FaultBegan(self._world.now, "vanish", f"connections of {name}"))
+                self._add(h.FaultEnded(self._world.now, "vanish", f"connections of {name}"))
+            if choices.chance(faults.lookup_stall):
+                self._stall_lookups(name)
         node = choices.pick(self._server.nodes)
         if choices.chance(faults.stall):
             self._stall(node)
@@ -158,6 +167,22 @@ class Nemesis:
         if way is not None:
             now = self._world.now
             self._add(h.FaultEnded(now, "cut", _way(name, way)) if way else h.Rejoined(now, name))
+
+    def _stall_lookups(self, name: str) -> None:
+        link = self._simulation.members[name].link
+        if link.pool is None or link.lookups_stall:
+            return
+        link.lookups_stall = True
+        self._happened["lookup_stall"] += 1
+        self._add(h.FaultBegan(self._world.now, "lookup_stall", name))
+        seconds = self._choices.between(0.1, self._faults.lookup_stall_max)
+        self._world.at(self._world.now + seconds, self._look_up_again, name)
+
+    def _look_up_again(self, name: str) -> None:
+        link = self._simulation.members[name].link
+        if link.lookups_stall:
+            link.lookups_stall = False
+            self._add(h.FaultEnded(self._world.now, "lookup_stall", name))
 
     # ── the server ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,9 @@
-"""What is between a process and its server: delay, loss, duplication, reordering, one-way cuts.
+"""What is between a process and its server: delay, loss, duplication, reordering, one-way cuts, connections.
 
 A request that gets no answer ends at its deadline with OutcomeUnknown, as a driver's read timeout would; one that is
 refused ends at once with BackendUnavailable. Nothing here retries: that is for the code under test.
+
+Where connections can vanish or host names can fail to be looked up, requests go over the connection pool that ships.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.backends.pool import Pool, Reconsider
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.sim.runtime import SimRuntime, Sleep
 from holdfast.sim.world import Task, Trap
 
 if TYPE_CHECKING:
@@ -18,6 +22,25 @@ if TYPE_CHECKING:
     from holdfast.sim.servers.base import Server
 
 T = TypeVar("T")
+
+CONNECTIONS_MAX = 8
+CONNECT_TIMEOUT = 3.0  # seconds
+
+
+class Connection:
+    """One connection of a pool."""
+
+    def __init__(self) -> None:
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
+        self.is_open = True
+        self.has_vanished = False  # without a word: it looks as before
+
+    def is_dead(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.is_open = False
 
 
 class Link:
@@ -31,11 +54,64 @@ class Link:
         self._last_arrival = 0.0
         self.cut_there = False
         self.cut_back = False
+        self.lookups_stall = False
+        self.pool: Pool[Connection] | None = None
+        if faults.vanish or faults.lookup_stall:
+            self.use_pool(Pool)
+
+    def use_pool(self, pool_type: type[Pool[Connection]]) -> None:
+        """Have all requests go over connections of such a pool."""
+        self.pool = pool_type("sim", self._connect, SimRuntime(self.process, self.server.recorder), CONNECTIONS_MAX)
 
     async def request(self, step: Callable[[], T], deadline: float) -> T:
         """Have the server do it, all at once, between two moments of its own."""
-        answer: T = await _Request(self, step, self.process.true_time(deadline))
-        return answer
+        if self.pool is None:
+            answer: T = await _Request(self, step, self.process.true_time(deadline))
+            return answer
+        return await self.pool.run(lambda connection: self._request_on(connection, step, deadline), deadline)
+
+    async def _request_on(self, connection: Connection, step: Callable[[], T], deadline: float) -> T:
+        """As the connections of the real backends do."""
+        try:
+            if not connection.has_vanished:
+                answer: T = await _Request(self, step, self.process.true_time(deadline), connection)
+                return answer
+            if connection.reconsider is not None:
+                now = self.process.now()
+                await self._sleep_until(now + (deadline - now) / 2)
+                deadline = await connection.reconsider(deadline)
+            await self._sleep_until(deadline)
+            raise OutcomeUnknown(backend="sim", problem="no answer in time")
+        except OutcomeUnknown:
+            connection.close()
+            raise
+
+    async def _connect(self, deadline: float) -> Connection:
+        until = min(deadline, self.process.now() + CONNECT_TIMEOUT)
+        connected = self.process.world.now + self.delay()
+        cannot = self.cut_there or self.cut_back or self.lookups_stall or self.server.is_stalled
+        if cannot or connected > self.process.true_time(until):
+            await self._sleep_until(until)
+            raise BackendUnavailable(backend="sim", problem="not connected in time")
+        await Sleep(connected)
+        return Connection()
+
+    async def _sleep_until(self, moment: float) -> None:
+        await Sleep(self.process.wakes_at(moment))
+
+    def vanish(self, burst: int) -> bool:
+        """All connections get no answer any more; so many more are idle, from a burst of requests. False: none does."""
+        if self.pool is None:
+            return False
+        for _ in range(burst):
+            idle = Connection()
+            idle.used_at = self.process.now()
+            self.pool._counted.add(idle)
+            self.pool.give(idle)
+        for connection in self.pool._counted:
+            if isinstance(connection, Connection):
+                connection.has_vanished = True
+        return True
 
     async def request_in_this_run(self, step: Callable[[], T], deadline: float) -> T:
         """As `request`, unless the server goes down while it is on its way: that ends its connection."""
@@ -78,10 +154,13 @@ class Link:
 class _Request(Trap):
     """One request and its reply, each with a fate of its own."""
 
-    __slots__ = ("_deadline", "_link", "_step", "_task", "_turn")
+    __slots__ = ("_connection", "_deadline", "_link", "_step", "_task", "_turn")
 
-    def __init__(self, link: Link, step: Callable[[], Any], deadline: float) -> None:
+    def __init__(
+        self, link: Link, step: Callable[[], Any], deadline: float, connection: Connection | None = None
+    ) -> None:
         self._link = link
+        self._connection = connection
         self._step = step
         self._deadline = deadline
 
@@ -117,5 +196,7 @@ class _Request(Trap):
         except Exception as raised:  # an answer, as any other
             value, error = None, raised
         world = task.process.world
+        if self._connection is not None and self._connection.has_vanished:
+            return
         if is_first and not link.cut_back and not link.happens("lose_reply", link.faults.lose_reply):
             world.at(world.now + link.delay(), task.resume, self._turn, value, error)

@@ -16,7 +16,7 @@ from holdfast.sim import faults as faults_
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimClient
 from holdfast.sim.nemesis import Nemesis
-from holdfast.sim.network import Link
+from holdfast.sim.network import CONNECT_TIMEOUT, Link
 from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.resource import Resource
@@ -70,7 +70,7 @@ class Plan:
     """What is common to the runs of a search. A run is a plan and a seed, or a plan and a tape."""
 
     backend: str = "sqlite"
-    faults: Faults = faults_.ALL
+    faults: Faults = faults_.USUAL
     enable: float = 0.35  # how many kinds of faults a run has, out of those
     workload: Workload = USUAL
     engine: type[Engine[SimLease]] | None = None  # None: the real one
@@ -282,6 +282,10 @@ class Simulation:
         dead_waiter_max = self.server.dead_waiter_max
         if dead_waiter_max is not None:  # what a dead process sent last may be slow, and keep its waiters alive
             dead_waiter_max += idle_prolonged + (faults.slow_max if faults.slow else 0.0)
+        # What was slow before the world was healed holds up what is asked for after it: requests that keep their order,
+        # and a connection that was being opened for one.
+        held_up = faults.slow_max if faults.slow and self.server.keeps_order else 0.0
+        held_up += CONNECT_TIMEOUT if faults.vanish or faults.lookup_stall else 0.0
         return Promises.of(
             self.server.guarantees,
             ttl=ttl,
@@ -292,13 +296,12 @@ class Simulation:
             drift=faults.drift * 2,
             settle_max=8.0 + idle_prolonged + settles,
             tell_max=0.2,
-            # What was slow before the world was healed holds up what is asked for after it.
-            renew_max=3.0 + settles + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),
+            renew_max=3.0 + settles + held_up,
             late_max=3.0,
             answer_max=12.0,
             clock_error=1e-6,
             grant_max=self._grant_max(),
-            hear_max=ttl / 3 + 3.0 + settles + (faults.slow_max if faults.slow and self.server.keeps_order else 0.0),
+            hear_max=ttl / 3 + 3.0 + settles + held_up,
         )
 
     def _grant_max(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checking.history import Admitted, Crashed, Forgot, Granted, HealedForGood, Left, Lost, Renewed
+from holdfast.checking.history import Admitted, Crashed, Forgot, Granted, HealedForGood, Left, Lost, Released, Renewed
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -33,6 +33,7 @@ class TrueRenewals(Checker):
             **self._on_their_way.on,
             Granted: self._granted,
             Renewed: self._renewed,
+            Released: self._release_began,
             Lost: self._lost,
             HealedForGood: self._was_healed,
             Forgot: self._has_forgotten,
@@ -66,6 +67,11 @@ class TrueRenewals(Checker):
             what = f"{event.client}'s lease of {event.lock!r} was renewed, although the server had let go of it"
             self.violated(event.at, event.lock, what, left, self._renewed_since[event.ticket], event)
         self._renewed_since[event.ticket] = event
+
+    def _release_began(self, event: Released) -> None:
+        """A lease that is being released is not renewed. What was sent before the world was healed may arrive late."""
+        if self._healed is None:
+            self._leases.pop(event.ticket, None)
 
     def _lost(self, event: Lost) -> None:
         lease = self._leases.pop(event.ticket, None)

@@ -15,6 +15,7 @@ from holdfast.sim.mutants.etcd import ETCD
 from holdfast.sim.mutants.memcached import MEMCACHED
 from holdfast.sim.mutants.memory import PROTOCOLS
 from holdfast.sim.mutants.mysql import MYSQL
+from holdfast.sim.mutants.net import NET
 from holdfast.sim.mutants.postgresql import POSTGRESQL
 from holdfast.sim.mutants.primitives import PRIMITIVES
 from holdfast.sim.mutants.redis import REDIS
@@ -22,6 +23,6 @@ from holdfast.sim.mutants.redlock import REDLOCK
 from holdfast.sim.mutants.sqlite import SQLITE
 from holdfast.sim.mutants.zookeeper import ZOOKEEPER
 
-_FAMILIES = [ENGINES, PROTOCOLS, PRIMITIVES, SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL]
+_FAMILIES = [ENGINES, PROTOCOLS, PRIMITIVES, SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NET]
 
 MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for family in _FAMILIES for mutant in family}

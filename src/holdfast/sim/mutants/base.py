@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.sim.client import SimClient
-from holdfast.sim.faults import only
+from holdfast.sim.faults import ALL, POOLED, only
 from holdfast.sim.workload import WORKLOADS
 
 if TYPE_CHECKING:
@@ -41,4 +41,5 @@ class Mutant:
             mutated = replace(mutated, workload=replace(usual, kinds=asked.kinds, uses=asked.uses))
         if self.kinds is None:
             return mutated
-        return replace(mutated, faults=only(plan.faults, self.kinds), enable=1.0)
+        faults = ALL if self.kinds & POOLED else plan.faults
+        return replace(mutated, faults=only(faults, self.kinds), enable=1.0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.sqlite.file import NEW_FILE
 from holdfast.backends.sqlite.protocol import GUARANTEES, REMOVE_SESSION, SqliteBackend
+from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 
@@ -41,7 +42,7 @@ class SqliteServer(Server):
     keeps_order = True
     # One machine has one clock; no message travels twice; nobody listens on a connection, and there is no server to go
     # down. A wall clock that is ahead ends no lease: it only raises the floor of the fences.
-    cannot = frozenset({"drift", "duplicate", "drop", "restart", "leap_clock"})
+    cannot = POOLED | {"drift", "duplicate", "drop", "restart", "leap_clock"}
     backend: Callable[..., Backend] = SqliteBackend
     transaction: type[SimTransaction]
 

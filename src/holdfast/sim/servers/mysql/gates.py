@@ -16,6 +16,7 @@ from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.protocol import GUARANTEES
 from holdfast.backends.mysql.row import RowBackend
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.mysql.port import SimPort
 from holdfast.sim.servers.mysql.server import MysqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
@@ -165,7 +166,7 @@ class RowServer(MysqlServer):
 
     guarantees = GUARANTEES["row"]
     lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
-    cannot = frozenset({"duplicate", "lose_ring"})
+    cannot = POOLED | {"duplicate", "lose_ring"}  # a gate has its own connection
     kinds = ("lock",)
     gates_type: Callable[..., Any] = Gates
     backend: Callable[..., Any] = RowBackend

@@ -14,6 +14,7 @@ from holdfast.backends.postgresql import advisory
 from holdfast.backends.postgresql.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.protocol import GUARANTEES
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.postgresql.port import SimPort
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
@@ -142,7 +143,7 @@ class AdvisoryServer(PostgresqlServer):
 
     guarantees = GUARANTEES["advisory"]
     kinds = ("lock",)
-    cannot = PostgresqlServer.cannot | {"lose_ring"}  # nobody listens
+    cannot = PostgresqlServer.cannot | POOLED | {"lose_ring"}  # nobody listens; a gate has its own connection
     backend: Callable[..., Backend] = AdvisoryBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:

@@ -15,6 +15,7 @@ from holdfast.backends.redis.handovers import WATCH
 from holdfast.backends.redis.keys import Keys, OtherKeys
 from holdfast.backends.redis.protocol import _BREAK, GUARANTEES, QueueBackend
 from holdfast.core.tickets import LOOK_AGAIN, WOKEN_LEASE
+from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx, with_lease
 from holdfast.sim.servers.redis.lua import require_lupa
 from holdfast.sim.servers.redis.machine import Machine
@@ -185,7 +186,7 @@ class GetsetServer(SetnxServer):
     lapses_after = SetnxServer.lapses_after | {"slow", "lose_request", "lose_reply", "cancel", "cut", "restart"}
     # These it could have, but does not stand, as getset.py says: clients whose clocks are apart, and one that is held
     # up between two commands.
-    cannot = SetnxServer.cannot | {"drift", "slow", "pause", "stall"}
+    cannot = SetnxServer.cannot | POOLED | {"drift", "slow", "pause", "stall"}
     backend = getset.GetsetBackend
 
     def found_in(self, name: str, keys: Keys) -> Iterator[Found]:

@@ -20,6 +20,7 @@ from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import scripts
 from holdfast.backends.redlock.protocol import GUARANTEES, RedlockBackend
 from holdfast.checking import history as h
+from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.redis.lua import require_lupa
@@ -53,7 +54,7 @@ class RedlockServer(Server):
     guarantees = GUARANTEES
     # As with one Redis; and nobody remembers who left, so an acquire that comes late takes a vote for nobody.
     lapses_after = frozenset({"crash", "stall", "slow", "restart", "lose_data", "old_data", "leap_clock"})
-    cannot = frozenset({"duplicate"})  # as for one Redis
+    cannot = POOLED | {"duplicate"}  # as for one Redis; a node that is silent is a fault of its own
     kinds = ("lock",)
     back_max = 10.0
     backend: Callable[..., Any] = RedlockBackend

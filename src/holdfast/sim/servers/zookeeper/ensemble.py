@@ -22,6 +22,7 @@ from holdfast.backends.zookeeper.protocol import GUARANTEES, ZookeeperBackend
 from holdfast.checking import history as h
 from holdfast.core.tickets import first_obstacle
 from holdfast.errors import OutcomeUnknown
+from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.zookeeper.port import HANGS, TURNED_AWAY, Reply, SimPort, SimSession, Way, Welcome
@@ -132,7 +133,7 @@ class ZookeeperServer(Server):
     several_ttls = True  # each has a session of its own
     # It counts no wall clock; a connection delivers what it delivers once, watches included. Data are lost, or older
     # ones are back, on all members at once: what one member alone has lost, it gets from the others.
-    cannot = frozenset({"duplicate", "lose_ring", "step_clock", "leap_clock"})
+    cannot = POOLED | {"duplicate", "lose_ring", "step_clock", "leap_clock"}
     backend: Callable[..., Any] = ZookeeperBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
