@@ -47,6 +47,7 @@ class AsyncLease(AsyncBlocks, Hold):
             NotHeld: it was released before.
             BackendError: no answer came. The keeper goes on trying, and this may be called again.
         """
+        self._check_loop()
         await self._engine.release(self)
 
     async def renew(self) -> None:
@@ -56,11 +57,18 @@ class AsyncLease(AsyncBlocks, Hold):
             LockLost: the lease had ended or was taken; stop touching the resource.
             BackendError: no answer came; the old deadline still stands.
         """
+        self._check_loop()
         await self._engine.renew(self)
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lease is lost: True then; False when `timeout` seconds are over or it was released."""
+        self._check_loop()
         return await self._engine.wait_lost(self, names.check_timeout(timeout))
+
+    def _check_loop(self) -> None:
+        runtime = self._engine.runtime
+        if isinstance(runtime, AsyncioRuntime):
+            runtime.check_loop()
 
     async def _release_at_end(self) -> None:
         await self._engine.leave_body(self)

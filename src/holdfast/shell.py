@@ -187,7 +187,12 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return made
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
-        """Have every event of this client's leases passed to `subscriber`; the returned function ends that."""
+        """Have every event of this client's leases passed to `subscriber`; the returned function ends that.
+
+        Events are passed on in order. `waiting`, `acquired` and `released` come on the caller's own thread or task
+        before its call returns, unless earlier events still wait. `renewed`, `revoke requested` and `lost` come on a
+        thread of their own, in asyncio from the loop. A slow subscriber delays the events behind it and no lease.
+        """
         return self._events.subscribe(subscriber)
 
     @property

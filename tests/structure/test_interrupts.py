@@ -30,6 +30,7 @@ NOT_BY_CALLERS = (
     "_run_timer",
     "_run_worker",
     "Listener._run",
+    "Listener.run",
     "Listener._pass_on",
     "Hints.is_done",
     "Hints.to_ask",

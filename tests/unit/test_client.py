@@ -150,11 +150,16 @@ async def test_an_async_client_belongs_to_the_loop_that_first_used_it() -> None:
     async with client.lock("a"):
         pass
 
+    lease = await client.lock("b").acquire()
+    assert lease is not None
+
     def elsewhere() -> None:
-        with pytest.raises(holdfast.UsageError, match="another event loop"):
-            asyncio.run(_take(client))
+        for work in (_take(client), lease.release(), lease.renew(), lease.wait_lost(1)):
+            with pytest.raises(holdfast.UsageError, match="another event loop"):
+                asyncio.run(work)
 
     await asyncio.to_thread(elsewhere)
+    await lease.release()
     await client.close()
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
+import pytest
+
 from holdfast.runtimes import system
+from holdfast.runtimes.aio import AsyncioEvent
 from holdfast.runtimes.threads import ThreadEvent, run_sync
 from tests.support.processes import eventually
 
@@ -56,6 +61,21 @@ def test_no_wake_up_is_lost_in_a_race() -> None:
         assert wait(pong)
         pong.clear()
     thread.join()
+
+
+@pytest.mark.parametrize("kind", [ThreadEvent, AsyncioEvent])
+async def test_a_wait_ends_when_our_clock_is_past_its_time_although_timers_stood_still(
+    kind: Callable[[], ThreadEvent | AsyncioEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a suspend: CLOCK_BOOTTIME has gone on, the kernel's timers for CLOCK_MONOTONIC have not."""
+    event, now = kind(), system.now
+    until = now() + 600
+    suspended = asyncio.get_running_loop().call_later(0.1, monkeypatch.setattr, system, "now", lambda: now() + 600)
+    waiting = asyncio.to_thread(wait, event, 600) if isinstance(event, ThreadEvent) else event.wait(until)
+
+    assert not await asyncio.wait_for(waiting, 60)
+
+    suspended.cancel()
 
 
 class _Interrupt(BaseException):

@@ -41,7 +41,7 @@ _FOREVER = float("inf")
 
 
 class _Due(NamedTuple):
-    """What a worker has to do now."""
+    """Work that is due now."""
 
     renewals: Sequence[Hold]
     debts: Sequence[Ticket]
@@ -283,7 +283,7 @@ class Keeper:
             self._workers.pop(number, None)
 
     def _take_due(self, number: int) -> _Due | None:
-        """What is due, if anything; else this worker is not busy from now on, and the timer knows when it is needed."""
+        """The work that is due. If there is none, this worker is idle, and the timer knows when it is needed again."""
         now = self._runtime.now()
         with self._mutex:
             due = self._due_for(number, now)
@@ -330,8 +330,8 @@ class Keeper:
             if due.debts:
                 await self._pay(due.debts, self._limit())
         except Exception:
-            # Whatever broke, the keeper goes on: what it was about is put off, and leases that it cannot renew are
-            # reported lost at their deadline.
+            # The keeper goes on after any error: this work is put off, and leases that it cannot renew are reported
+            # lost at their deadline.
             logger().exception("the keeper failed and goes on")
             await self._runtime.sleep(RETRY_MIN)
 

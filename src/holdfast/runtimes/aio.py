@@ -40,9 +40,7 @@ class AsyncioEvent:
             return True
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
-        timer = None
-        if until is not None:
-            timer = loop.call_later(max(0.0, until - system.now()), _time_is_up, waiter)
+        timer = None if until is None else _Timer(loop, waiter, until)
         self._waiters.add(waiter)
         try:
             return await waiter
@@ -184,9 +182,27 @@ async def _discard_result(coroutine: Coroutine[Any, Any, object]) -> None:
         logger().exception("an on_lost callback failed")
 
 
-def _time_is_up(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(False)
+class _Timer:
+    """Ends a wait at a time of our clock, which goes on while the machine is suspended and the loop's does not."""
+
+    __slots__ = ("_handle", "_loop", "_until", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[bool], until: float) -> None:
+        self._loop, self._waiter, self._until = loop, waiter, until
+        self._set(until - system.now())
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _set(self, seconds: float) -> None:
+        self._handle = self._loop.call_later(max(0.0, min(seconds, system.LOOK_AT_CLOCK)), self._look)
+
+    def _look(self) -> None:
+        left = self._until - system.now()
+        if left > 0.0:
+            self._set(left)
+        elif not self._waiter.done():
+            self._waiter.set_result(False)
 
 
 class Body:

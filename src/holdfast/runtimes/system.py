@@ -21,6 +21,9 @@ _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 now: Callable[[], float] = functools.partial(time.clock_gettime, _CLOCK)
 
 
+LOOK_AT_CLOCK = 1.0  # seconds: a timer of the kernel's, which stands still during a suspend, is set for no longer
+
+
 def nonce() -> str:
     """32 hexadecimal digits from the kernel: unguessable, and different after a fork."""
     try:

@@ -122,7 +122,7 @@ class ThreadEvent:
         try:
             if self.is_set():  # by now; then whoever set it may not have seen us
                 return True
-            return waiter.acquire(timeout=-1 if until is None else _seconds(until))
+            return waiter.acquire() if until is None else _acquired_until(waiter, until)
         finally:
             self._waiters.remove(waiter)
 
@@ -132,12 +132,17 @@ class ThreadEvent:
                 waiter.release()
 
 
-def _seconds(until: float) -> float:
-    return min(max(0.0, until - system.now()), threading.TIMEOUT_MAX)
+def _acquired_until(waiter: threading.Lock, until: float) -> bool:
+    # The kernel's timers stand still while the machine is suspended, and our clock does not: so we look at it now and
+    # then, and are late by no more than that after a suspend.
+    while not waiter.acquire(timeout=min(max(0.0, until - system.now()), system.LOOK_AT_CLOCK)):
+        if system.now() >= until:
+            return False
+    return True
 
 
 class Threads:
-    """The background threads of one user of `start`, who can wait for their end."""
+    """Background threads that can be waited for together."""
 
     join_max = 6.0  # seconds: a background thread is at most one request away from its end
 

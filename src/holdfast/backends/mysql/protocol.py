@@ -117,11 +117,7 @@ class UniqueBackend(Base):
         sent = self._runtime.now()
         try:
             ((fences, changes),) = (await self._port.ask(take_all(len(tickets)), values, deadline=deadline)).rows
-            taken = [
-                (ticket, int(fence), int(changed) == INSERTED)
-                for ticket, fence, changed in zip(tickets, _listed(fences), _listed(changes), strict=True)
-                if int(fence)
-            ]
+            taken = _taken_of(tickets, fences, changes)
             taken = await self._confirmed(taken, deadline)
         except BaseException as error:
             self._had_no_answer(tickets, error)
@@ -303,6 +299,14 @@ def _alike(tickets: Sequence[Ticket]) -> list[Ticket]:
             break
         batch.append(ticket)
     return batch
+
+
+def _taken_of(tickets: Sequence[Ticket], fences: str | None, changes: str | None) -> list[tuple[Ticket, int, bool]]:
+    return [
+        (ticket, int(fence), int(changed) == INSERTED)
+        for ticket, fence, changed in zip(tickets, _listed(fences), _listed(changes), strict=True)
+        if int(fence)
+    ]
 
 
 def _listed(text: str | None) -> list[str]:

@@ -1,0 +1,155 @@
+"""A signal handler or a finaliser uses the client at any point of another call of the same thread.
+
+The tracer calls the client again at every bytecode of the engine, the keeper and the store that a call runs through,
+which is more often than CPython runs signal handlers and finalisers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.support.processes import eventually
+
+OURS = (
+    "core/engine.py",
+    "core/keeper.py",
+    "core/wakeups.py",
+    "core/handles.py",
+    "memory/port.py",
+    "memory/protocol.py",
+)
+SOURCE = str(Path(holdfast.__file__).parent)
+
+pytestmark = pytest.mark.skipif("coverage" in sys.modules, reason="there is one tracer at a time")
+
+
+class Tracer:
+    """Calls a function at the n-th bytecode of our modules."""
+
+    def __init__(self, number: int, call: Callable[[], object]) -> None:
+        self.left = number
+        self._call = call
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(SOURCE) or not frame.f_code.co_filename.endswith(OURS):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                self._call()
+        return self
+
+
+def interrupted(number: int, call: Callable[[], object], by: Callable[[], object]) -> bool:
+    """Whether there was such a bytecode."""
+    tracer = Tracer(number, by)
+    sys.settrace(tracer)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return tracer.left <= 0
+
+
+@pytest.fixture
+def client() -> Iterator[holdfast.Client]:
+    with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
+        yield client
+
+
+def test_a_handler_that_takes_and_releases_another_lock_disturbs_no_call(client: holdfast.Client) -> None:
+    lock, other = client.lock("a"), client.lock("b")
+    refused = 0
+
+    def handler() -> None:
+        nonlocal refused
+        try:
+            lease = other.acquire(timeout=0)
+        except holdfast.BackendUnavailable:  # in the middle of a step of the store
+            refused += 1
+        else:
+            assert lease is not None
+            lease.release()
+
+    def call() -> None:
+        with lock as lease:
+            lease.check()
+
+    number = 1
+    while interrupted(number, call, handler):
+        assert not lock.held
+        assert not other.held
+        assert client.locks() == [], f"after an interruption at bytecode {number}"
+        number += 3
+    assert number > 300, "hardly any bytecode was interrupted: this test would show nothing"
+    assert 0 < refused < number / 6
+    keeper = client._engine._keeper
+    assert not keeper._debts
+    assert not client._engine._taking
+
+
+def test_a_handler_that_takes_the_same_lock_is_never_in_beside_the_call(client: holdfast.Client) -> None:
+    lock = client.lock("a")
+    got: list[holdfast.Lease] = []
+
+    def handler() -> None:
+        try:
+            lease = lock.acquire(timeout=0)
+        except holdfast.BackendUnavailable:
+            return
+        if lease is not None:
+            got.append(lease)
+
+    number = 1
+    while True:
+        got.clear()
+        mine: list[holdfast.Lease | None] = []
+        more = interrupted(number, lambda: mine.append(lock.acquire(timeout=0)), handler)  # noqa: B023  (called at once)
+        held = [lease for lease in [*got, *mine] if lease is not None and lease.held]
+        assert len(held) == 1, f"after an interruption at bytecode {number}"
+        assert len(client.inspect("a").holders) == 1
+        held[0].release()
+        if not more:
+            break
+        number += 3
+    assert number > 150
+
+
+def test_leases_that_finalisers_release_are_all_given_back(client: holdfast.Client) -> None:
+    leases: dict[int, holdfast.Lease | None] = {}
+
+    class Job:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            self.itself = self  # so that only the garbage collector finds it
+            leases[number] = client.lock(f"job-{number}").acquire()
+
+        def __del__(self) -> None:
+            lease = leases.pop(self.number)
+            assert lease is not None
+            with contextlib.suppress(holdfast.BackendUnavailable):  # the keeper repeats it
+                lease.release()
+
+    before = gc.get_threshold()
+    gc.set_threshold(20, 5, 5)
+    try:
+        for number in range(600):
+            Job(number)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+
+    assert not leases
+    eventually(lambda: client.locks() == [])
