@@ -7,12 +7,12 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 import holdfast
-from holdfast import BackendUnavailable
+from holdfast import BackendError, BackendUnavailable
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 
@@ -104,20 +104,41 @@ def test_a_connection_that_hangs_is_given_up_for_a_new_one_and_a_late_statement_
     client = client_of(url)
     with client.lock("a"):
         pass
-    before = [*server.clients("%UPDATE%"), server.pid]  # and what would accept another connection
+    before = server.clients("%UPDATE%")
 
-    for pid in before:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with _stopped(before):
         lease = client.lock("a", ttl=60).acquire(timeout=20)
         assert lease is not None
         lease.release()
-    finally:
-        for pid in before:
-            os.kill(pid, signal.SIGCONT)
 
     with client_of(url).lock("a", timeout=10):
         pass
+
+
+def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_undone(
+    server: Server, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    with client.lock("a"):
+        pass
+    before = [*server.clients("%UPDATE%"), server.pid]  # and what would accept another connection
+
+    with _stopped(before), pytest.raises(BackendError):
+        client.lock("a", ttl=60).acquire(timeout=0)
+
+    with client_of(url).lock("a", timeout=10):
+        pass
+
+
+@contextlib.contextmanager
+def _stopped(pids: Sequence[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _has_unread(server: Server) -> bool:
