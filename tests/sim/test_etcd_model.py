@@ -24,6 +24,7 @@ from holdfast.backends.etcd.messages import (
     first,
     get,
     last,
+    leased_to,
     modified_at,
     none_after,
     none_before,
@@ -100,6 +101,7 @@ class Requests:
                 empty(start, end),
                 created_at(key, at),
                 modified_at(key, draw.choice([0, at])),
+                leased_to(key, draw.choice([0, *self._leases])),
                 none_before(start, end, at),
                 none_after(start, end, at),
             ]

@@ -280,8 +280,9 @@ class Simulation:
         bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles + delay
         idle = (ttl + self.server.idle_max if lapses else 8.0) + idle_prolonged + settles + delay
         dead_waiter_max = self.server.dead_waiter_max
-        if dead_waiter_max is not None:  # what a dead process sent last may be slow, and keep its waiters alive
-            dead_waiter_max += idle_prolonged + (faults.slow_max if faults.slow else 0.0)
+        # The last requests of a dead process may be slow, and renew or grant its tickets.
+        if dead_waiter_max is not None:
+            dead_waiter_max += idle_prolonged + (faults.slow_max + ttl if faults.slow else 0.0)
         # What was slow before the world was healed holds up what is asked for after it: requests that keep their order,
         # and a connection that was being opened for one.
         held_up = faults.slow_max if faults.slow and self.server.keeps_order else 0.0

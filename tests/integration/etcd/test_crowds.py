@@ -27,9 +27,9 @@ def connections(server: Server) -> int:
 
 
 def asked(server: Server) -> float:
-    """How many calls it has been asked, and how many events it has sent."""
+    """How many calls about keys it has been asked, and how many events it has sent; keep-alives are not counted."""
     counters = server.metrics().items()
-    calls = sum(count for name, count in counters if name.startswith("grpc_server_started_total"))
+    calls = sum(count for name, count in counters if name.startswith("grpc_server_started_total") and "KV" in name)
     return calls + sum(count for name, count in counters if name == "etcd_debugging_mvcc_events_total")
 
 

@@ -39,6 +39,12 @@ def test_a_holder_and_a_waiter_of_the_next_process_may_stay() -> None:
     assert not found(DeadWaitersLeave, successor, WITHIN_2)
 
 
+def test_a_dead_waiter_that_its_last_request_made_a_holder_may_stay() -> None:
+    down: h.History = [*DEAD, h.CutOff(5), h.Rejoined(9), admitted(9, "a", 1), left(15, "a", 1)]
+
+    assert not found(DeadWaitersLeave, down, WITHIN_2)
+
+
 def test_time_in_which_the_server_is_down_does_not_count() -> None:
     down: h.History = [*DEAD, h.CutOff(6), h.Rejoined(9), left(10, "a", 1)]
 

@@ -134,7 +134,8 @@ class Base(ABC):
             answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
             for number, ticket in enumerate(some):
                 place = self._places.get(ticket.nonce)
-                if place is not None and any(one.created == place.created for one in entries(answer, number)):
+                found = [(one.created, one.lease) for one in entries(answer, number)]
+                if place is not None and found == [(place.created, lease.id)]:
                     outcomes[ticket.nonce] = Live(self._believed(ticket, lease, sent))
                 else:
                     outcomes[ticket.nonce] = Gone()

@@ -36,6 +36,10 @@ def created_at(key: bytes, revision: int) -> Message:
     return {"key": b64(key), "target": "CREATE", "create_revision": str(revision)}
 
 
+def leased_to(key: bytes, lease: int) -> Message:
+    return {"key": b64(key), "target": "LEASE", "lease": str(lease)}
+
+
 def modified_at(key: bytes, revision: int) -> Message:
     """It was last written at this revision; 0: it is not there."""
     return {"key": b64(key), "target": "MOD", "mod_revision": str(revision)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.etcd.base import OPERATIONS_MAX
+from holdfast.backends.etcd.base import OPERATIONS_MAX, Place
 from holdfast.backends.etcd.guarantees import KEY, KEY_LACKS
 from holdfast.backends.etcd.keys import Keys, Ticketed, after
 from holdfast.backends.etcd.leases import Lease, Unheard
@@ -24,6 +24,7 @@ from holdfast.backends.etcd.messages import (
     entry,
     first,
     get,
+    leased_to,
     put,
     revision,
     succeeded,
@@ -168,8 +169,8 @@ class KeyBackend(Together):
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         found: list[bool | BackendError] = []
-        for start in range(0, len(tickets), OPERATIONS_MAX):
-            found += await self._leave_some(tickets[start : start + OPERATIONS_MAX], deadline)
+        for start in range(0, len(tickets), OPERATIONS_MAX // 2):  # two compares each
+            found += await self._leave_some(tickets[start : start + OPERATIONS_MAX // 2], deadline)
         return found
 
     async def _leave_some(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
@@ -195,10 +196,10 @@ class KeyBackend(Together):
     async def _leave_together(self, tickets: Sequence[Ticket], deadline: float) -> bool:
         """Give all of them back in one step, if nothing is to be said about any: whether that was done."""
         places = [(self._key(ticket), self._places.get(ticket.nonce)) for ticket in tickets]
-        ours = [(key, place.created) for key, place in places if place is not None]
+        ours = [(key, place) for key, place in places if place is not None]
         if len(ours) < len(tickets) or any(ticket.nonce in self._unheard for ticket in tickets):
             return False
-        request = txn([created_at(*one) for one in ours], [delete(key) for key, _ in ours])
+        request = txn([one for key, place in ours for one in _is(key, place)], [delete(key) for key, _ in ours])
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
         except ClusterChanged:
@@ -221,16 +222,18 @@ class KeyBackend(Together):
                 self._leases.is_over(lease)
         place = self._places.get(ticket.nonce)
         if place is not None:
-            return await self._delete(key, place.created, deadline)
+            return await self._delete(key, _is(key, place), deadline)
         if not unheard:
             return False  # it was told that it had to wait, and left nothing behind
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
         ours = [one for one in entries(answer.message, 0) if record(one.value).nonce == ticket.nonce]
-        return bool(ours) and await self._delete(key, ours[0].created, deadline)
+        if not ours:
+            return False
+        return await self._delete(key, [created_at(key, ours[0].created), leased_to(key, ours[0].lease)], deadline)
 
-    async def _delete(self, key: bytes, created: int, deadline: float) -> bool:
+    async def _delete(self, key: bytes, only_if: Sequence[Message], deadline: float) -> bool:
         """Delete exactly this one."""
-        request = txn([created_at(key, created)], [delete(key)])
+        request = txn(only_if, [delete(key)])
         answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
         return succeeded(answer.message) and deleted(answer.message, 0)
 
@@ -253,7 +256,8 @@ class KeyBackend(Together):
         return sorted(infos, key=lambda info: info.name)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        return await self._delete(self._keys.base(name), fence, deadline) if fence > 0 else False
+        key = self._keys.base(name)
+        return await self._delete(key, [created_at(key, fence)], deadline) if fence > 0 else False
 
     async def _described(self, name: str, there: Sequence[Entry], deadline: float) -> LockInfo:
         holders = []
@@ -275,3 +279,8 @@ class KeyBackend(Together):
     def _stop_waiting(self, nonce: str) -> None:
         self._seen.pop(nonce, None)
         super()._stop_waiting(nonce)
+
+
+def _is(key: bytes, place: Place) -> list[Message]:
+    """That it is this ticket's key: after a restored snapshot, another client's can have the same create revision."""
+    return [created_at(key, place.created), leased_to(key, place.lease.id if place.lease is not None else 0)]

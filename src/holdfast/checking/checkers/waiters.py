@@ -9,12 +9,14 @@ from holdfast.checking.promises import Promises
 
 from .base import Checker
 
+IN_FLIGHT = 0.1  # seconds for which the last request of a dead process may be on its way
+
 
 class DeadWaitersLeave(Checker):
     """A waiter whose process has died leaves the queue within `dead_waiter_max` seconds.
 
     Time in which the server answers no client does not count, nor does time before it came back with old data. A ticket
-    that was granted before the crash is a holder: it may stay for its ttl.
+    that was granted before the crash, or by the last request of the process, is a holder: it may stay for its ttl.
     """
 
     name = "dead waiters"
@@ -54,7 +56,7 @@ class DeadWaitersLeave(Checker):
         self._waiting[event.ticket] = event
 
     def _on_admitted(self, event: Admitted) -> None:
-        if event.ticket not in self._dead:
+        if event.ticket not in self._dead or self._lasted(event.ticket, event.at) <= IN_FLIGHT:
             self._waiting.pop(event.ticket, None)
 
     def _on_left(self, event: Left) -> None:
@@ -81,14 +83,19 @@ class DeadWaitersLeave(Checker):
     def _down_until(self, at: float) -> float:
         return self._down + (0.0 if self._down_since is None else at - self._down_since)
 
+    def _lasted(self, ticket: int, at: float) -> float:
+        """Seconds since its process died, without those in which the server answered no client."""
+        crashed, down_before = self._dead[ticket]
+        return at - crashed.at - (self._down_until(at) - down_before)
+
     def _judge(self, ticket: int, at: float) -> None:
         """The ticket left the queue at this moment, or was still there when the history ended."""
         queued = self._waiting.pop(ticket, None)
         if queued is None or ticket not in self._dead:
             return
         self._judged += 1
-        crashed, down_before = self._dead[ticket]
-        lasted = at - crashed.at - (self._down_until(at) - down_before)
+        crashed, _ = self._dead[ticket]
+        lasted = self._lasted(ticket, at)
         if lasted > (self.promises.dead_waiter_max or 0.0):
             what = f"{queued.client} waited for {queued.lock!r} until {at:g} s, {lasted:g} s after its process had died"
             self.violated(at, queued.lock, what, queued, crashed)

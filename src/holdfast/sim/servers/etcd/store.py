@@ -156,6 +156,8 @@ class Store:
         there = [self.keys[key] for key in self._within(compare)]
         if compare["target"] == "MOD":
             wanted, found = int(compare.get("mod_revision", 0)), [one.modified for one in there] or [0]
+        elif compare["target"] == "LEASE":
+            wanted, found = int(compare.get("lease", 0)), [one.lease for one in there] or [0]
         else:
             wanted, found = int(compare.get("create_revision", 0)), [one.created for one in there] or [0]
         match compare.get("result", "EQUAL"):
