@@ -58,17 +58,21 @@ class MysqlServer(Database):
         self._deletes = 0.0 if faults.step_clock else DELETES
 
     def reap(self) -> object:
-        """And at times an operator deletes, by hand, the row of a lock that others share or wait for."""
-        rows = [key for key, lock in self.tables.locks.items() if lock.nonce is None and lock.departed is None]
+        """And at times an operator deletes, by hand, the row of a lock that others share.
+
+        Not of one that others wait for: their order is not promised then. A request whose answer is lost may have taken
+        the lock before them, and is granted it when it is sent again.
+        """
+        waited_for = {ticket.id for ticket in self.tables.tickets if ticket.fence is None}
+        idle = [key for key, lock in self.tables.locks.items() if lock.nonce is None and lock.departed is None]
+        rows = [key for key in idle if key not in waited_for]
         if rows and self.world.choices.chance(self._deletes):
             del self.tables.locks[self.world.choices.pick(rows)]
         return self.tables.reap_answer(b"")
 
     def _found(self) -> list[tuple[str, Entry, int]]:
         """Without a holder whose row is new although the lock has tickets: it is not granted, but undone next."""
-        tables = self.tables
-        undone = {lock.nonce for lock in tables.locks.values() if not lock.tickets and tables.has_tickets(lock.id)}
-        return [one for one in super()._found() if one[0] not in undone]
+        return [one for one in super()._found() if one[0] not in self.tables.unconfirmed]
 
     @property
     def idle_prolonged(self) -> float:

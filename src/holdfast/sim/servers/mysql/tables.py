@@ -77,6 +77,9 @@ class Tables(Marks):
         self.tickets: list[Ticket] = []
         self.marks: dict[bytes, Mark] = {}
         self.fence_idle = us(FENCE_IDLE)
+        self.unconfirmed: set[str] = (
+            set()
+        )  # taken, and not granted: nonces whose rows are new although there are tickets
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
         """What the server would answer."""
@@ -151,6 +154,8 @@ class Tables(Marks):
                 *(nonce, now, now + ttl),
                 *(now, now, agent, info),
             )
+            if self.has_tickets(key):
+                self.unconfirmed.add(nonce)
             return Answer(1, now)
         if self.is_free(lock, now) or lock.nonce == nonce:
             held = self._hold(lock, nonce, now, ttl, method, agent, info)
@@ -159,6 +164,7 @@ class Tables(Marks):
 
     def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...]) -> Answer:
         ours = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
+        self.unconfirmed -= {*nonces}
         for lock in ours:
             if self.hides_tickets(lock.id):
                 lock.nonce, lock.tickets = None, True
