@@ -263,15 +263,36 @@ async def test_a_lease_belongs_to_the_task_that_called_acquire(aclient: holdfast
         await one.release()
 
 
-async def test_a_second_acquire_of_one_task_would_deadlock_also_in_a_task_of_its_own(
+async def test_an_acquire_in_a_task_of_its_own_waits_for_the_task_that_called_it(aclient: holdfast.AsyncClient) -> None:
+    lock = aclient.lock("a")
+    first = await lock.acquire()
+    assert first is not None
+    waiting = asyncio.create_task(lock.acquire())
+    async with asyncio.timeout(10):
+        while not (await aclient.inspect("a")).waiters:
+            await asyncio.sleep(0.001)
+
+    await first.release()
+
+    second = await waiting
+    assert second is not None
+    assert lock.held
+    with pytest.raises(holdfast.WouldDeadlock):
+        await lock.acquire()
+    await lock.release()
+
+
+async def test_a_reentrant_lock_counts_for_the_calling_task_also_in_a_task_of_its_own(
     aclient: holdfast.AsyncClient,
 ) -> None:
-    lock = aclient.lock("a")
-    first, second = lock.acquire(), lock.acquire()
-    assert await first
+    lock = aclient.lock("a", reentrant=True)
 
-    with pytest.raises(holdfast.WouldDeadlock):
-        await asyncio.create_task(second)
+    async with lock as lease:
+        assert await asyncio.create_task(lock.acquire()) is lease
+        await lock.release()
+        assert lease.held
+
+    assert not lease.held
 
 
 def test_acquire_may_be_called_where_no_task_runs(url: str) -> None:

@@ -108,9 +108,11 @@ class Engine(Generic[L]):
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server could not be asked, at first or when the time was up.
         """
-        owner = owner or self.runtime.owner()
-        held = self._held_by(owner, lock.terms)
-        return self._take(lock, owner, timeout) if held is None else self._reenter(held, lock, owner, timeout)
+        caller = self.runtime.owner() if owner is None else owner
+        held = self._held_by(caller, lock.terms)
+        if held is not None and owner is not None and owner is not self.runtime.owner() and not lock.terms.reentrant:
+            held = None  # this runs in a task of its own, which may wait until the calling task has released it
+        return self._take(lock, caller, timeout) if held is None else self._reenter(held, lock, caller, timeout)
 
     async def _take(self, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
         terms = lock.terms
