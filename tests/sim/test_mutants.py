@@ -42,7 +42,7 @@ CAUGHT_BY = {
     "etcd-deadline-from-the-enter": {"mutual exclusion"},
     "etcd-goes-on-with-any-data": {"growing fences"},
     "etcd-granted-without-a-move": {"mutual exclusion"},
-    "etcd-key-named-by-lease": {"mutual exclusion"},
+    "etcd-key-named-by-lease": {"mutual exclusion", "growing fences"},
     "etcd-own-lease-not-looked-at": {"mutual exclusion"},
     "etcd-refused-is-nothing": {"nothing left", "steady progress"},
     "etcd-turned-away-at-once": {"nothing left", "steady progress"},
