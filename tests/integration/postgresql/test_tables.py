@@ -260,12 +260,14 @@ def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     server.rows(sql.SQL(rights).format(**names))
     client = client_of(server.url_of(user, schema=schema))
+    held = client.lock("held").acquire(timeout=0)
+    assert held is not None
 
     refused: list[Callable[[], object]] = [
         lambda: client.lock_all(["x", "y"]).acquire(timeout=0),
         lambda: client.lock("z", owner="job").acquire(timeout=0),
         lambda: client.once_per("1h", name="nightly")(len)("x"),
-        lambda: client.request_revoke("a", 1),
+        lambda: client.request_revoke("held", held.fence),
     ]
     for use in refused:
         with pytest.raises(
