@@ -29,7 +29,7 @@ class Scheme(NamedTuple):
 
 def _redis(*options: str) -> Scheme:
     common = ("prefix", "method", "compat", "eviction", "replicas", "replicas_timeout")
-    connection = ("connect_timeout", "io_timeout", "max_connections", "client_name")
+    connection = ("connect_timeout", "io_timeout", "connections", "client_name")
     return Scheme(
         "holdfast.backends.redis",
         driver="redis",
@@ -57,7 +57,7 @@ SCHEMES["redlock"] = Scheme(
     extra="redis",
     options=(
         *("prefix", "nodes", "max_ttl", "node_timeout", "quarantine", "eviction"),
-        *("connect_timeout", "max_connections", "client_name", "tls", *_TLS),
+        *("connect_timeout", "connections", "client_name", "tls", *_TLS),
     ),
 )
 
@@ -67,7 +67,7 @@ SCHEMES["postgresql"] = Scheme(
     extra="postgresql",
     tables=True,
     options=(
-        *("schema", "method", "connect_timeout", "max_connections", "host", "port", "user", "password", "passfile"),
+        *("schema", "method", "connect_timeout", "connections", "host", "port", "user", "password", "passfile"),
         *(
             "application_name",
             "target_session_attrs",
@@ -87,12 +87,12 @@ _MYSQL = Scheme(
     driver="pymysql",
     extra="mysql",
     tables=True,
-    options=("method", "connect_timeout", "max_connections", "socket", "user", "password", "tls", *_TLS),
+    options=("method", "connect_timeout", "connections", "socket", "user", "password", "tls", *_TLS),
     adopts=True,
 )
 SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
 
-_ETCD = ("prefix", "raw_names", "method", "connect_timeout", "max_connections")
+_ETCD = ("prefix", "raw_names", "method", "connect_timeout", "connections")
 
 SCHEMES["etcd"] = Scheme("holdfast.backends.etcd", options=_ETCD)
 SCHEMES["etcds"] = Scheme("holdfast.backends.etcd", options=(*_ETCD, *_TLS))
@@ -104,7 +104,7 @@ SCHEMES["zookeeper"] = Scheme(
     options=("layout", "raw_names", "session_timeout", "acl", "tls", *_TLS),
 )
 
-_MEMCACHED = ("prefix", "connect_timeout", "io_timeout", "max_connections")
+_MEMCACHED = ("prefix", "connect_timeout", "io_timeout", "connections")
 SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED)
 SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS))
 

@@ -43,9 +43,9 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
 
 def max_connections(options: Mapping[str, str]) -> int:
     """How many connections to one server a client may have open for its requests."""
-    text = options.get("max_connections", str(CONNECTIONS_MAX))
+    text = options.get("connections", str(CONNECTIONS_MAX))
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _CONNECTIONS_LIMIT:
-        raise ConfigurationError(f"max_connections must be a whole number from 1 to {_CONNECTIONS_LIMIT}, not {text!r}")
+        raise ConfigurationError(f"connections must be a whole number from 1 to {_CONNECTIONS_LIMIT}, not {text!r}")
     return int(text)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.backends.eyes import Eyes
     from holdfast.core.ports import Runtime
 
-CONNECTIONS_MAX = 16  # open at the same time, unless max_connections says otherwise
+CONNECTIONS_MAX = 16  # open at the same time, unless `connections=` says otherwise
 IDLE_KEPT = 2  # idle connections that are kept for any time
 IDLE_MAX = 10.0  # seconds after which any other idle one is closed
 IDLE_CHECK = 0.2  # seconds unused after which a connection is checked, where the check of each would be felt

@@ -74,7 +74,7 @@ def test_the_table_of_schemes_knows_every_option() -> None:
     from holdfast.backends.postgresql.address import LIBPQ_OPTIONS
 
     assert sorted(SCHEMES["postgresql"].options) == sorted(
-        ("schema", "method", "connect_timeout", "max_connections", "host", "port", *LIBPQ_OPTIONS)
+        ("schema", "method", "connect_timeout", "connections", "host", "port", *LIBPQ_OPTIONS)
     )
 
 

@@ -15,7 +15,7 @@ from holdfast.backends.parts import choice, max_connections, seconds
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options
 
-_OURS = ("method", "connect_timeout", "max_connections")
+_OURS = ("method", "connect_timeout", "connections")
 
 
 def address_of(client: object, options: dict[str, str]) -> Address:
