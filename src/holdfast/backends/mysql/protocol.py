@@ -185,7 +185,8 @@ class UniqueBackend(Base):
                 if queue:
                     turn = self._turns.setdefault(ticket.nonce, Turn(sent, ticket.name if ticket.limit is None else ""))
                     turn.move(int(ahead or 0), sent)
-                    turn.obstacle_ends = self._runtime.now() + max(LOOK_MIN, int(remaining or 0) / 1e6)
+                    left = int(remaining or 0) / 1e6
+                    turn.obstacle_ends = self._runtime.now() + max(LOOK_MIN, left) if left > 0 else float("inf")
                 return Waiting(LOOK_AGAIN_BEHIND, who(other) if other else None)
             case "limit":
                 theirs = None if limit is None else int(limit)

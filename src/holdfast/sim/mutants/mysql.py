@@ -403,6 +403,7 @@ MYSQL = [
         backend="mysql-row",
         server=_server(RowServer, Tables, backend=WaitsForItself),
         kinds=frozenset({"lose_reply", "drop"}),
+        budget=1000,
     ),
     Mutant(
         name="row-nobody-is-expelled",

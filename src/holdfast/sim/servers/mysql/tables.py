@@ -77,9 +77,7 @@ class Tables(Marks):
         self.tickets: list[Ticket] = []
         self.marks: dict[bytes, Mark] = {}
         self.fence_idle = us(FENCE_IDLE)
-        self.unconfirmed: set[str] = (
-            set()
-        )  # taken, and not granted: nonces whose rows are new although there are tickets
+        self.unconfirmed: set[str] = set()  # nonces that are not granted: their rows are new, but there are tickets
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
         """What the server would answer."""
@@ -522,6 +520,7 @@ class Tables(Marks):
     def _let_in(self, lock: Lock, row: Ticket, now: int, ttl: int) -> None:
         lock.nonce, lock.fence, lock.expires, lock.since = row.nonce, lock.drawn, now + ttl, now
         lock.renewed = now
+        self.unconfirmed.discard(row.nonce)
         lock.agent, lock.info = row.agent, row.info
 
     def leave_answer(self, key: bytes, name: str, nonce: str, unheard: bool) -> Answer:  # noqa: FBT001  (likewise)
