@@ -19,6 +19,7 @@ CAUGHT_BY = {
     "clean-up-swallowed": {"nothing left", "steady progress"},
     "looks-where-it-lags": {"nothing left", "steady progress"},
     "names-in-order": {"mutual exclusion", "fair order", "growing fences"},
+    "no-thread-no-release": {"nothing left", "steady progress"},
     "nothing-changed-after-create": {"nothing left", "steady progress"},
     "numbers-as-text": {"mutual exclusion", "fair order", "steady progress"},
     "renews-by-stale-read": {"true renewals"},

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.core.agenda import Agenda
 from holdfast.core.events import logger
 from holdfast.core.holds import HELD, Hold
+from holdfast.core.ports import ReleasesLater
 from holdfast.core.tickets import Gone, Ticket
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
 
@@ -99,6 +100,9 @@ class Keeper:
             self._ensure_timer(when)
         except ThreadStartError as error:  # it stays noted: the next use of the client tries again, and so does close()
             logger().warning("the release of %r has to wait: %s", ticket.name, error)
+            backend = self._engine.backend
+            if isinstance(backend, ReleasesLater):
+                backend.release_later(ticket)
 
     def drop(self, ticket: Ticket, deadline: float) -> None:
         """Owe this one, once its lease has run out: on a store where leases live together it would not end by itself.

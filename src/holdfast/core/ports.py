@@ -165,6 +165,14 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class ReleasesLater(Protocol):
+    """A backend that keeps its tickets alive in the background, so that a forgotten one would never expire."""
+
+    def release_later(self, ticket: Ticket) -> None:
+        """Release it in the background too: the keeper has no thread for that. The ticket is not used any more."""
+
+
+@runtime_checkable
 class ReportsGone(Protocol):
     """A backend that learns by itself that a store is gone: its leases are lost then, not at their next renewal."""
 

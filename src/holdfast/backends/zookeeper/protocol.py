@@ -131,6 +131,7 @@ class ZookeeperBackend:
         self._holdings: dict[str, _Holding] = {}  # by nonce
         # Tickets of which a create had no answer, with its session: there may be a node of theirs.
         self._unheard: dict[str, Session] = {}
+        self._released_later: dict[str, Ticket] = {}  # tickets that the heartbeat of their session has to release
         self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
         self._gone: Callable[[Hashable, str], None] = lambda *_: None
         self._fences = Fences(place.url)
@@ -605,7 +606,17 @@ class ZookeeperBackend:
         return session in unheard or any(one.session is session for one in holdings)
 
     async def sweep(self, session: Session, deadline: float) -> None:
-        """Take away leases that were dropped: nobody has renewed them, and nobody believes in them any longer."""
+        """Take away leases that were dropped: nobody has renewed them, and nobody believes in them any longer.
+
+        And release the tickets that the engine could not start a thread for.
+        """
+        for ticket in list(self._released_later.values()):
+            try:
+                (answer,) = await self.leave([ticket], deadline=deadline)
+            except BackendError:
+                return  # the next heartbeat tries again
+            if not isinstance(answer, BackendError):
+                self._released_later.pop(ticket.nonce, None)
         now = self._runtime.now()
         there = [one for one in list(self._holdings.values()) if one.session is session or one.session.is_over]
         over = [one for one in there if one.granted and one.kept_until < now]
@@ -644,6 +655,10 @@ class ZookeeperBackend:
         if session.is_over:
             self._fences.saw(session.seen)
             self._gone(session, _why_over(session))  # last: what is told of it may take its time
+
+    def release_later(self, ticket: Ticket) -> None:
+        if ticket.nonce in self._holdings or ticket.nonce in self._unheard:
+            self._released_later[ticket.nonce] = ticket
 
     def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
         self._gone = report

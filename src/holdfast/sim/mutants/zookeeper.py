@@ -132,6 +132,13 @@ class EndReportedAtRenewal(ZookeeperBackend):
         pass
 
 
+class ForgetsWithoutThread(ZookeeperBackend):
+    """Keeps the session, and with it the node of a release that the keeper has no thread for."""
+
+    def release_later(self, ticket: Ticket) -> None:
+        pass
+
+
 class FailsWithItsSession(ZookeeperBackend):
     """Takes the end of a session for an outage of the servers."""
 
@@ -229,6 +236,13 @@ ZOOKEEPER = [
         backend="zookeeper",
         server=_with(SessionsOfThirtySeconds),
         kinds=frozenset({"crash"}),
+    ),
+    Mutant(
+        name="no-thread-no-release",
+        mistake="a release that no thread can be started for waits for the next use, and the session lives on",
+        backend="zookeeper",
+        server=_with(ForgetsWithoutThread),
+        kinds=frozenset({"no_thread", "slow", "drop"}),
     ),
     Mutant(
         name="stuck-with-its-session",
