@@ -64,6 +64,15 @@ def test_who_is_not_in_line_any_more_is_not_passed(exit_from_line: h.Event) -> N
     assert not found(FairOrder, [*LINE, exit_from_line, left(3, "h", 1), admitted(3, "b", 3)])
 
 
+def test_a_waiter_back_in_its_place_is_not_passed_by_a_holder_that_asks_again_and_again() -> None:
+    """The waiter a was passed over, and is back while b is in. Answers to b get lost. Once b has left, a is next."""
+    placed: h.History = [HOLDER, queued(1, "a", 2, 10), queued(2, "b", 3, 11), left(2.5, "a", 2), left(3, "h", 1)]
+    again: h.History = [admitted(3, "b", 3, 11), queued(4, "a", 2, 10), admitted(5, "b", 3), admitted(6, "b", 3)]
+
+    assert not found(FairOrder, [*placed, *again])
+    assert found(FairOrder, [*placed, *again, left(7, "b", 3), admitted(7, "b", 3)])
+
+
 def test_a_paused_waiter_keeps_its_place_as_long_as_the_server_says_so() -> None:
     assert found(FairOrder, [*LINE, h.Paused(2.5, "a"), left(3, "h", 1), admitted(3, "b", 3)])
 

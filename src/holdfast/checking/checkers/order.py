@@ -82,7 +82,7 @@ class FairOrder(Checker):
             if spot is not None:
                 since = spot.joined
                 self._out(event)
-            spot = self._stand(line, event)
+            spot = self._stand(line, event, since)
         self._let_in(line, spot, event, since)
 
     def _granted(self, event: Granted) -> None:
@@ -114,10 +114,12 @@ class FairOrder(Checker):
             self._owners[owned].discard(event.ticket)
         self._out(event)
 
-    def _stand(self, line: _Line, event: Queued | Admitted) -> _Spot:
+    def _stand(self, line: _Line, event: Queued | Admitted, since: int | None = None) -> _Spot:
+        """`since`: it was in already. However often it asks again, it joined the line before it was let in first."""
         place = line.last + 1 if event.place is None else event.place
         self._joined += 1
-        spot = self._spots[event.ticket] = _Spot(line, place, event, self._joined)
+        joined = self._joined if since is None else since
+        spot = self._spots[event.ticket] = _Spot(line, place, event, joined)
         line.add(spot, event)
         self._of_client[event.client].append(event.ticket)
         return spot
