@@ -129,7 +129,7 @@ CAUGHT_BY = {
     "setnx-then-expire": {"steady progress", "nothing left"},
     "redis-dead-waiters-in-turn": {"prompt grants"},
     "side-key-elsewhere": {"ScriptFailed"},
-    "side-keys-of-the-prefix": {"mutual exclusion"},
+    "side-keys-of-the-prefix": {"mutual exclusion", "growing fences"},
     "subscribes-too-late": {"steady progress"},
     "takes-past-the-line": {"fair order", "mutual exclusion"},
     "timeout-restarts-at-wake": {"exact outcomes"},

@@ -284,10 +284,10 @@ def test_the_same_steps_come_out_the_same(server: type[RedisServer], seed: int) 
 _SCRIPTS = (protocol._ENTER, protocol._ENTER_ALL, protocol._LEAVE, protocol._RENEW, protocol._BREAK, marking.MARK)
 MISTAKES = {
     "an owner goes in past another's lease": (
-        "if owner and value == OURS .. owner then",
+        "if owner and value == SEVERAL .. owner then",
         "if owner and is_for_several(value) then",
     ),
-    "an owner waits for itself": ("if owner and value == OURS .. owner then", "if false then"),
+    "an owner waits for itself": ("if owner and value == SEVERAL .. owner then", "if false then"),
     "each of an owner's tickets has a fence of its own": ("local is_first = not fence", "local is_first = true"),
     "the first of an owner's tickets frees the lock": (
         "redis.call('SET', lock, says, 'PXAT', last[2])",
