@@ -56,7 +56,7 @@ CAUGHT_BY = {
     "fence-by-incr": {"growing fences"},
     "fence-by-sequence": {"growing fences"},
     "fence-drawn-when-queued": {"growing fences"},
-    "fence-not-stored": {"growing fences"},
+    "fence-not-stored": {"growing fences", "mutual exclusion"},  # a place in the queue is drawn from the same number
     "fence-without-floor": {"growing fences"},
     "frees-blindly": {"mutual exclusion"},
     "gate-before-lease": {"steady progress"},
@@ -74,7 +74,7 @@ CAUGHT_BY = {
     "lease-of-a-session": {"mutual exclusion"},
     "line-forgotten": {"fair order"},
     "loss-not-told": {"loss told"},
-    "memcached-deadline-from-reply": {"mutual exclusion"},
+    "memcached-deadline-from-reply": {"mutual exclusion", "growing fences"},
     "memcached-deletes-blindly": {"mutual exclusion"},
     "memcached-fence-is-the-version": {"growing fences"},
     "memcached-nothing-comes-late": {"steady progress", "nothing left"},

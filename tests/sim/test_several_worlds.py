@@ -36,6 +36,7 @@ from holdfast.sim.world import Cancelled
 TTL, DELAY = 6.0, 1.2  # seconds
 NAMES = [f"lock-{number}" for number in range(5)]
 SEEDS = range(30)
+SEEDS_OF_A_BUG = range(120)  # until it is caught: the rarest is, in one world of eighteen
 ROUGH_UNTIL, REST = 25.0, 20.0  # seconds; then all debts are paid, and nothing stands still
 ROUGH = Faults(slow=0.1, slow_max=4.0, lose_request=0.05, lose_reply=0.1, refuse=0.03)
 
@@ -241,4 +242,4 @@ def served(base: Any, backend: type[Any]) -> Plan:
     ],
 )
 def test_a_protocol_with_one_bug_is_caught(plan: Plan) -> None:
-    assert any(lived(plan, seed) for seed in SEEDS)
+    assert any(lived(plan, seed) for seed in SEEDS_OF_A_BUG)

@@ -151,8 +151,8 @@ class SimClient:
         if fence:
             here = (self._process.name, call, name, fence)
             self._add(h.Requested(self._world.now, *here))
-            await self.engine.request_revoke(name, fence)
-            self._add(h.RequestMade(self._world.now, *here))
+            if await self.engine.request_revoke(name, fence):  # not if that lease has ended by now
+                self._add(h.RequestMade(self._world.now, *here))
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -131,11 +131,17 @@ class Worker:
             case "once_per":
                 await self.claim(1 + self._choices.below(3))
             case "revoke":
-                await self._busy(self._client.request_revoke(self._choices.pick(self._names).name))
+                await self._request(2 + self._choices.below(3))
             case "election":
                 await self._campaign()
             case _:
                 await self._take_one()
+
+    async def _request(self, times: int) -> None:
+        """Ask holders to let go, more than once: a lock may be free, or its holder may not listen."""
+        for _ in range(times):
+            await self._busy(self._client.request_revoke(self._choices.pick(self._names).name))
+            await self._pause(self._workload.think_max)
 
     async def claim_again(self, times: int) -> None:
         """The same when the world is healed: a connection may still have to be found out to be dead."""

@@ -99,7 +99,7 @@ MEMCACHED = [
         mistake="renews by storing over whatever is there",
         backend="memcached",
         server=_with(RenewsBlindly),
-        kinds=frozenset({"slow", "stall"}),
+        kinds=frozenset({"break_lock"}),
     ),
     Mutant(
         name="memcached-deadline-from-reply",

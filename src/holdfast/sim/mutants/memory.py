@@ -208,6 +208,7 @@ PROTOCOLS = [
         name="resend-makes-second-lease",
         mistake="an enter that is sent again is a second ticket",
         server=server_with(ResendMakesSecondLease),
+        kinds=frozenset({"lose_reply"}),
     ),
     Mutant(
         name="grant-below-waiters",

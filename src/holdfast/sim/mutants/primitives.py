@@ -326,6 +326,7 @@ PRIMITIVES = [
         mistake="a request to let go that comes after the grant is not heard",
         engine=RequestHeardAtTheGrantOnly,
         workload="revoke",
+        kinds=frozenset({"pause", "stall"}),  # so that there are leases left when the world is healed
     ),
     Mutant(
         name="terms-of-its-own",

@@ -63,6 +63,7 @@ SQLITE = [
         mistake="the fence is taken from the clock alone, and not stored",
         backend="sqlite",
         server=FenceNotStored,
+        kinds=frozenset({"step_clock"}),
     ),
     Mutant(
         name="fence-without-floor",
