@@ -322,6 +322,7 @@ REDIS = [
         mistake="side keys depend on how a key is split into prefix and name: a writer does not see all readers",
         backend="redis",
         server=SideKeysOfThePrefix,
+        kinds=frozenset({"slow"}),  # a lease that is broken or lost would break the fences first
     ),
     Mutant(
         name="redis-dead-waiters-in-turn",
