@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import selectors
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.backends.sqlite.sessions import Session, Watch
 from tests.integration.sqlite.conftest import Store
 from tests.support.processes import eventually
 
@@ -68,3 +71,19 @@ async def test_a_client_can_be_closed_while_no_thread_can_be_started(
             await client.lock("one").acquire(timeout=0)
 
         await client.close()
+
+
+def test_a_waiter_that_was_interrupted_while_it_began_to_watch_a_session_can_be_dismissed(tmp_path: Path) -> None:
+    def interrupted(_fd: int, _callback: Callable[[], None]) -> None:
+        raise KeyboardInterrupt
+
+    session = Session(str(tmp_path), "a" * 32)
+    with selectors.DefaultSelector() as selector:
+        watch = Watch(str(tmp_path), lambda _: None, interrupted, selector.unregister)
+        with pytest.raises(KeyboardInterrupt):
+            watch.attend("nonce", [session.name])
+
+        watch.dismiss("nonce")
+
+        assert watch.is_idle
+    session.close()

@@ -109,7 +109,12 @@ class BlockingPort:
     def _run(self) -> None:
         """Pass on rings and deaths; end after a while without anybody who waits."""
         while True:
-            heard = self._selector.select(IDLE_MAX)
+            try:
+                heard = self._selector.select(IDLE_MAX)
+            except (OSError, ValueError):
+                if self._closed:  # an interrupted close() has not waited for this thread
+                    return
+                raise
             with self._mutex:
                 for key, _ in heard:
                     key.data()

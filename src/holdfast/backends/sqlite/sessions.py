@@ -202,16 +202,19 @@ class Watch:
             nonces.discard(nonce)
             if not nonces:
                 del self._attended[session]
-                self._remove_reader(fd)
-                os.close(fd)
+                self._close(fd)
 
     def _has_died(self, session: str) -> None:
         if session in self._attended:
             fd, nonces = self._attended.pop(session)
-            self._remove_reader(fd)
-            os.close(fd)
+            self._close(fd)
             for nonce in sorted(nonces):
                 self._wake(nonce)
+
+    def _close(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):  # an interrupt came before it was registered
+            self._remove_reader(fd)
+        os.close(fd)
 
 
 def _open_to_write(folder: str, name: str) -> int:
