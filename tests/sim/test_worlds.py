@@ -66,9 +66,13 @@ def test_what_is_said_to_happen_is_in_the_history(backend: str) -> None:
     for kind, event in kinds.items():
         if kind in SERVERS[backend].cannot:
             continue
-        ran = run(only(kind, backend), 4)
+        happened = 0
+        for seed in (4, 5, 6):  # in one world alone a rare fault may not happen
+            ran = run(only(kind, backend), seed)
+            assert sum(type(one) is event for one in ran.history) == ran.happened[kind]
+            happened += ran.happened[kind]
 
-        assert sum(type(one) is event for one in ran.history) == ran.happened[kind] > 0
+        assert happened > 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
