@@ -208,6 +208,9 @@ class _Script(Choices):
 # ── the world ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_Entry = tuple[float, int, int, Callable[..., None], tuple[Any, ...]]  # what is due: when, its order, an action
+
+
 class _ManyOrders(World):
     """What is due at about the same moment comes in the order that the script says."""
 
@@ -217,6 +220,8 @@ class _ManyOrders(World):
         super().__init__(choices)
         self.together = 0.0
         self.state: Callable[[str], bytes] = lambda _: b""
+        self._moment = 0.0
+        self._went_on: set[Process] = set()  # of which a task has gone on at this moment
         self.received: dict[str, bytes] = {}  # by process: all that it received, and when
 
     def soon(self, action: Callable[..., None], *arguments: Any) -> None:
@@ -229,6 +234,8 @@ class _ManyOrders(World):
             together = sorted(entry for entry in due if entry[0] <= min(due[0][0] + self.together, until))
             if not together:
                 continue
+            if not self.together:
+                together = self._reduced(together)
             chosen = together[self.choices.choose(len(together), lambda: self.state("order"))]
             due.remove(chosen)
             heapq.heapify(due)
@@ -237,9 +244,27 @@ class _ManyOrders(World):
             self.steps += 1
             process = _process_of(action)
             if process is not None:
+                self._went_on.add(process)
                 self.receive(process, _described(action, arguments))
             action(*arguments)
         self.now = max(self.now, until)
+
+    def _reduced(self, entries: list[_Entry]) -> list[_Entry]:
+        """Without the orders that make no difference to others.
+
+        Of the tasks of one process that go on at the same moment, as after a pause, each may be the first; the others
+        follow in the order in which they came. All orders of four tasks would be more than can be followed.
+        """
+        if entries[0][0] != self._moment:
+            self._moment = entries[0][0]
+            self._went_on.clear()
+        kept: list[_Entry] = []
+        for entry in entries:
+            process = _process_of(entry[3])
+            is_next = process is None or all(_process_of(other[3]) is not process for other in kept)
+            if is_next or process not in self._went_on:
+                kept.append(entry)
+        return kept
 
     def receive(self, process: Process, what: str) -> None:
         """Add to what this process knows of the world."""
