@@ -237,7 +237,7 @@ def test_a_waiter_whose_turn_comes_while_the_database_is_full_keeps_its_place_un
         bench(server.url) as holder,
         bench(server.url) as waiter,
     ):
-        waiter.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]
+        waiter.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # etcd has it
         first, second = ticket("a"), ticket("a")
         holder.enter(first)
         waiter.enter(second, queue=True)

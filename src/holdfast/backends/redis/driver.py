@@ -81,7 +81,7 @@ class _AsyncTcpConnection(asyncio_connection.Connection):
     async def _connect(self) -> None:
         self._ours = await open_socket(self.host, self.port, self.eyes, self.until)
         try:
-            await super()._connect()  # type: ignore[no-untyped-call]
+            await super()._connect()  # type: ignore[no-untyped-call]  # redis-py gives it no types
         except BaseException:
             self._ours.close()
             raise

@@ -177,7 +177,7 @@ class SilentAboutFences(ZookeeperBackend):
 
     def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
         super().__init__(place, port, runtime)
-        self._fences.note = lambda *_: None  # type: ignore[method-assign]
+        self._fences.note = lambda *_: None  # type: ignore[method-assign]  # the mistake
 
 
 class AllWatchTheFirst(ZookeeperBackend):
