@@ -68,8 +68,10 @@ def _collect_dropped_leases() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _private_default_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test touches the user's own lock file."""
+    """No test touches the user's own lock file, nor is warned of it, whether the tests run in a container or not."""
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.delenv("HOLDFAST_REQUIRE_URL", raising=False)
+    monkeypatch.setattr("holdfast.default_url._warned", True)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
 
 

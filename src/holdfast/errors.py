@@ -34,6 +34,10 @@ class HoldfastError(Exception):
         return (_restore, (type(self), self.args, self.__dict__))
 
 
+class HoldfastWarning(UserWarning):
+    """A setting that works and is likely not what was meant; the message names the fix."""
+
+
 class AcquireTimeout(HoldfastError, TimeoutError):
     """The lock was busy for as long as the caller was ready to wait."""
 

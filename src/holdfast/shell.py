@@ -13,13 +13,14 @@ from holdfast.core.events import Event, Events
 from holdfast.core.handles import AllOptions, LockOptions, make_terms
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.taking import Whereabouts, in_order
+from holdfast.default_url import default_url
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
 from holdfast.primitives import Primitive
 from holdfast.requirements import Requirement, insist_on
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-from holdfast.url import SCHEMES, Address, Option, default_url, opener, parse, together
+from holdfast.url import SCHEMES, Address, Option, opener, parse, together
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -122,27 +121,6 @@ class Address(NamedTuple):
     options: dict[str, str]
     redacted: str  # the URL without its password: for messages, logs and `client.url`
     client: object = None  # the driver's own client object, if it was given in place of a URL
-
-
-def default_url() -> str:
-    """$HOLDFAST_URL, or a file in the user's state folder that is private to the user.
-
-    Raises:
-        ConfigurationError: this user has no home folder to keep it in.
-    """
-    url = os.environ.get("HOLDFAST_URL")
-    if url:
-        return url
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(
-        state
-    ):  # the XDG specification has a relative one ignored: each folder would have its own locks
-        state = os.path.join(os.path.expanduser("~"), ".local", "state")
-    if not os.path.isabs(
-        state
-    ):  # no $HOME, and no entry in /etc/passwd: it would be a folder called ~ in the current one
-        raise ConfigurationError("this user has no home folder to keep locks in: set HOLDFAST_URL, or HOME")
-    return "sqlite://" + quote(os.path.normpath(os.path.join(state, "holdfast", "locks.db")), safe="/@")
 
 
 def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:

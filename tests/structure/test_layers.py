@@ -18,7 +18,7 @@ LAYERS = [
     {"errors", "guarantees", "primitives"},
     {"core"},
     {"runtimes"},
-    {"url", "requirements"},
+    {"url", "default_url", "requirements"},
     {"backends"},
     {"shell"},
     {"client", "aio", "bundles", "elections", "default", "__init__"},

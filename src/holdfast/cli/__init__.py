@@ -13,9 +13,11 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from holdfast import BackendError, ConfigurationError, HoldfastError, __version__
+from holdfast import BackendError, ConfigurationError, HoldfastError, HoldfastWarning, __version__
 from holdfast.cli import statuses
 from holdfast.cli.text import escape
 
@@ -32,6 +34,12 @@ is --url, or $HOLDFAST_URL, or a file in this user's state folder.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status of the process."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a lock's name may hold what this terminal cannot show
     if sys.stdout is None:  # closed by whoever started us: nobody reads, but the status counts
@@ -81,6 +89,12 @@ def make_parser() -> argparse.ArgumentParser:
     for module in _COMMANDS:
         importlib.import_module(f"holdfast.cli.{module}").add_parser(commands)
     return parser
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **_: Any) -> None:
+    """Without the line of code, if it is ours: the user did not write that."""
+    text = message if issubclass(category, HoldfastWarning) else warnings.formatwarning(message, category, *place[:2])
+    print("holdfast: warning:", escape(str(text).strip()), file=sys.stderr)
 
 
 def _status_of(error: HoldfastError) -> int:
