@@ -23,19 +23,6 @@ PAGE = ROOT / "docs" / "reference.md"
 EXAMPLES = ROOT / "tools" / "reference_examples.txt"
 GUARDS = ("sql", "redis", "files", "http")  # of holdfast.fencing
 
-# Public by name only: the engine, the runtimes and the shells call these on each other.
-INTERNAL = {
-    "after_fork",
-    "after_fork_in_parent",
-    "before_fork",
-    "drop",
-    "is_held_by",
-    "keep",
-    "last_of",
-    "of",
-    "terms",
-    "waits",
-}
 # Where a name goes that is neither a function nor an error; what is not named here comes last.
 PLACES = {
     "Clients": ("Client",),
@@ -116,11 +103,11 @@ def members(owner: type) -> dict[str, Any]:
     """The public methods and properties of a class, those that it inherits from ours included."""
     found: dict[str, Any] = {}
     for name in sorted(dir(owner)):
-        if name.startswith("_") or name in INTERNAL or name in getattr(owner, "_fields", ()):
+        if name.startswith("_") or name in getattr(owner, "_fields", ()):
             continue
         member = inspect.getattr_static(owner, name)
         home = next(base for base in owner.__mro__ if name in vars(base))
-        if home.__module__.startswith("holdfast") and not isinstance(member, (str, tuple)):
+        if home.__module__.startswith("holdfast") and (callable(member) or isinstance(member, property | classmethod)):
             found[name] = member
     return found
 
@@ -194,8 +181,9 @@ def _awaited(words: list[str]) -> str:
 
 
 def _data_of(error: type) -> str:
-    make = vars(next(base for base in error.__mro__ if "__init__" in vars(base)))["__init__"]
-    names = [name for name in inspect.signature(make).parameters if name != "self"] if inspect.isfunction(make) else []
+    makers = [vars(base)["__init__"] for base in reversed(error.__mro__) if "__init__" in vars(base)]
+    found = [name for make in makers if inspect.isfunction(make) for name in inspect.signature(make).parameters]
+    names = [name for name in dict.fromkeys(found) if name != "self"]
     return f" Attributes: {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 

@@ -125,3 +125,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(aio, name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is public; not the modules that it is made of."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

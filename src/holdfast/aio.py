@@ -98,7 +98,7 @@ class AsyncLock(Handle[AsyncLease]):
         names.refuse_unknown("acquire", unknown)
         # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
         # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
-        return self._acquire(self.waits(timeout), calling_task())
+        return self._acquire(self._waits(timeout), calling_task())
 
     async def release(self) -> None:
         """Give back the lease that this thread or task took last through this object.
@@ -107,12 +107,12 @@ class AsyncLock(Handle[AsyncLease]):
             NotHeld: there is none.
             LockLost, BackendError: see `Lease.release`.
         """
-        await self.last_of(self._caller()).release()
+        await self._last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds it, by the local clock."""
-        return self.is_held_by(self._caller())
+        return self._is_held_by(self._caller())
 
     async def locked(self) -> bool:
         """Somebody holds it now, says the server."""
@@ -133,7 +133,7 @@ class AsyncLock(Handle[AsyncLease]):
         return (await self._attempt(timeout, task)).lease
 
     def _last_entered(self) -> AsyncLease:
-        return self.last_of(self._caller())
+        return self._last_of(self._caller())
 
     def _caller(self) -> Owner:
         return self._client._engine.runtime.owner()

@@ -104,7 +104,7 @@ class Lock(Handle[Lease]):
         """
         if unknown:
             names.refuse_unknown("acquire", unknown)
-        return self._attempt(self.waits(timeout)).lease
+        return self._attempt(self._waits(timeout)).lease
 
     def release(self) -> None:
         """Give back the lease that this thread or task took last through this object.
@@ -113,12 +113,12 @@ class Lock(Handle[Lease]):
             NotHeld: there is none.
             LockLost, BackendError: see `Lease.release`.
         """
-        self.last_of(self._caller()).release()
+        self._last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds it, by the local clock."""
-        return self.is_held_by(self._caller())
+        return self._is_held_by(self._caller())
 
     def locked(self) -> bool:
         """Somebody holds it now, says the server."""
@@ -136,7 +136,7 @@ class Lock(Handle[Lease]):
     __exit__ = ExitOfBlock(ThreadBlock)
 
     def _last_entered(self) -> Lease:
-        return self.last_of(self._caller())
+        return self._last_of(self._caller())
 
     def _caller(self) -> Owner:
         return self._client._engine.runtime.owner()

@@ -178,10 +178,10 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         for lock in locks:
             if isinstance(lock, str):
                 those.append(self._make(self._lock_type, "lock_all", lock, 1, exclusive=True, options=each))
-            elif not isinstance(lock, self._lock_type) or not lock.terms.exclusive:
+            elif not isinstance(lock, self._lock_type) or not lock._terms.exclusive:
                 raise ConfigurationError(f"lock_all() takes names and locks that one holds at a time, not {lock!r}")
             else:
-                those.append(self._lock_type(lock._client, lock.terms._replace(on_lost=None, reentrant=False), None))
+                those.append(self._lock_type(lock._client, lock._terms._replace(on_lost=None, reentrant=False), None))
         if not those:
             raise ConfigurationError("lock_all() needs at least one name")
         made: LockAllT = self._lock_all_type(in_order(those, _whereabouts), terms, timeout)
@@ -220,13 +220,13 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """The store's URL, without its password."""
         return self._address.redacted
 
-    def before_fork(self) -> None:
+    def _before_fork(self) -> None:
         """Nothing to prepare here. Called by the runtime."""
 
-    def after_fork_in_parent(self) -> None:
+    def _after_fork_in_parent(self) -> None:
         """Nothing changes here. Called by the runtime."""
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: nothing of the parent's is ours. Called by the runtime."""
         self._starting = Mutex()  # another thread of the parent may have locked the old one
         if self._current is not None:

@@ -20,7 +20,7 @@ PAIRS = [
     (holdfast.LeaseAll, holdfast.AsyncLeaseAll),
 ]
 # What does no I/O is not awaited.
-LOCAL = {
+LOCAL: dict[str, set[str]] = {
     "Client": {
         "lock",
         "lock_all",
@@ -30,16 +30,13 @@ LOCAL = {
         "rwlock",
         "semaphore",
         "subscribe",
-        "before_fork",
-        "after_fork_in_parent",
-        "after_fork",
     },
-    "Lock": {"keep", "drop", "last_of", "is_held_by", "waits"},
-    "Semaphore": {"keep", "drop", "last_of", "is_held_by", "waits"},
+    "Lock": set(),
+    "Semaphore": set(),
     "RWLock": {"read", "write"},
-    "Election": {"keep", "drop", "last_of", "is_held_by", "waits", "observe", "on_change", "stop"},
+    "Election": {"observe", "on_change", "stop"},
     "Lease": {"check"},
-    "LockAll": {"keep", "drop", "last_of", "is_held_by", "waits"},
+    "LockAll": set(),
     "LeaseAll": {"check"},
 }
 # A plain function that returns a coroutine, because the lease belongs to the task that calls it.

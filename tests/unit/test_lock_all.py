@@ -621,7 +621,7 @@ async def test_a_forked_child_has_nothing_and_is_not_told_of_a_loss(lab: Lab) ->
     told: list[Any] = []
     lease = await actor(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
 
-    actor.client.after_fork()  # as the runtime calls it in the child
+    actor.client._after_fork()  # as the runtime calls it in the child
 
     assert lease.lost
     with pytest.raises(holdfast.LockLost, match="this process is a fork"):

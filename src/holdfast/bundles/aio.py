@@ -81,7 +81,7 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown)
-        return self._acquire(self.waits(timeout), calling_task())
+        return self._acquire(self._waits(timeout), calling_task())
 
     async def release(self) -> None:
         """Give back what this thread or task took last through this object.
@@ -90,12 +90,12 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
             NotHeld: there is nothing.
             LockLost, BackendError: see `LeaseAll.release`.
         """
-        await self.last_of(self._caller()).release()
+        await self._last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds them, by the local clock."""
-        return self.is_held_by(self._caller())
+        return self._is_held_by(self._caller())
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncLeaseAll]:
         return self._enter(entered_block(self), calling_task())
@@ -112,7 +112,7 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
         return (await self._attempt(timeout, task)).lease
 
     def _last_entered(self) -> AsyncLeaseAll:
-        return self.last_of(self._caller())
+        return self._last_of(self._caller())
 
     def _caller(self) -> Owner:
         return self._locks[0]._client._engine.runtime.owner()
@@ -122,8 +122,8 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
         owner = self._caller() if task is None else AsyncioRuntime.owner_of(task)
 
         def together(leases: Sequence[AsyncLease]) -> AsyncLeaseAll:
-            made = AsyncLeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
-            self.keep(owner, made)
+            made = AsyncLeaseAll(leases, self._terms.on_lost, parts[0].engine.runtime)
+            self._keep(owner, made)
             return made
 
         return await take_all(parts, timeout, together, owner)

@@ -97,7 +97,7 @@ class LockAll(Handle[LeaseAll]):
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown)
-        return self._attempt(self.waits(timeout)).lease
+        return self._attempt(self._waits(timeout)).lease
 
     def release(self) -> None:
         """Give back what this thread or task took last through this object.
@@ -106,12 +106,12 @@ class LockAll(Handle[LeaseAll]):
             NotHeld: there is nothing.
             LockLost, BackendError: see `LeaseAll.release`.
         """
-        self.last_of(self._caller()).release()
+        self._last_of(self._caller()).release()
 
     @property
     def held(self) -> bool:
         """This thread or task holds them, by the local clock."""
-        return self.is_held_by(self._caller())
+        return self._is_held_by(self._caller())
 
     def __enter__(self) -> LeaseAll:
         block = entered_block(self)
@@ -125,7 +125,7 @@ class LockAll(Handle[LeaseAll]):
     __exit__ = ExitOfBlock(ThreadBlock)
 
     def _last_entered(self) -> LeaseAll:
-        return self.last_of(self._caller())
+        return self._last_of(self._caller())
 
     def _caller(self) -> Owner:
         return self._locks[0]._client._engine.runtime.owner()
@@ -136,8 +136,8 @@ class LockAll(Handle[LeaseAll]):
         parts = [Part(lock._client._engine, lock) for lock in self._locks]
 
         def together(leases: Sequence[Lease]) -> LeaseAll:
-            made = LeaseAll(leases, self.terms.on_lost, parts[0].engine.runtime)
-            self.keep(owner, made)
+            made = LeaseAll(leases, self._terms.on_lost, parts[0].engine.runtime)
+            self._keep(owner, made)
             return made
 
         return run_sync(take_all(parts, timeout, together, owner))

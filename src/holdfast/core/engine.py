@@ -109,13 +109,13 @@ class Engine(Generic[L]):
             BackendUnavailable, OutcomeUnknown: the server could not be asked, at first or when the time was up.
         """
         caller = self.runtime.owner() if owner is None else owner
-        held = self._held_by(caller, lock.terms)
-        if held is not None and owner is not None and owner is not self.runtime.owner() and not lock.terms.reentrant:
+        held = self._held_by(caller, lock._terms)
+        if held is not None and owner is not None and owner is not self.runtime.owner() and not lock._terms.reentrant:
             held = None  # this runs in a task of its own, which may wait until the calling task has released it
         return self._take(lock, caller, timeout) if held is None else self._reenter(held, lock, caller, timeout)
 
     async def _take(self, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
-        terms = lock.terms
+        terms = lock._terms
         started = self.runtime.now()
         give_up = _FOREVER if timeout is None else started + timeout
         ticket = self._ticket(terms)
@@ -179,7 +179,7 @@ class Engine(Generic[L]):
                         self._taking[ticket.nonce] = ticket
                         outage = self._unavailable("its answer came after the lease's deadline")
                 now = self.runtime.now()
-                if now >= give_up or lock.given_up or self._closed:
+                if now >= give_up or lock._given_up or self._closed:
                     break
                 if outage is not None:
                     await self.runtime.sleep(min(pause, give_up - now))
@@ -212,7 +212,7 @@ class Engine(Generic[L]):
         Raises:
             OutcomeUnknown: the answer came after the lease's deadline, so it is not a grant.
         """
-        terms, since = lock.terms, self.runtime.now()
+        terms, since = lock._terms, self.runtime.now()
         if since >= granted.deadline - terms.margin:
             raise OutcomeUnknown(backend=self.backend.url, problem="its answer came after the lease's deadline")
         holds.append(self._lease_type(self, terms, ticket, granted, since, owner, lock))
@@ -245,13 +245,13 @@ class Engine(Generic[L]):
 
     async def _reenter(self, held: L, lock: Handle[L], owner: Owner, timeout: float | None) -> Attempt[L]:
         """The owner has it already: count, if both sides agreed to that and the old lease covers the new claim."""
-        terms = lock.terms
+        terms = lock._terms
         if terms.reentrant and held._terms.reentrant and (held._terms.exclusive or not terms.exclusive):
             attempt: Attempt[L] | None = None
             try:
                 with self.mutex:
                     if held._phase is HELD:
-                        lock.keep(owner, held)
+                        lock._keep(owner, held)
                         attempt = Attempt(held)
                         held._depth += 1
             except BaseException:
@@ -275,7 +275,7 @@ class Engine(Generic[L]):
         hold._phase = HELD
         if terms.exclusive or terms.limit is None:  # not one of several permits that an owner may take at once
             owner.holds[self._serial, terms.name] = ref
-        lock.keep(owner, hold)
+        lock._keep(owner, hold)
         self._holds[hold._ticket.nonce] = ref  # one step, whatever other threads do
         self._keeper.add(hold, ref)
         if self._is_told and not self.backend.intact(hold._store):
@@ -298,7 +298,7 @@ class Engine(Generic[L]):
             owner.holds.pop(key, None)
         lock = hold._lock()
         if lock is not None:
-            lock.drop(owner, hold)
+            lock._drop(owner, hold)
 
     async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
         try:

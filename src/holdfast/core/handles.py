@@ -44,19 +44,19 @@ class _Kept(list[L]):
 class Handle(Generic[L]):
     """A named lock and how to take it. Holds no state of a lease, so threads and tasks can share one."""
 
-    given_up = False  # whoever waits through this object need not wait any longer: an election that was stopped
+    _given_up = False  # whoever waits through this object need not wait any longer: an election that was stopped
 
     def __init__(self, terms: Terms, timeout: float | None) -> None:
-        self.terms = terms
+        self._terms = terms
         self._timeout = timeout
         self._kept: dict[int, _Kept[L]] = {}  # by the id of an owner, while it lives
 
     @property
     def name(self) -> str:
         """The lock's name."""
-        return self.terms.name
+        return self._terms.name
 
-    def keep(self, owner: Owner, lease: L) -> None:
+    def _keep(self, owner: Owner, lease: L) -> None:
         """Remember a lease for the owner that took it through this object."""
         leases = self._kept.get(id(owner))
         if leases is None:
@@ -68,7 +68,7 @@ class Handle(Generic[L]):
                 leases.remove(one)
         leases.append(lease)
 
-    def drop(self, owner: Owner, lease: L) -> None:
+    def _drop(self, owner: Owner, lease: L) -> None:
         """Forget a lease that has ended."""
         leases = self._kept.get(id(owner))
         if leases:
@@ -77,7 +77,7 @@ class Handle(Generic[L]):
             except ValueError:
                 pass  # its owner's own thread has just forgotten it
 
-    def last_of(self, owner: Owner) -> L:
+    def _last_of(self, owner: Owner) -> L:
         """The lease that this owner took last and has not released.
 
         Raises:
@@ -91,16 +91,16 @@ class Handle(Generic[L]):
             reason="this thread or task did not take it through this object; `lease.release()` works from anywhere",
         )
 
-    def is_held_by(self, owner: Owner) -> bool:
+    def _is_held_by(self, owner: Owner) -> bool:
         """It has a lease that it took through this object and that has not ended."""
         return any(lease.held for lease in self._kept.get(id(owner), ()))
 
-    def waits(self, timeout: float | Unset | None) -> float | None:
+    def _waits(self, timeout: float | Unset | None) -> float | None:
         """The timeout of this call: its own if given, else the lock's."""
         return self._timeout if isinstance(timeout, Unset) else names.check_timeout(timeout)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} ttl={self.terms.ttl:g}>"
+        return f"<{type(self).__name__} {self.name!r} ttl={self._terms.ttl:g}>"
 
 
 _UNFINISHED = (Phase.HELD, Phase.OWED, Phase.LOST)

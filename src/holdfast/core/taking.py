@@ -82,7 +82,7 @@ async def take_all(
     owner, started = owner or runtime.owner(), runtime.now()
     give_up = float("inf") if timeout is None else started + timeout
     for part in parts:
-        held = part.engine._held_by(owner, part.lock.terms)
+        held = part.engine._held_by(owner, part.lock._terms)
         if held is not None:
             if timeout == 0:
                 return Attempt(None, holder="this thread or task itself")
@@ -95,7 +95,7 @@ async def take_all(
         for part in parts:
             # The caller had none of them at first, so what it has now was taken here, also if an interrupt came before
             # it was noted.
-            taken = part.engine._held_by(owner, part.lock.terms)
+            taken = part.engine._held_by(owner, part.lock._terms)
             if taken is not None:
                 holds.append(taken)
         for hold in holds:
@@ -165,7 +165,7 @@ async def _take_free(
     locks = [part.lock for part in takewhile(lambda part: part.engine is engine, rest)]
     if len(locks) == 1 and timeout != 0:
         return _UNKNOWN  # one by itself is entered and waited for in the same step
-    tickets = {lock: engine._ticket(lock.terms) for lock in locks}
+    tickets = {lock: engine._ticket(lock._terms) for lock in locks}
     try:
         engine._taking.update((ticket.nonce, ticket) for ticket in tickets.values())
         outcomes = await engine.backend.enter_all(list(tickets.values()), deadline=engine._limit(give_up))

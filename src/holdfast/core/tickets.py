@@ -94,39 +94,38 @@ class TicketInfo(NamedTuple):
     owner: str = ""  # the named owner, if the lock is held in one's name
     revocable: bool = False  # it listens to requests to let go
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        info: str,
-        fence: int | None,
-        agent: str,
-        since: float,
-        remaining: float,
-        exclusive: bool,
-        limit: int | None,
-    ) -> TicketInfo:
-        """From what a backend stores."""
-        known, meta = describe(info)
-        about = _parsed(info)
-        return cls(
-            fence=fence,
-            host=str(known.get("host", "?")),
-            pid=_whole(known.get("pid")),
-            agent=agent,
-            program=str(known.get("program", "?")),
-            since=since,
-            remaining=max(0.0, remaining),
-            exclusive=exclusive,
-            limit=limit,
-            meta=meta,
-            owner=str(about.get("owner", "")),
-            revocable=about.get("revocable") is True,
-        )
-
     def __str__(self) -> str:
         """Who it is, in the form that errors use: host/pid."""
         return "another program" if self.fence == 0 else f"{self.host}/{self.pid}"
+
+
+def make_ticket_info(
+    *,
+    info: str,
+    fence: int | None,
+    agent: str,
+    since: float,
+    remaining: float,
+    exclusive: bool,
+    limit: int | None,
+) -> TicketInfo:
+    """What an operator sees of a ticket, from what a backend stores."""
+    known, meta = describe(info)
+    about = _parsed(info)
+    return TicketInfo(
+        fence=fence,
+        host=str(known.get("host", "?")),
+        pid=_whole(known.get("pid")),
+        agent=agent,
+        program=str(known.get("program", "?")),
+        since=since,
+        remaining=max(0.0, remaining),
+        exclusive=exclusive,
+        limit=limit,
+        meta=meta,
+        owner=str(about.get("owner", "")),
+        revocable=about.get("revocable") is True,
+    )
 
 
 def describe(ticket_info: str) -> tuple[dict[str, Any], dict[str, Any]]:

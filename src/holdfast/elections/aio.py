@@ -132,14 +132,14 @@ class AsyncElection(AsyncLock):
         Whoever waits through this object stops waiting when it looks again, within seconds. The work of a leader is
         cancelled in asyncio; with threads it has to look at `stopped`. Leading ends when it has returned.
         """
-        self.given_up = True
+        self._given_up = True
         for body in self._bodies:
             body.tell_lost()
 
     @property
     def stopped(self) -> bool:
         """`stop()` was called."""
-        return self.given_up
+        return self._given_up
 
     def _engine_if_open(self) -> Engine[Any] | None:
         return None if self._client._closed else self._client._engine

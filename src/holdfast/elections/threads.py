@@ -128,12 +128,12 @@ class Election(Lock):
         Whoever waits through this object stops waiting when it looks again, within seconds. The work of a leader is
         cancelled in asyncio; with threads it has to look at `stopped`. Leading ends when it has returned.
         """
-        self.given_up = True
+        self._given_up = True
 
     @property
     def stopped(self) -> bool:
         """`stop()` was called."""
-        return self.given_up
+        return self._given_up
 
     def _engine_if_open(self) -> Engine[Any] | None:
         return None if self._client._closed else self._client._engine

@@ -64,9 +64,9 @@ def call_user(function: Callable[[], object]) -> object:
 class Forkable(Protocol):
     """Something that must know of forks. Its last word in the child is that it belongs to the parent."""
 
-    def before_fork(self) -> None: ...
-    def after_fork_in_parent(self) -> None: ...
-    def after_fork(self) -> None: ...
+    def _before_fork(self) -> None: ...
+    def _after_fork_in_parent(self) -> None: ...
+    def _after_fork(self) -> None: ...
 
 
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
@@ -87,7 +87,7 @@ def _tell(of: str) -> Callable[[], None]:
 
 os.register_at_fork(after_in_child=_nonces.clear)
 os.register_at_fork(
-    before=_tell("before_fork"),
-    after_in_parent=_tell("after_fork_in_parent"),
-    after_in_child=_tell("after_fork"),
+    before=_tell("_before_fork"),
+    after_in_parent=_tell("_after_fork_in_parent"),
+    after_in_child=_tell("_after_fork"),
 )

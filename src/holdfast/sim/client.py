@@ -89,7 +89,7 @@ class SimClient:
         return SimLock(*make_terms("lock", name, limit, exclusive=exclusive, ttl=30.0, options=told))
 
     async def acquire(self, lock: SimLock, timeout: float | None) -> SimLease | None:
-        terms, client = lock.terms, self._process.name
+        terms, client = lock._terms, self._process.name
         call = self.runtime.task.call = self._recorder.new_call()
         self._name_owner(call, lock)
         shape = (terms.limit, terms.exclusive)
@@ -162,11 +162,11 @@ class SimClient:
         call = self.runtime.task.call = tickets[0]
         asked, client = self._world.now, self._process.name
         for ticket, lock in zip(tickets, ordered, strict=True):
-            terms = lock.terms
+            terms = lock._terms
             self._name_owner(ticket, lock)
             shape = (terms.limit, terms.exclusive)
             self._add(h.Asked(asked, client, ticket, lock.name, timeout, *shape, call, terms.owner))
-        parts = [Part(self.engine, SimLock(lock.terms._replace(on_lost=None), None)) for lock in ordered]
+        parts = [Part(self.engine, SimLock(lock._terms._replace(on_lost=None), None)) for lock in ordered]
         try:
             bundle = (await self._take_all(parts, timeout, self._together)).lease
         except BaseException as error:
@@ -276,8 +276,8 @@ class SimClient:
             del self._calls[lease.name, lease.fence]
 
     def _name_owner(self, ticket: int, lock: SimLock) -> None:
-        if lock.terms.owner:
-            self._recorder.in_the_name_of[ticket] = lock.terms.owner
+        if lock._terms.owner:
+            self._recorder.in_the_name_of[ticket] = lock._terms.owner
 
     def _tell(self, event: Event) -> None:
         if event.kind == "acquired":

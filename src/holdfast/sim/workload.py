@@ -210,7 +210,7 @@ class Worker:
             return
         inner: SimLease | None = None
         try:
-            if lock.terms.reentrant and not lock.terms.is_permit:  # a second permit may never come
+            if lock._terms.reentrant and not lock._terms.is_permit:  # a second permit may never come
                 inner = await self._client.acquire(lock, None)
             await self._work(lease, exclusive=exclusive)
         finally:

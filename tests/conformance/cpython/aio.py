@@ -35,7 +35,7 @@ class Lock(holdfast.AsyncLock):
     """release() gives back the oldest lease, whichever task took it; what asyncio answers at once is awaited here."""
 
     def __init__(self, asyncio_: StandIn, lock: holdfast.AsyncLock) -> None:
-        super().__init__(asyncio_.client, lock.terms, None)
+        super().__init__(asyncio_.client, lock._terms, None)
         self._asyncio = asyncio_
         self._leases: deque[holdfast.AsyncLease] = deque()
         self.asking: list[str] = []  # the tasks that are in acquire() or at the start of `async with`
@@ -78,8 +78,8 @@ class Semaphore(Lock, holdfast.AsyncSemaphore):
         return await self._permits_left()
 
     async def _permits_left(self) -> int:
-        assert self.terms.limit is not None
-        return self.terms.limit - len((await self.look()).holders)
+        assert self._terms.limit is not None
+        return self._terms.limit - len((await self.look()).holders)
 
 
 class StandIn:
@@ -113,7 +113,7 @@ class StandIn:
                 return False
             if sorted(waiter.agent for waiter in info.waiters) != sorted(lock.asking):
                 return False
-            if info.waiters and len(info.holders) != lock.terms.limit:
+            if info.waiters and len(info.holders) != lock._terms.limit:
                 return False
         return True
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.etcd.keys import Ticketed, read
-from holdfast.core.tickets import Ticket, TicketInfo, who
+from holdfast.core.tickets import Ticket, TicketInfo, make_ticket_info, who
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.messages import Entry
@@ -60,7 +60,7 @@ def holder_of(found: Sequence[Entry]) -> str | None:
 def described(entry: Entry, remaining: float, *, granted: bool, ticketed: Ticketed | None = None) -> TicketInfo:
     known = record(entry.value)
     kind = ticketed or read(entry.key, entry.created)
-    return TicketInfo.of(
+    return make_ticket_info(
         info=known.info,
         fence=entry.created if granted else None,
         agent=known.agent,

@@ -30,7 +30,7 @@ from holdfast.backends.memcached.pulse import EARLY, Pulse, seconds_for
 from holdfast.backends.memcached.values import FREE, Value, body_of, value_of
 from holdfast.core.clock import lease_deadline
 from holdfast.core.stepwise import OneByOne
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting, who
+from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, make_ticket_info, who
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -424,7 +424,7 @@ class MemcachedBackend(OneByOne):
             return None
         value = Value.parse(item.value)
         since, agent, info, _ = (0.0, "another program", "", "") if value is None else value.described()
-        holder = TicketInfo.of(
+        holder = make_ticket_info(
             info=info,
             fence=0 if value is None else value.fence or self.fence_of(life, item.version),
             agent=agent,

@@ -103,13 +103,13 @@ class _Stores:
         with self._mutex:  # WeakValueDictionary.setdefault alone can give two threads a store each
             return self._stores.setdefault(url, fresh)
 
-    def before_fork(self) -> None:
+    def _before_fork(self) -> None:
         """Nothing to prepare."""
 
-    def after_fork_in_parent(self) -> None:
+    def _after_fork_in_parent(self) -> None:
         """Nothing changes."""
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         self._stores = weakref.WeakValueDictionary()
         self._mutex = threading.RLock()  # another thread of the parent may have held it
 

@@ -19,6 +19,7 @@ from holdfast.core.tickets import (
     TicketInfo,
     Waiting,
     first_obstacle,
+    make_ticket_info,
     who,
 )
 from holdfast.core.wakeups import Wakeups
@@ -220,7 +221,7 @@ class MemoryBackend:
         )
 
     def _describe(self, place: Place, now: float) -> TicketInfo:
-        return TicketInfo.of(
+        return make_ticket_info(
             info=place.ticket.info,
             fence=place.fence if place.granted else None,
             agent=place.ticket.agent,

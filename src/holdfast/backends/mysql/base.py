@@ -13,7 +13,7 @@ from holdfast.backends.mysql.statements import BREAK, CONFIRM_NEW, GIVE_BACK_ALL
 from holdfast.backends.mysql.values import lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import Gone, Live, LockInfo, Ticket, TicketInfo
+from holdfast.core.tickets import Gone, Live, LockInfo, Ticket, TicketInfo, make_ticket_info
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -136,7 +136,7 @@ def _described(rows: Sequence[Row]) -> list[LockInfo]:
     """Locks, from rows of who holds them and who waits, in order."""
     found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
     for name, fence, exclusive, limit, remaining, since, agent, info, _ in rows:
-        one = TicketInfo.of(
+        one = make_ticket_info(
             info=info or "",
             fence=None if fence is None else int(fence),
             agent=agent or "",

@@ -23,6 +23,7 @@ from holdfast.core.tickets import (
     Ticket,
     TicketInfo,
     Waiting,
+    make_ticket_info,
     who,
 )
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
@@ -372,7 +373,7 @@ def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
 def _described(rows: Sequence[Row]) -> list[LockInfo]:
     found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
     for name, fence, exclusive, limit, remaining, since, agent, info in rows:
-        described = TicketInfo.of(
+        described = make_ticket_info(
             info=info or "",
             fence=None if fence is None else int(fence),
             agent=agent or "",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, TicketInfo, Waiting
+from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, make_ticket_info
 from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
 from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
@@ -76,7 +76,7 @@ class PlainBackend(ABC):
         if not text:
             return LockInfo(name, (), ())
         fence, remaining = self._read(text, math.inf if remaining_ms < 0 else remaining_ms / 1000)
-        holder = TicketInfo.of(
+        holder = make_ticket_info(
             info="",
             fence=fence,
             agent="?" if fence else "another program",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.values import QUEUE, SEVERAL
-from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.core.tickets import LockInfo, TicketInfo, make_ticket_info
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Channel
@@ -41,7 +41,7 @@ class Line:
         self.since = _number(since) / 1e6
 
     def describe(self, kind: str, remaining: float) -> TicketInfo:
-        return TicketInfo.of(
+        return make_ticket_info(
             info=self.info,
             fence=self.fence,
             agent=self.agent,
@@ -92,7 +92,7 @@ class Record:
 
 def foreign(remaining: float) -> TicketInfo:
     """A holder that is none of ours. What it has put there is its secret, and all we know."""
-    return TicketInfo.of(
+    return make_ticket_info(
         info="", fence=0, agent="another program", since=0.0, remaining=remaining, exclusive=True, limit=1
     )
 

@@ -172,16 +172,16 @@ class LockFile:
     # locks, must get rid of it before it opens the file itself, by closing what it inherited. That is safe only
     # between transactions, so a fork waits for ours to end.
 
-    def before_fork(self) -> None:
+    def _before_fork(self) -> None:
         if not self._turn.is_mine() and self._turn.acquire(timeout=_FORK_WAIT_MAX):
             self._forking = threading.get_ident()
 
-    def after_fork_in_parent(self) -> None:
+    def _after_fork_in_parent(self) -> None:
         if self._forking == threading.get_ident():
             self._forking = None
             self._turn.release()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In the child; `abandon` is called by our client."""
 
     def abandon(self) -> None:

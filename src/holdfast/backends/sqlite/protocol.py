@@ -26,6 +26,7 @@ from holdfast.core.tickets import (
     TicketInfo,
     Waiting,
     first_obstacle,
+    make_ticket_info,
     who,
 )
 from holdfast.core.wakeups import Wakeups
@@ -411,7 +412,7 @@ def _inspect(txn: Transaction, name: str | None) -> list[LockInfo]:
             continue
         if session != txn.session and not outlives_its_process and txn.is_dead(session):
             continue
-        described = TicketInfo.of(
+        described = make_ticket_info(
             info=info,
             fence=fence,
             agent=agent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.zookeeper.port import Node
-from holdfast.core.tickets import TicketInfo, who
+from holdfast.core.tickets import TicketInfo, make_ticket_info, who
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:
         remaining = float(timeout)
     except ValueError:
         remaining = float("inf")
-    return TicketInfo.of(
+    return make_ticket_info(
         info="" if one.is_foreign else info,
         fence=None if not is_in else 0 if one.is_foreign else node.czxid,
         agent="" if one.is_foreign else agent,
