@@ -6,11 +6,23 @@ import functools
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from holdfast.bundles.aio import AsyncLockAll
 from holdfast.core import names
-from holdfast.core.calls import Plan, make_plan, make_plan_once, terms_of
+from holdfast.core.calls import Plan, make_plan_locked, make_plan_once, terms_of, with_lease
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
@@ -29,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.elections.aio import AsyncElection
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
@@ -86,11 +99,18 @@ class AsyncLock(Handle[AsyncLease]):
         self._client = client
 
     def acquire(
-        self, *, timeout: float | Unset | None = UNSET, **unknown: object
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLease | None]:
         """Take the lock and return its Lease, or None when `timeout` seconds are over (0: do not wait, None: for ever).
 
+        `blocking=False` is the same as timeout=0, as in threading; the two do not go together.
+
         Raises:
+            ConfigurationError: an argument is refused; says which and why.
             WouldDeadlock: this thread or task holds it already and it is not reentrant.
             LimitConflict: it is in use elsewhere with another limit.
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
@@ -98,7 +118,7 @@ class AsyncLock(Handle[AsyncLease]):
         names.refuse_unknown("acquire", unknown)
         # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
         # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
-        return self._acquire(self._waits(timeout), calling_task())
+        return self._acquire(self._waits(blocking, timeout), calling_task())
 
     async def release(self) -> None:
         """Give back the lease that this thread or task took last through this object.
@@ -165,6 +185,32 @@ class AsyncLockedOrSkipped(Protocol[D_co]):
     ) -> Callable[P, Coroutine[Any, Any, T | D_co]]: ...
 
 
+class AsyncLockedWithLease(Protocol):
+    """What `locked` returns with lease=: callers do not give the lease, which comes first or behind self."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncLease, P], Coroutine[Any, Any, T]], /
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, AsyncLease, P], Coroutine[Any, Any, T]], /
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
+
+
+class AsyncLockedOrSkippedWithLease(Protocol[D_co]):
+    """Both: callers do not give the lease, and a call may also return that it was skipped."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncLease, P], Coroutine[Any, Any, T]], /
+    ) -> Callable[P, Coroutine[Any, Any, T | D_co]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, AsyncLease, P], Coroutine[Any, Any, T]], /
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T | D_co]]: ...
+
+
 class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
@@ -194,38 +240,76 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
     @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
         busy: Literal["wait", "raise"] = "wait",
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> AsyncLocked: ...
 
     @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
         busy: Literal["skip"],
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> AsyncLockedOrSkipped[None]: ...
 
     @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
         busy: Literal["skip"],
         skipped: D,
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> AsyncLockedOrSkipped[D]: ...
 
+    @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
+        busy: Literal["wait", "raise"] = "wait",
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedWithLease: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | None = None,
+        *,
+        name_of: Callable[..., str] | None = None,
+        busy: Literal["skip"],
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkippedWithLease[None]: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | None = None,
+        *,
+        name_of: Callable[..., str] | None = None,
+        busy: Literal["skip"],
+        skipped: D,
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkippedWithLease[D]: ...
+
+    def locked(
+        self,
+        name: str | None = None,
+        *,
+        name_of: Callable[..., str] | None = None,
         busy: str = "wait",
         skipped: object = UNSET,
         lease: str | None = None,
@@ -235,11 +319,13 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
 
         Args:
             name: Text with fields over the parameters, as in str.format: "report:{day}", "order:{order.id}",
-                "stock:{item[sku]}"; or a function of the same arguments that returns the name.
+                "stock:{item[sku]}".
+            name_of: In place of `name`: a function of the same arguments that returns the name.
             busy: "wait" waits for `timeout` seconds, then raises AcquireTimeout; "skip" returns without running the
                 body, at once or after `timeout`; "raise" raises AcquireTimeout at once.
             skipped: What a call that was skipped returns. Default: None.
-            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            lease: The parameter that the function gets its Lease by; callers do not give it. The first one or the one
+                behind self; a keyword-only one works too, but type checkers refuse it.
             options: Those of `lock`.
 
         A method's name may use `{self.…}`. @staticmethod and @classmethod stand above this decorator. With
@@ -247,10 +333,11 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         wait: busy). Client is for plain functions, AsyncClient for coroutine functions.
 
         Raises:
+            TypeError: at decoration: `@client.locked` without a call.
             ConfigurationError: at decoration: an argument, a field or the kind of function is refused; at a call: the
                 name comes out empty or too long.
         """
-        plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._insist_on_what(plan.terms)
         return lambda function: _decorated(function, plan, lambda: self)
 
@@ -271,7 +358,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         *,
         name: str | Callable[..., str],
         offset: str | float | timedelta = 0,
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> AsyncLockedOrSkipped[None]: ...
 
@@ -283,9 +370,32 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         name: str | Callable[..., str],
         offset: str | float | timedelta = 0,
         skipped: D,
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> AsyncLockedOrSkipped[D]: ...
+
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkippedWithLease[None]: ...
+
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        skipped: D,
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> AsyncLockedOrSkippedWithLease[D]: ...
 
     def once_per(
         self,
@@ -309,7 +419,8 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
             name: What all machines call the job; may have fields over the parameters, as in `locked`.
             offset: How long after such a multiple each period begins: "1d" with offset="3h" begins at 03:00 UTC.
             skipped: What a call that was skipped returns. Default: None.
-            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            lease: The parameter that the function gets its Lease by; callers do not give it. The first one or the one
+                behind self; a keyword-only one works too, but type checkers refuse it.
             options: Those of `lock`.
 
         Raises:
@@ -381,7 +492,8 @@ def _decorated(
     function: Callable[P, Coroutine[Any, Any, T]], plan: Plan, client: Callable[[], AsyncClient]
 ) -> Callable[P, Coroutine[Any, Any, Any]]:
     terms_for, signature = terms_of(plan, function, is_async=True)
-    timeout, skips, skipped, parameter, period = plan.timeout, plan.skips, plan.skipped, plan.lease, plan.period
+    timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
+    call = None if plan.lease is None else with_lease(function, plan.lease)
 
     @functools.wraps(function)
     async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -391,9 +503,7 @@ def _decorated(
         lease = None
         try:
             async with lock as lease:
-                if parameter is None:
-                    return await function(*args, **kwargs)
-                return await cast("Callable[..., Any]", function)(*args, **kwargs, **{parameter: lease})
+                return await (function(*args, **kwargs) if call is None else call(lease, args, kwargs))
         except AcquireTimeout:
             if lease is not None or not skips:  # the body's own goes out as it is
                 raise

@@ -6,11 +6,23 @@ import functools
 from collections.abc import Callable
 from datetime import timedelta
 from types import CoroutineType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from holdfast.bundles.threads import LockAll
 from holdfast.core import names
-from holdfast.core.calls import Plan, make_plan, make_plan_once, refuse_coroutine, terms_of
+from holdfast.core.calls import Plan, make_plan_locked, make_plan_once, refuse_coroutine, terms_of, with_lease
 from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Phase, Terms
@@ -27,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.elections.threads import Election
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
@@ -94,17 +107,26 @@ class Lock(Handle[Lease]):
         super().__init__(terms, timeout)
         self._client = client
 
-    def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> Lease | None:
+    def acquire(
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
+    ) -> Lease | None:
         """Take the lock and return its Lease, or None when `timeout` seconds are over (0: do not wait, None: for ever).
 
+        `blocking=False` is the same as timeout=0, as in threading; the two do not go together.
+
         Raises:
+            ConfigurationError: an argument is refused; says which and why.
             WouldDeadlock: this thread or task holds it already and it is not reentrant.
             LimitConflict: it is in use elsewhere with another limit.
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
         if unknown:
             names.refuse_unknown("acquire", unknown)
-        return self._attempt(self._waits(timeout)).lease
+        return self._attempt(self._waits(blocking, timeout)).lease
 
     def release(self) -> None:
         """Give back the lease that this thread or task took last through this object.
@@ -166,6 +188,24 @@ class LockedOrSkipped(Protocol[D_co]):
     def __call__(self, function: Callable[P, T], /) -> Callable[P, T | D_co]: ...
 
 
+class LockedWithLease(Protocol):
+    """What `locked` returns with lease=: callers do not give the lease, which comes first or behind self."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Lease, P], T], /) -> Callable[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, Lease, P], T], /) -> Callable[Concatenate[S, P], T]: ...
+
+
+class LockedOrSkippedWithLease(Protocol[D_co]):
+    """Both: callers do not give the lease, and a call may also return that it was skipped."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Lease, P], T], /) -> Callable[P, T | D_co]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, Lease, P], T], /) -> Callable[Concatenate[S, P], T | D_co]: ...
+
+
 class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
@@ -192,38 +232,76 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
         busy: Literal["wait", "raise"] = "wait",
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> Locked: ...
 
     @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
         busy: Literal["skip"],
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> LockedOrSkipped[None]: ...
 
     @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
         busy: Literal["skip"],
         skipped: D,
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> LockedOrSkipped[D]: ...
 
+    @overload
     def locked(
         self,
-        name: str | Callable[..., str],
+        name: str | None = None,
         *,
+        name_of: Callable[..., str] | None = None,
+        busy: Literal["wait", "raise"] = "wait",
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> LockedWithLease: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | None = None,
+        *,
+        name_of: Callable[..., str] | None = None,
+        busy: Literal["skip"],
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkippedWithLease[None]: ...
+
+    @overload
+    def locked(
+        self,
+        name: str | None = None,
+        *,
+        name_of: Callable[..., str] | None = None,
+        busy: Literal["skip"],
+        skipped: D,
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkippedWithLease[D]: ...
+
+    def locked(
+        self,
+        name: str | None = None,
+        *,
+        name_of: Callable[..., str] | None = None,
         busy: str = "wait",
         skipped: object = UNSET,
         lease: str | None = None,
@@ -233,11 +311,13 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
         Args:
             name: Text with fields over the parameters, as in str.format: "report:{day}", "order:{order.id}",
-                "stock:{item[sku]}"; or a function of the same arguments that returns the name.
+                "stock:{item[sku]}".
+            name_of: In place of `name`: a function of the same arguments that returns the name.
             busy: "wait" waits for `timeout` seconds, then raises AcquireTimeout; "skip" returns without running the
                 body, at once or after `timeout`; "raise" raises AcquireTimeout at once.
             skipped: What a call that was skipped returns. Default: None.
-            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            lease: The parameter that the function gets its Lease by; callers do not give it. The first one or the one
+                behind self; a keyword-only one works too, but type checkers refuse it.
             options: Those of `lock`.
 
         A method's name may use `{self.…}`. @staticmethod and @classmethod stand above this decorator. With
@@ -245,10 +325,11 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         wait: busy). Client is for plain functions, AsyncClient for coroutine functions.
 
         Raises:
+            TypeError: at decoration: `@client.locked` without a call.
             ConfigurationError: at decoration: an argument, a field or the kind of function is refused; at a call: the
                 name comes out empty or too long.
         """
-        plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
+        plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._insist_on_what(plan.terms)
         return lambda function: decorated(function, plan, lambda: self)
 
@@ -269,7 +350,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         *,
         name: str | Callable[..., str],
         offset: str | float | timedelta = 0,
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> LockedOrSkipped[None]: ...
 
@@ -281,9 +362,32 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         name: str | Callable[..., str],
         offset: str | float | timedelta = 0,
         skipped: D,
-        lease: str | None = None,
+        lease: None = None,
         **options: Unpack[LockOptions],
     ) -> LockedOrSkipped[D]: ...
+
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkippedWithLease[None]: ...
+
+    @overload
+    def once_per(
+        self,
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        skipped: D,
+        lease: str,
+        **options: Unpack[LockOptions],
+    ) -> LockedOrSkippedWithLease[D]: ...
 
     def once_per(
         self,
@@ -307,7 +411,8 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
             name: What all machines call the job; may have fields over the parameters, as in `locked`.
             offset: How long after such a multiple each period begins: "1d" with offset="3h" begins at 03:00 UTC.
             skipped: What a call that was skipped returns. Default: None.
-            lease: The keyword-only parameter that the function gets its Lease by; callers do not give it.
+            lease: The parameter that the function gets its Lease by; callers do not give it. The first one or the one
+                behind self; a keyword-only one works too, but type checkers refuse it.
             options: Those of `lock`.
 
         Raises:
@@ -372,7 +477,8 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
     """What `locked` and `once_per` make of a function."""
     terms_for, signature = terms_of(plan, function, is_async=False)
-    timeout, skips, skipped, parameter, period = plan.timeout, plan.skips, plan.skipped, plan.lease, plan.period
+    timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
+    call = None if plan.lease is None else with_lease(function, plan.lease)
 
     @functools.wraps(function)
     def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -383,10 +489,7 @@ def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]
         try:
             with lock as lease:
                 depth = lease._depth
-                if parameter is None:
-                    result = function(*args, **kwargs)
-                else:
-                    result = cast("Callable[..., T]", function)(*args, **kwargs, **{parameter: lease})
+                result = function(*args, **kwargs) if call is None else call(lease, args, kwargs)
                 if isinstance(result, CoroutineType):  # of a function that hides what it is
                     result.close()
                     refuse_coroutine(function)

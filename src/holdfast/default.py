@@ -9,10 +9,10 @@ import atexit
 import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
-from holdfast.client import Client, Locked, LockedOrSkipped, decorated
-from holdfast.core.calls import Plan, make_plan, make_plan_once
+from holdfast.client import Client, decorated
+from holdfast.core.calls import Plan, make_plan_locked, make_plan_once
 from holdfast.core.handles import UNSET, AllOptions, LockOptions
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import Mutex
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from holdfast.bundles.threads import LockAll
     from holdfast.client import Lock, RWLock, Semaphore
     from holdfast.elections.threads import Election
-
-D = TypeVar("D")
 
 
 def default_client() -> Client:
@@ -63,85 +61,38 @@ def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> Lock
     return default_client().lock_all(locks, **options)
 
 
-@overload
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: Literal["wait", "raise"] = "wait",
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> Locked: ...
+if TYPE_CHECKING:
+    locked = Client().locked  # the same overloads
+    once_per = Client().once_per
+else:
 
+    def locked(
+        name: str | None = None,
+        *,
+        name_of: Callable[..., str] | None = None,
+        busy: str = "wait",
+        skipped: object = UNSET,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Any:
+        """`Client.locked` on the default store, whose client is made at the first call, not at import."""
+        plan = make_plan_locked(
+            name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options
+        )
+        return lambda function: decorated(function, plan, lambda: _client_for(plan))
 
-@overload
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: Literal["skip"],
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[None]: ...
-
-
-@overload
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: Literal["skip"],
-    skipped: D,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[D]: ...
-
-
-def locked(
-    name: str | Callable[..., str],
-    *,
-    busy: str = "wait",
-    skipped: object = UNSET,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> Any:
-    """`Client.locked` on the default store, whose client is made at the first call, not at import."""
-    plan = make_plan(name, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
-    return lambda function: decorated(function, plan, lambda: _client_for(plan))
-
-
-@overload
-def once_per(
-    period: str | float | timedelta,
-    *,
-    name: str | Callable[..., str],
-    offset: str | float | timedelta = 0,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[None]: ...
-
-
-@overload
-def once_per(
-    period: str | float | timedelta,
-    *,
-    name: str | Callable[..., str],
-    offset: str | float | timedelta = 0,
-    skipped: D,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> LockedOrSkipped[D]: ...
-
-
-def once_per(
-    period: str | float | timedelta,
-    *,
-    name: str | Callable[..., str],
-    offset: str | float | timedelta = 0,
-    skipped: object = UNSET,
-    lease: str | None = None,
-    **options: Unpack[LockOptions],
-) -> Any:
-    """`Client.once_per` on the default store, whose client is made at the first call, not at import."""
-    plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
-    return lambda function: decorated(function, plan, lambda: _client_for(plan))
+    def once_per(
+        period: str | float | timedelta,
+        *,
+        name: str | Callable[..., str],
+        offset: str | float | timedelta = 0,
+        skipped: object = UNSET,
+        lease: str | None = None,
+        **options: Unpack[LockOptions],
+    ) -> Any:
+        """`Client.once_per` on the default store, whose client is made at the first call, not at import."""
+        plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
+        return lambda function: decorated(function, plan, lambda: _client_for(plan))
 
 
 def _client_for(plan: Plan) -> Client:

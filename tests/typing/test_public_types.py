@@ -21,6 +21,11 @@ def use_threads(client: holdfast.Client) -> None:
     assert_type(taken, holdfast.Lease | None)
     if taken:
         taken.release()
+    if TYPE_CHECKING:
+        assert_type(client.lock("a").acquire(blocking=False), holdfast.Lease | None)
+        assert_type(client.semaphore("d", 2).acquire(False), holdfast.Lease | None)  # noqa: FBT003 - as in threading
+        assert_type(client.rwlock("e").read().acquire(blocking=True, timeout=0), holdfast.Lease | None)
+        assert_type(client.lock_all(["f"]).acquire(blocking=False), holdfast.LeaseAll | None)
     assert_type(client.rwlock("b").read(), holdfast.Lock)
     assert_type(client.semaphore("c", limit=2), holdfast.Semaphore)
     assert_type(client.inspect("a"), holdfast.LockInfo)
@@ -41,6 +46,9 @@ async def use_asyncio(client: holdfast.AsyncClient) -> None:
     if taken:
         await taken.release()
     assert_type(await lock.locked(), bool)
+    if TYPE_CHECKING:
+        assert_type(await lock.acquire(blocking=False), holdfast.AsyncLease | None)
+        assert_type(await client.lock_all(["f"]).acquire(blocking=False), holdfast.AsyncLeaseAll | None)
 
 
 def elect(client: holdfast.Client) -> None:
@@ -89,6 +97,10 @@ async def elect_in_asyncio(client: holdfast.AsyncClient) -> None:
     await election.run(work)
 
 
+def taken_elsewhere() -> holdfast.Lease:
+    raise NotImplementedError
+
+
 def decorate(client: holdfast.Client) -> None:
     @client.locked("a:{day}", timeout=5)
     def kept(day: str, *, count: int = 1) -> int:
@@ -98,7 +110,7 @@ def decorate(client: holdfast.Client) -> None:
     def maybe() -> int:
         return 1
 
-    @holdfast.locked(lambda: "a", busy="skip", skipped=False)
+    @holdfast.locked(name_of=lambda: "a", busy="skip", skipped=False)
     def or_else() -> int:
         return 1
 
@@ -110,6 +122,31 @@ def decorate(client: holdfast.Client) -> None:
         def __str__(self) -> str:
             return "corner"
 
+    @client.locked("a", lease="lease")
+    def leased(lease: holdfast.Lease, day: str, *, count: int = 1) -> int:
+        return lease.fence * len(day) * count
+
+    @client.locked("a", busy="skip", skipped=b"", lease="lease")
+    def leased_or_else(lease: holdfast.Lease, day: str) -> str:
+        return day
+
+    @holdfast.once_per("1h", name="a", lease="lease")
+    def hourly(lease: holdfast.Lease, day: str) -> str:
+        return day
+
+    class Stock:
+        @client.locked("a", lease="lease")
+        def count(self, lease: holdfast.Lease, what: str) -> str:
+            return what
+
+    assert_type(leased("monday", count=2), int)
+    assert_type(leased_or_else("monday"), str | bytes)
+    assert_type(Stock().count("tea"), str)
+    if TYPE_CHECKING:
+        assert_type(hourly("monday"), str | None)
+        leased(7)  # type: ignore[arg-type]
+        leased(taken_elsewhere(), "monday")  # type: ignore[arg-type, call-arg]
+        Stock().count()  # type: ignore[call-arg]
     assert_type(kept("monday", count=2), int)
     assert_type(maybe(), int | None)
     if TYPE_CHECKING:
@@ -130,6 +167,17 @@ async def decorate_in_asyncio(client: holdfast.AsyncClient) -> None:
     async def or_else() -> int:
         return 1
 
+    @client.locked("a", lease="lease")
+    async def leased(lease: holdfast.AsyncLease, day: str) -> int:
+        return lease.fence * len(day)
+
+    class Stock:
+        @client.locked("a", busy="skip", lease="lease")
+        async def count(self, lease: holdfast.AsyncLease, what: str) -> str:
+            return what
+
+    assert_type(await leased("monday"), int)
+    assert_type(await Stock().count("tea"), str | None)
     assert_type(await kept("monday"), int)
     assert_type(await maybe(), int | None)
     assert_type(await or_else(), int | str)
@@ -145,6 +193,11 @@ def refused_by_type_checkers(client: holdfast.Client) -> None:
     client.election("a").run(print, "a")  # type: ignore[call-arg]
     client.locked("a", busy="later")  # type: ignore[call-overload]
     client.locked("a", skipped=1)  # type: ignore[call-overload]
+    client.locked(print)  # type: ignore[call-overload]
+    client.lock("a").acquire(blocking_timeout=5)  # type: ignore[arg-type]
+    client.lock("a").acquire(blocking="no")  # type: ignore[arg-type]
+    client.lock_all(["a"]).acquire(sleep=1)  # type: ignore[arg-type]
+    client.election("a").campaign(wait=1)  # type: ignore[arg-type]
 
     @client.locked("a:{day}")
     def kept(day: str) -> int:

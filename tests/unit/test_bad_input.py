@@ -110,8 +110,9 @@ def test_fence_and_prefix(value: Any) -> None:
 
 
 def test_words_of_other_libraries_in_acquire() -> None:
-    with holdfast.Client("memory://") as client, refused("acquire.*'blocking'.*timeout=0"):
-        client.lock("a").acquire(blocking=False)
+    client: Any = holdfast.Client("memory://")
+    with refused("acquire.*'blocking_timeout'.*`timeout` is how long to wait"):
+        client.lock("a").acquire(blocking_timeout=5)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_the_two_shells_do_not_mix_in_several() -> None:
     ("options", "pattern"),
     [
         ({"reentrant": True}, r"lock_all\(\) takes no argument 'reentrant'"),
-        ({"blocking": False}, r"lock_all\(\) takes no argument 'blocking': use acquire\(timeout=0\)"),
+        ({"blocking": False}, r"lock_all\(\) takes no argument 'blocking': timeout=0 does not wait"),
         ({"expire": 5}, r"lock_all\(\) takes no argument 'expire': `ttl` is how long"),
         ({"colour": "red"}, r"lock_all\(\) takes no argument 'colour'$"),
         ({"ttl": 0}, "ttl must be"),
@@ -290,8 +291,9 @@ def test_options_of_several(make: Any, options: dict[str, Any], pattern: str) ->
 
 
 def test_options_of_acquire_of_several() -> None:
-    with holdfast.Client("memory://") as client, refused("acquire.*'blocking'.*timeout=0"):
-        client.lock_all(["a"]).acquire(blocking=False)
+    client: Any = holdfast.Client("memory://")
+    with refused("acquire.*'sleep'.*waiters are woken"):
+        client.lock_all(["a"]).acquire(sleep=1)
 
 
 def test_one_name_on_two_clients_of_the_same_kind(make: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import traceback
 import types
 import uuid
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from holdfast import default as module
 from holdfast.backends.memory.port import stores
 from holdfast.runtimes import threads
 from holdfast.url import parse
+from tests.conformance.lab import Lab
 from tests.support.processes import eventually
 
 
@@ -381,3 +383,41 @@ def test_the_acl_of_zookeeper_is_not_shown_with_a_digest() -> None:
     redacted = parse("zookeeper://one?acl=digest:app:s3cret:cdrwa").redacted
     assert redacted == "zookeeper://one?acl=***"
     assert parse("zookeeper://one?acl=open").redacted == "zookeeper://one?acl=open"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda client: client.lock("a"),
+        lambda client: client.semaphore("a", 1),
+        lambda client: client.rwlock("a").read(),
+        lambda client: client.rwlock("a").write(),
+        lambda client: client.lock_all(["a", "b"]),
+        lambda client: client.election("a"),
+    ],
+    ids=["lock", "semaphore", "reader", "writer", "several", "election"],
+)
+async def test_acquire_does_not_wait_with_blocking_false(lab: Lab, make: Callable[[Any], Any]) -> None:
+    holder, other = lab.actor(), lab.actor()
+
+    lease = await holder(lambda client: make(client).acquire(blocking=False))
+    assert lease.held
+    await holder(lambda _: lease.release())
+    await holder(lambda client: client.lock("a").acquire())
+
+    assert await other(lambda client: make(client).acquire(blocking=False)) is None
+    assert await other(lambda client: make(client).acquire(False)) is None  # noqa: FBT003 - as threading has it
+    assert await other(lambda client: make(client).acquire(blocking=True, timeout=0)) is None
+    for timeout in (0, 5, None):
+        with pytest.raises(ValueError, match="blocking=False does not wait: leave timeout out"):
+            await other(lambda client, t=timeout: make(client).acquire(blocking=False, timeout=t))
+    with pytest.raises(ValueError, match="blocking must be True or False, not 5: timeout= is how long to wait"):
+        await other(lambda client: make(client).acquire(5))
+    assert (await lab.state("a")).waiters == ()
+
+
+async def test_an_election_does_not_wait_with_blocking_false(lab: Lab) -> None:
+    leader, other = lab.actor(), lab.actor()
+
+    assert await leader(lambda client: client.election("a").campaign(blocking=False))
+    assert await other(lambda client: client.election("a").campaign(blocking=False)) is None

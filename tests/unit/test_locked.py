@@ -87,7 +87,7 @@ def test_a_function_may_give_the_name(client: holdfast.Client) -> None:
     def name_of(number: int, *, unit: str = "kg") -> str:
         return f"{number} {unit}"
 
-    @client.locked(name_of)
+    @client.locked(name_of=name_of)
     def work(number: int, *, unit: str = "kg") -> list[str]:
         return held(client)
 
@@ -183,8 +183,10 @@ def test_wrong_arguments_are_the_usual_error(client: holdfast.Client) -> None:
         ({"busy": "skip", "timeout": None}, "never skip"),
         ({"skipped": 0}, "give both"),
         ({"lease": 7}, "lease must be the name of a parameter"),
-        ({"lease": "day"}, r"behind a \*"),
-        ({"lease": "leese"}, r"behind a \*"),
+        ({"lease": "leese"}, r"must name the first parameter of .*work\(\), the one behind self, or one behind a \*"),
+        ({"lease": "third"}, "the one behind self"),
+        ({"name_of": "day"}, "name_of must be a function that returns the name, not 'day'"),
+        ({"name_of": str}, "needs either the name or name_of="),
         ({"ttl": -1}, "ttl must be"),
         ({"blocking_timeout": 1}, "locked.. takes no argument 'blocking_timeout'"),
     ],
@@ -193,7 +195,23 @@ def test_options_are_checked_at_decoration(client: holdfast.Client, options: Any
     with refused(pattern):
 
         @client.locked("a", **options)  # type: ignore[untyped-decorator]
-        def work(day: str, *, lease: object = None) -> None: ...
+        def work(day: str, second: str, third: str, *, lease: object = None) -> None: ...
+
+
+@pytest.mark.parametrize("locked", [holdfast.locked, holdfast.Client("memory://").locked])
+def test_a_decorator_without_a_call_is_refused_at_decoration(locked: Any) -> None:
+    with pytest.raises(TypeError, match=r'write @client.locked\("name"\) above .*work\(\).*name_of='):
+
+        @locked  # type: ignore[untyped-decorator]
+        def work(day: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r'write @client.locked\("name"\) above'):
+        holdfast.AsyncClient("memory://").locked(coroutine)  # type: ignore[call-overload]
+    with refused("needs either the name or name_of="):
+        locked()
+    for once_per in (holdfast.once_per, holdfast.Client("memory://").once_per):
+        with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'name'"):
+            once_per(plain)  # type: ignore[call-overload]
 
 
 def test_a_skipped_call_returns_what_was_asked_for(client: holdfast.Client) -> None:
@@ -220,7 +238,7 @@ def test_the_body_s_own_timeout_is_not_taken_for_a_busy_lock(client: holdfast.Cl
 
     assert caught.value.lock == "b"
     with pytest.raises(holdfast.AcquireTimeout):  # nor is that of the function that gives the name
-        client.locked(lambda: str(client.lock("b", timeout=0).__enter__()), busy="skip")(plain)()
+        client.locked(name_of=lambda: str(client.lock("b", timeout=0).__enter__()), busy="skip")(plain)()
     assert lease is not None
     lease.release()
 
@@ -249,10 +267,9 @@ def test_an_error_of_an_inner_call_leaves_the_outer_one_its_lock(client: holdfas
         raise KeyError("mine")
 
     @client.locked("a", reentrant=True, lease="lease")
-    def outer(*, lease: holdfast.Lease | None = None) -> list[str]:
+    def outer(lease: holdfast.Lease) -> list[str]:
         with pytest.raises(KeyError):
             inner()
-        assert lease is not None
         lease.check()
         return held(client)
 
@@ -261,7 +278,9 @@ def test_an_error_of_an_inner_call_leaves_the_outer_one_its_lock(client: holdfas
 
 
 def test_the_body_gets_the_lease_if_it_asks(client: holdfast.Client) -> None:
-    @client.locked("a", lease="mine", meta={"job": 1})
+    locked: Any = client.locked("a", lease="mine", meta={"job": 1})  # types cannot say what it does to a keyword
+
+    @locked  # type: ignore[untyped-decorator]
     def work(day: str, *, mine: holdfast.Lease | None = None) -> holdfast.Lease:
         assert mine is not None
         mine.check()
@@ -275,12 +294,37 @@ def test_the_body_gets_the_lease_if_it_asks(client: holdfast.Client) -> None:
         work("monday", mine=lease)
 
 
+def test_the_lease_may_be_the_first_parameter_or_the_one_behind_self(client: holdfast.Client) -> None:
+    @client.locked("a:{day}", lease="lease")
+    def first(lease: holdfast.Lease, day: str, *more: str) -> tuple[Any, ...]:
+        lease.check()
+        return (lease.name, day, *more)
+
+    @client.locked("a:{day}", lease="lease")
+    def first_only(lease: holdfast.Lease, /, day: str) -> tuple[str, str]:
+        return lease.name, day
+
+    class Report:
+        id = 9
+
+        @client.locked("{self.id}:{day}", lease="lease")
+        def make(self, lease: holdfast.Lease, day: str = "monday") -> tuple[str, str]:
+            return lease.name, day
+
+    assert first("monday", "x") == ("a:monday", "monday", "x")
+    assert first(day="monday") == first_only(day="monday") == first_only("monday") == ("a:monday", "monday")
+    assert Report().make() == Report().make(day="monday") == Report.make(Report()) == ("9:monday", "monday")
+    by_name: Any = Report.make
+    assert by_name(self=Report(), day="monday") == ("9:monday", "monday")
+    assert [*inspect.signature(first).parameters] == ["day", "more"]
+    assert [*inspect.signature(Report.make).parameters] == ["self", "day"]
+
+
 def test_a_loss_is_raised_at_the_end_as_with_does(client: holdfast.Client) -> None:
     told = threading.Event()
 
     @client.locked("a", lease="lease", ttl=3, max_hold=0.05, on_lost=lambda _: told.set())
-    def work(*, lease: holdfast.Lease | None = None) -> str:
-        assert lease is not None
+    def work(lease: holdfast.Lease) -> str:
         assert lease.wait_lost(30)
         return "too late"
 
@@ -429,8 +473,7 @@ async def test_asyncio_names_busy_lease_and_recursion() -> None:
             id = 9
 
             @client.locked("report:{self.id}:{day}", lease="lease", busy="skip", skipped="later", reentrant=True)
-            async def make(self, day: str, depth: int = 1, *, lease: holdfast.AsyncLease | None = None) -> str:
-                assert lease is not None
+            async def make(self, lease: holdfast.AsyncLease, day: str, depth: int = 1) -> str:
                 assert lease.name == "report:9:monday"
                 return await self.make(day, depth - 1) if depth else lease.name
 
@@ -440,6 +483,16 @@ async def test_asyncio_names_busy_lease_and_recursion() -> None:
         async with client.lock("report:9:monday"):
             assert await asyncio.create_task(Report().make("monday")) == "later"
         assert await client.locks() == []
+
+
+async def test_asyncio_passes_the_lease_by_place() -> None:
+    async with holdfast.AsyncClient("memory://") as client:
+
+        @client.locked("a:{day}", lease="lease")
+        async def work(lease: holdfast.AsyncLease, day: str) -> tuple[str, str]:
+            return lease.name, day
+
+        assert await work("monday") == await work(day="monday") == ("a:monday", "monday")
 
 
 async def test_asyncio_loss_cancels_the_body() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, leave_body, release_all, renew_all, shown
@@ -72,16 +72,23 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
         return tuple(lock.name for lock in self._locks)
 
     def acquire(
-        self, *, timeout: float | Unset | None = UNSET, **unknown: object
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLeaseAll | None]:
         """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
 
+        `blocking=False` is the same as timeout=0, as in threading; the two do not go together.
+
         Raises:
+            ConfigurationError: an argument is refused; says which and why.
             WouldDeadlock: this thread or task holds one of them already.
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown)
-        return self._acquire(self._waits(timeout), calling_task())
+        return self._acquire(self._waits(blocking, timeout), calling_task())
 
     async def release(self) -> None:
         """Give back what this thread or task took last through this object.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Never, Self
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, interrupted_leaving, leave_body, release_all, renew_all, shown
@@ -89,15 +89,24 @@ class LockAll(Handle[LeaseAll]):
         """Of the locks, in the order in which they are taken."""
         return tuple(lock.name for lock in self._locks)
 
-    def acquire(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> LeaseAll | None:
+    def acquire(
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
+    ) -> LeaseAll | None:
         """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
 
+        `blocking=False` is the same as timeout=0, as in threading; the two do not go together.
+
         Raises:
+            ConfigurationError: an argument is refused; says which and why.
             WouldDeadlock: this thread or task holds one of them already.
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown)
-        return self._attempt(self._waits(timeout)).lease
+        return self._attempt(self._waits(blocking, timeout)).lease
 
     def release(self) -> None:
         """Give back what this thread or task took last through this object.

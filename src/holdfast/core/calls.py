@@ -7,7 +7,7 @@ the shells: one calls the function, the other awaits it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from holdfast.core import names
 from holdfast.core.handles import UNSET, LockOptions, Unset, make_terms
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from holdfast.core.holds import Terms
 
+T = TypeVar("T")
 Name = str | Callable[..., str]
+WithLease = Callable[[object, tuple[Any, ...], dict[str, Any]], T]  # with a lease, and the arguments of a call
 TermsOf = Callable[[tuple[Any, ...], dict[str, Any]], "Terms"]
 
 _BUSY = ("wait", "skip", "raise")
@@ -27,7 +29,7 @@ _STANDIN = "the name comes with the call"
 
 
 class Plan(NamedTuple):
-    """What `locked` was given, checked."""
+    """What `locked` or `once_per` was given, checked."""
 
     name: Name
     terms: Terms  # of every call, but for the name
@@ -51,6 +53,38 @@ def make_plan_once(
         raise ConfigurationError("once_per() would never skip with timeout=None: give seconds, or leave timeout out")
     plan = make_plan(name, busy="skip", skipped=skipped, lease=lease, ttl=ttl, options=options, function="once_per")
     return plan._replace(period=checked)
+
+
+def make_plan_locked(
+    name: object,
+    name_of: object,
+    *,
+    busy: object,
+    skipped: object,
+    lease: object,
+    ttl: float,
+    options: LockOptions,
+) -> Plan:
+    """The same for `locked`, which takes a function for the name by keyword only.
+
+    So a function by position is the one to decorate, and the call of `locked` was forgotten.
+
+    Raises:
+        TypeError: `@client.locked` without a call.
+        ConfigurationError: names the argument and the fix.
+    """
+    if callable(name):
+        raise TypeError(
+            f'locked needs the name of a lock: write @client.locked("name") above {_title(name)}; '
+            "a function that returns the name is given as name_of="
+        )
+    if name_of is not None and not callable(name_of):
+        raise ConfigurationError(f"name_of must be a function that returns the name, not {name_of!r}: text is the name")
+    if (name is None) == (name_of is None):
+        raise ConfigurationError("locked() needs either the name or name_of=, a function that returns it")
+    return make_plan(
+        name if name_of is None else name_of, busy=busy, skipped=skipped, lease=lease, ttl=ttl, options=options
+    )
 
 
 def make_plan(
@@ -239,14 +273,41 @@ def _check_kind(function: Any, *, is_async: bool) -> None:
         raise ConfigurationError(f"{called} is not a coroutine function: use Client.locked for it")
 
 
+def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:
+    """The function as a caller that has the lease calls it: with the lease, the positional and the keyword arguments.
+
+    Raises:
+        ConfigurationError: it has no parameter of that name where one may be filled in.
+    """
+    parameters = _signature(function).parameters
+    found = parameters.get(parameter)
+    place = [*parameters].index(parameter) if found else 0
+    if found is not None and found.kind is found.KEYWORD_ONLY:
+
+        def by_keyword(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+            return function(*args, **kwargs, **{parameter: lease})
+
+        return by_keyword
+    if found is None or found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD) or place > _LAST_PLACE:
+        raise ConfigurationError(
+            f"lease={parameter!r} must name the first parameter of {_title(function)}, the one behind self, or one "
+            f"behind a *: def f({parameter}, …), def f(self, {parameter}, …) or def f(…, *, {parameter})"
+        )
+
+    def by_place(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        if len(args) < place:  # the parameter before it is given by keyword
+            return function(*args, **kwargs, **{parameter: lease})
+        return function(*args[:place], lease, *args[place:], **kwargs)
+
+    return by_place
+
+
+_LAST_PLACE = 1  # behind self
+
+
 def _without_lease(function: Callable[..., Any], lease: str) -> Signature:
     """As callers see it: the lease is not theirs to give."""
     signature = _signature(function)
-    parameter = signature.parameters.get(lease)
-    if parameter is None or parameter.kind is not parameter.KEYWORD_ONLY:
-        raise ConfigurationError(
-            f"lease={lease!r} must name a parameter of {_title(function)} that stands behind a *: def f(…, *, {lease})"
-        )
     return signature.replace(parameters=[one for one in signature.parameters.values() if one.name != lease])
 
 

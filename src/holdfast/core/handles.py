@@ -95,8 +95,17 @@ class Handle(Generic[L]):
         """It has a lease that it took through this object and that has not ended."""
         return any(lease.held for lease in self._kept.get(id(owner), ()))
 
-    def _waits(self, timeout: float | Unset | None) -> float | None:
-        """The timeout of this call: its own if given, else the lock's."""
+    def _waits(self, blocking: object, timeout: float | Unset | None) -> float | None:
+        """The timeout of this call: its own if given, else the lock's; 0 for a call that does not block.
+
+        Raises:
+            ConfigurationError: names the argument and the fix.
+        """
+        if blocking is not True:
+            names.check_blocking(blocking)
+            if not isinstance(timeout, Unset):
+                raise ConfigurationError("blocking=False does not wait: leave timeout out, or give only timeout")
+            return 0.0
         return self._timeout if isinstance(timeout, Unset) else names.check_timeout(timeout)
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ OWNER_MAX = 255
 
 # What people know from other libraries, and what it is called here.
 _ELSEWHERE = {
-    "blocking": "use acquire(timeout=0) not to wait",
+    "blocking": "timeout=0 does not wait, and so does acquire(blocking=False)",
     "blocking_timeout": "`timeout` is how long to wait here (redis-py's `timeout` is `ttl` here)",
     "expire": "`ttl` is how long a lease lives without renewal",
     "lease_duration": "`ttl` is how long a lease lives without renewal",
@@ -77,6 +77,11 @@ def check_timeout(timeout: object) -> float | None:
     if seconds < 0:
         raise ConfigurationError(f"timeout must not be negative, not {timeout!r}: 0 does not wait, None waits for ever")
     return seconds
+
+
+def check_blocking(blocking: object) -> None:
+    if not isinstance(blocking, bool):
+        raise ConfigurationError(f"blocking must be True or False, not {blocking!r}: timeout= is how long to wait")
 
 
 def check_every(every: object) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
 from holdfast.core import elections, names
@@ -37,7 +37,11 @@ class AsyncElection(AsyncLock):
         self._bodies: set[Body] = set()  # what `stop` cancels: waiting and work of `run`
 
     def campaign(
-        self, *, timeout: float | Unset | None = UNSET, **unknown: object
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as `acquire`
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLease | None]:
         """Wait to be elected and return the Lease to lead by, or None when `timeout` seconds are over; as `acquire`.
 
@@ -46,7 +50,7 @@ class AsyncElection(AsyncLock):
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("campaign", unknown)
-        return self.acquire(timeout=timeout)
+        return self.acquire(blocking, timeout=timeout)
 
     async def resign(self) -> None:
         """Lead no more: give back the lease that this thread or task took last through this object; as `release`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from holdfast.client import Lease, Lock
 from holdfast.core import elections, names
@@ -29,7 +29,13 @@ class Election(Lock):
     ({'zone': 'a'}, None)
     """
 
-    def campaign(self, *, timeout: float | Unset | None = UNSET, **unknown: object) -> Lease | None:
+    def campaign(
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as `acquire`
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
+    ) -> Lease | None:
         """Wait to be elected and return the Lease to lead by, or None when `timeout` seconds are over; as `acquire`.
 
         Raises:
@@ -38,7 +44,7 @@ class Election(Lock):
         """
         if unknown:
             names.refuse_unknown("campaign", unknown)
-        return self.acquire(timeout=timeout)
+        return self.acquire(blocking, timeout=timeout)
 
     def resign(self) -> None:
         """Lead no more: give back the lease that this thread or task took last through this object; as `release`.
