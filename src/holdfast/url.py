@@ -23,6 +23,7 @@ class Scheme(NamedTuple):
     extra: str | None = None  # the extra that installs it; None: it comes with Python
     options: tuple[str, ...] = ()  # what may stand behind the question mark
     adopts: bool = False  # its adopted.py takes the driver's own client object in place of a URL
+    searched: bool = False  # it has no index of its locks: to list them, all keys of its servers are searched
     tables: bool = False  # its schema.py has the DDL, and its blocking.py can run it: `holdfast init`
 
 
@@ -35,6 +36,7 @@ def _redis(*options: str) -> Scheme:
         extra="redis",
         options=(*common, *connection, *options),
         adopts=True,
+        searched=True,
     )
 
 
@@ -54,6 +56,7 @@ SCHEMES["redlock"] = Scheme(
     "holdfast.backends.redlock",
     driver="redis",
     extra="redis",
+    searched=True,
     options=(
         *("prefix", "nodes", "max_ttl", "node_timeout", "quarantine", "eviction"),
         *("connect_timeout", "connections", "client_name", "tls", *_TLS),
@@ -104,8 +107,8 @@ SCHEMES["zookeeper"] = Scheme(
 )
 
 _MEMCACHED = ("prefix", "connect_timeout", "io_timeout", "connections")
-SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED)
-SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS))
+SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED, searched=True)
+SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS), searched=True)
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 

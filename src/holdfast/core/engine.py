@@ -17,7 +17,7 @@ from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import HELD, LOST, OWED, RELEASED, RELEASING, STORE_GONE, Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import Keeper
-from holdfast.core.ports import ReportsGone
+from holdfast.core.ports import ListsBySearch, ReportsGone
 from holdfast.core.tickets import Gone, Ticket, Waiting
 from holdfast.errors import (
     BackendError,
@@ -33,7 +33,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.core.handles import Handle
-    from holdfast.core.ports import Backend, Owner, Runtime
+    from holdfast.core.ports import Backend, Listing, Owner, Runtime
     from holdfast.core.tickets import Granted, LockInfo
     from holdfast.guarantees import Guarantees
 
@@ -541,6 +541,12 @@ class Engine(Generic[L]):
 
     async def locks(self, prefix: str) -> list[LockInfo]:
         return await self.backend.locks(prefix, deadline=self._limit())
+
+    def listing(self, prefix: str) -> Listing | None:
+        """For a caller that shows how far a long search is; None where `locks` does not have to search."""
+        if isinstance(self.backend, ListsBySearch):
+            return self.backend.listing(prefix, io_timeout=self.io_timeout)
+        return None
 
     async def break_lock(self, name: str, fence: int) -> bool:
         return await self.backend.break_lock(name, fence, deadline=self._limit())

@@ -164,6 +164,30 @@ class Backend(Protocol):
         """In a forked child: let go of what was inherited, without a word on any connection."""
 
 
+class Listing(Protocol):
+    """The locks of a store that has no index of them, searched and read again and again."""
+
+    keys_total: int  # how many keys the store had when this search began
+    keys_searched: int  # about how many of them were searched
+    locks_total: int  # how many locks are being read; 0 during a search
+    locks_read: int
+    on_step: Callable[[], object]  # called after each request; what it raises ends the search
+
+    async def search(self, seconds: float) -> bool:
+        """Search for that long, or to the end of the keys; whether that is reached, and the next search can begin."""
+
+    async def read(self) -> list[LockInfo]:
+        """All locks in use that were found by now, as they are now."""
+
+
+@runtime_checkable
+class ListsBySearch(Protocol):
+    """A backend whose `locks` searches all keys of its servers, which takes long because it must not slow them down."""
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing:
+        """The locks whose names begin with `prefix`; no request takes longer than `io_timeout`."""
+
+
 @runtime_checkable
 class ReleasesLater(Protocol):
     """A backend that keeps its tickets alive in the background, so that a forgotten one would never expire."""

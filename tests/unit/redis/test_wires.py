@@ -137,7 +137,15 @@ def test_all_keys_are_found(server: Server, run: Run) -> None:
             server.call("SET", name, "1") if name == "scanned:0" else None
         server.call("MSET", *(word for name in names for word in (name, "1")))
 
-        assert set(await port.scan("scanned:*", deadline=soon())) == names
+        (node,) = await port.servers(deadline=soon())
+        cursor, found = b"0", set[str]()
+        while True:
+            cursor, keys = await port.scan(node, cursor, "scanned:*", deadline=soon())
+            found.update(keys)
+            if cursor == b"0":
+                break
+        assert found == names
+        assert await port.key_count(node, deadline=soon()) == len(names)
 
     run(story)
 

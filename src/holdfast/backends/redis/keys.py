@@ -119,22 +119,23 @@ def channel_of(prefix: str, keys: Keys, listener: str) -> str:
     return f"{prefix}{{{tag}}}:wake:{listener}"
 
 
-def name_of(prefix: str, key: str) -> str | None:
+def name_of(prefix: str, key: str, *, by_record: bool = False) -> str | None:
     """The lock to which a key on the server belongs; None for a mark and a side key other than a queue.
 
-    A queue stands for its lock because there may be waiters while nobody is in.
+    A queue stands for its lock because there may be waiters while nobody is in. With `by_record` only a record does.
     """
     if _NO_LOCK.match(key, len(prefix)):
         return None
     side_key = _SIDE_KEY.fullmatch(key, len(prefix))
     if side_key is None or _side_key(prefix + side_key[1], side_key[2]) != key:
-        return key[len(prefix) :]
-    return side_key[1] if side_key[2] == _QUEUE else None
+        return None if by_record else key[len(prefix) :]
+    return side_key[1] if side_key[2] == (_RECORD if by_record else _QUEUE) else None
 
 
-def pattern_of(prefix: str) -> str:
-    """What SCAN's MATCH wants to see for all keys under a prefix; some characters stand for others there."""
-    return "".join(f"\\{character}" if character in "*?[]^\\" else character for character in prefix) + "*"
+def pattern_of(beginning: str, *, by_record: bool = False) -> str:
+    """MATCH of SCAN for all keys of locks, or all records, that begin so: *, ? and others stand for themselves."""
+    escaped = "".join(f"\\{character}" if character in "*?[]^\\" else character for character in beginning)
+    return f"{escaped}*{_RECORD}" if by_record else f"{escaped}*"
 
 
 def slot_of(key: str) -> int:

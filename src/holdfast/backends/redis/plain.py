@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.backends.redis.keys import Keys, keys_of, name_of, pattern_of
+from holdfast.backends.redis.keys import Keys, keys_of
+from holdfast.backends.redis.scanning import Lister
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
 from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, make_ticket_info
@@ -16,7 +18,9 @@ from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
+    from holdfast.backends.redis.address import Node
     from holdfast.backends.redis.port import RedisPort, Reply
+    from holdfast.backends.redis.scanning import Listing
     from holdfast.core.ports import Runtime
 
 _ALONE = "its one key has room for one holder"
@@ -39,6 +43,7 @@ class PlainBackend(ABC):
         self._port = port
         self._runtime = runtime
         self._prefix = prefix
+        self._lister = Lister(port, runtime, prefix, self._read_locks)
 
     @property
     def guarantees(self) -> Guarantees:
@@ -88,14 +93,16 @@ class PlainBackend(ABC):
         return LockInfo(name, (holder,) if remaining > 0 else (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        found = await self._port.scan(pattern_of(self._prefix), deadline=deadline)
-        names = {name_of(self._prefix, key) for key in found}
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
+        return self._lister.listing(prefix, io_timeout)
+
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
         infos = []
-        for name in sorted(name for name in names if name and name.startswith(prefix)):
-            try:
+        for name in names:
+            with contextlib.suppress(NameConflict):  # a key of another type is no lock
                 infos.append(await self.inspect(name, deadline=deadline))
-            except NameConflict:
-                continue  # a key of another type is no lock
         return [info for info in infos if any(one.fence or self._prefix for one in info.holders)]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:

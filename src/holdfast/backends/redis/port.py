@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.backends.redis.address import Node
 from holdfast.backends.redis.keys import Keys, OtherKeys
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.standing import Standing
@@ -55,8 +56,14 @@ class RedisPort(Ear[Channel], Protocol):
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
         """One plain command on the primary that has these keys."""
 
-    async def scan(self, pattern: str, *, deadline: float) -> list[str]:
-        """All keys that match, of all primaries."""
+    async def servers(self, *, deadline: float) -> Sequence[Node]:
+        """All primaries."""
+
+    async def key_count(self, server: Node, *, deadline: float) -> int:
+        """How many keys one of them has, for people; 0 if an ACL does not allow to ask."""
+
+    async def scan(self, server: Node, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
+        """One step of SCAN on one of them: the next cursor, b"0" at the end, and keys that match."""
 
     def channel(self, keys: Keys) -> Channel:
         """Where hints for this lock's tickets would be heard."""

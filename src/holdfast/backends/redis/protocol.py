@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.redis import getset, plain, setnx
 from holdfast.backends.redis.handovers import Handovers, Watchers
 from holdfast.backends.redis.joining import together
-from holdfast.backends.redis.keys import joined, keys_of, name_of, pattern_of
+from holdfast.backends.redis.keys import joined, keys_of
 from holdfast.backends.redis.marking import Marking
 from holdfast.backends.redis.plain import renewed
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.records import Line, Record, about, limit_of
+from holdfast.backends.redis.scanning import Lister
 from holdfast.backends.redis.scripts import load, load_all
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
@@ -42,8 +43,9 @@ from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope,
 from holdfast.primitives import Lacks
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.address import Place
+    from holdfast.backends.redis.address import Node, Place
     from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
+    from holdfast.backends.redis.scanning import Listing
     from holdfast.core.ports import Backend, Runtime
 
 GUARANTEES = {
@@ -120,6 +122,8 @@ class QueueBackend(Marking):
         self._handovers = Handovers(GRANULARITY)
         self._watchers = Watchers(runtime)
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        # Without a prefix most keys are other programs'. A lock of ours, held or waited for, has a record.
+        self._lister = Lister(port, runtime, prefix, self._read_locks, by_record=prefix == "")
 
     @property
     def guarantees(self) -> Guarantees:
@@ -210,16 +214,19 @@ class QueueBackend(Marking):
         return Record(reply).describe(name)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        found = await self._port.scan(pattern_of(self._prefix), deadline=deadline)
-        names = {name_of(self._prefix, key) for key in found}
-        wanted = sorted(name for name in names if name and name.startswith(prefix))
-        calls = [Call(_INSPECT, keys_of(self._prefix, name), ()) for name in wanted]
-        replies = await self._port.run_all(calls, deadline=deadline)
-        infos = [
-            Record(reply).describe(name)
-            for name, reply in zip(wanted, replies, strict=True)
-            if not isinstance(reply, HoldfastError)  # a key of another type is no lock
-        ]
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
+        return self._lister.listing(prefix, io_timeout)
+
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+        calls = [Call(_INSPECT, keys_of(self._prefix, name), ()) for name in names]
+        infos = []
+        for name, reply in zip(names, await self._port.run_all(calls, deadline=deadline), strict=True):
+            if isinstance(reply, BackendError):
+                raise reply
+            if not isinstance(reply, HoldfastError):  # a key of another type is no lock
+                infos.append(Record(reply).describe(name))
         # Without a prefix, a plain string may be anything at all.
         return [info for info in infos if info.waiters or any(one.fence or self._prefix for one in info.holders)]
 

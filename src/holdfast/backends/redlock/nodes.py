@@ -93,8 +93,11 @@ class Nodes(Topology):
         }
         return [next(said[number]) for number, _ in calls]
 
-    async def scan_at(self, number: int, pattern: str, *, deadline: float) -> set[str]:
-        return await self.scan_one(self._place.nodes[number], pattern, deadline)
+    async def key_count_at(self, number: int, *, deadline: float) -> int:
+        return await self.key_count(self._place.nodes[number], deadline=deadline)
+
+    async def scan_at(self, number: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
+        return await self.scan(self._place.nodes[number], cursor, pattern, deadline=deadline)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.ears.start(work)  # ended with the listeners, by close()

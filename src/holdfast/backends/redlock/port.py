@@ -32,8 +32,11 @@ class RedlockPort(Ear[Channel], Protocol):
     def life(self, number: int) -> Life | None:
         """Who the node is. None: it was not reached yet."""
 
-    async def scan_at(self, number: int, pattern: str, *, deadline: float) -> set[str]:
-        """All keys of one node that match."""
+    async def key_count_at(self, number: int, *, deadline: float) -> int:
+        """How many keys one node has."""
+
+    async def scan_at(self, number: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
+        """One step of SCAN on one node: the next cursor, b"0" at the end, and keys that match."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in the background until it ends by itself, or `close` ends it."""

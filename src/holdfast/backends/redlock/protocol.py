@@ -18,9 +18,10 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.keys import Keys, keys_and_record_before, keys_of, name_of, pattern_of
+from holdfast.backends.redis.keys import Keys, keys_and_record_before, keys_of
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.records import Line
+from holdfast.backends.redis.scanning import Lister
 from holdfast.backends.redis.values import REDLOCK, method_conflict, method_in
 from holdfast.backends.redlock import scripts
 from holdfast.backends.redlock.attendance import Attendance
@@ -45,6 +46,7 @@ from holdfast.primitives import Lacks, Primitive
 if TYPE_CHECKING:
     from holdfast.backends.redis.keys import OtherKeys
     from holdfast.backends.redis.port import Reply
+    from holdfast.backends.redis.scanning import Listing
     from holdfast.backends.redlock.address import Council
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
@@ -63,8 +65,6 @@ LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive
 GRANULARITY = 0.002  # seconds: nodes count whole milliseconds
 POLL_FIRST, POLL_BEHIND = 0.1, 1.0  # seconds between looks, at most, of who is next and of the others
 SPLIT_PAUSE, SPLIT_PAUSE_MAX = 0.004, 0.1  # seconds after a split vote, at most; doubled from time to time
-
-INSPECT_MAX = 100  # locks that are looked at in one request
 
 _KEPT, _TAKEN, _FREE = 1, 0, 2  # what renew.lua says
 
@@ -105,6 +105,7 @@ class RedlockBackend(OneByOne):
         self._attendance = Attendance(council, port, runtime)
         self._marks = Marks(council, port, self._attendance, runtime)
         self._claims: dict[str, _Claim] = {}  # by nonce
+        self._lister = Lister(self, runtime, council.prefix, self._read_locks)
 
     @property
     def guarantees(self) -> Guarantees:
@@ -199,23 +200,38 @@ class RedlockBackend(OneByOne):
         return describe(name, ballots, self._quorum, len(self._nodes))
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[int]:
+        return self._lister.listing(prefix, io_timeout)
+
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+        described = [
+            describe(name, ballots, self._quorum, len(self._nodes))
+            for name, ballots in zip(names, await self._ballots(names, deadline), strict=True)
+        ]
+        return [info for info in described if info.holders or info.waiters]
+
+    # The nodes whose keys are searched. One that does not answer is left out: a majority knows each lock that is held.
+
+    async def servers(self, *, deadline: float) -> Sequence[int]:
         # Who hangs is found out by a short question, so that a long one may take its time.
         await self._ballots(["hello"], deadline)
-        names: set[str] = set()
-        for number in self._attendance.present():
-            try:
-                found = await self._port.scan_at(number, pattern_of(self._council.prefix), deadline=deadline)
-            except HoldfastError as error:
-                self._attendance.miss(number, error)
-            else:
-                names.update(name for key in found if (name := name_of(self._council.prefix, key)))
-        wanted = sorted(name for name in names if name.startswith(prefix))
-        infos: list[LockInfo] = []
-        for start in range(0, len(wanted), INSPECT_MAX):
-            batch = wanted[start : start + INSPECT_MAX]
-            for name, ballots in zip(batch, await self._ballots(batch, deadline), strict=True):
-                infos.append(describe(name, ballots, self._quorum, len(self._nodes)))
-        return [info for info in infos if info.holders or info.waiters]
+        return self._attendance.present()
+
+    async def key_count(self, server: int, *, deadline: float) -> int:
+        try:
+            return await self._port.key_count_at(server, deadline=deadline)
+        except HoldfastError as error:
+            self._attendance.miss(server, error)
+            return 0
+
+    async def scan(self, server: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, Sequence[str]]:
+        try:
+            return await self._port.scan_at(server, cursor, pattern, deadline=deadline)
+        except HoldfastError as error:
+            self._attendance.miss(server, error)
+            return b"0", ()
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         (ballots,) = await self._ballots([name], deadline)

@@ -1,7 +1,7 @@
 """`holdfast completion`: a script for the shell, made from the parser itself, so that it knows what the parser knows.
 
 spec             what the parser says of commands, options and arguments
-bash, zsh, fish  the same as a script of that shell, which asks `holdfast ls --names` for names
+bash, zsh, fish  the same as a script of that shell, which asks `holdfast ls --names --no-search` for names
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ SHELLS = ("bash", "zsh", "fish")
 _DESCRIPTION = """\
 Print a script that has the shell complete commands, options and the names of
 the locks that are in use. Put the line below into the shell's start-up file.
+
+Names are not completed on Redis, Redlock and memcached: these have no index of
+their locks, and a Tab key must not start a search of all keys.
 """
 
 

@@ -70,7 +70,7 @@ _holdfast() {
         # Those that cannot be printed are quoted there; they are not offered.
         while IFS= read -r word; do
             [[ $word == "\$'"* ]] || offers+=("$word")
-        done < <("$program" ls --names "${url[@]}" -- "$current" 2>/dev/null)
+        done < <("$program" ls --names --no-search "${url[@]}" -- "$current" 2>/dev/null)
     fi
     for word in "${offers[@]}"; do
         [[ $word == "$current"* ]] || continue

@@ -12,7 +12,7 @@ function __holdfast_locks
         set url --url $words[(math $at + 1)]
     end
     # Those that cannot be printed are quoted there; they are not offered.
-    $words[1] ls --names $url 2>/dev/null | string match -v -- "\$'*"
+    $words[1] ls --names --no-search $url 2>/dev/null | string match -v -- "\$'*"
 end
 
 complete -c holdfast -f

@@ -16,7 +16,7 @@ _holdfast_locks() {
     else
         url=(${(Q)words[(R)--url=*]})
     fi
-    names=(${(f)"$("${(Q)_holdfast_program/#\~/$HOME}" ls --names $url 2>/dev/null)"})
+    names=(${(f)"$("${(Q)_holdfast_program/#\~/$HOME}" ls --names --no-search $url 2>/dev/null)"})
     # Those that cannot be printed are quoted there; they are not offered.
     names=(${names:#\$\'*})
     compadd -a -- names

@@ -27,6 +27,12 @@ waits already, then acquired, released, waits, left.
 What begins and ends between two looks is not seen. `released` means that the
 lease is over: given back, broken, or at the end of its ttl. If the store
 becomes unavailable, that is shown, and watching goes on.
+
+Redis and Redlock have no index of their locks: all keys are searched once, and
+then each look reads the locks that were found, while the search begins again
+for new ones. Search and looks take at most 5 % of the server's time. A new lock
+is shown when the search finds it: at the next look if there are few keys, after
+a minute or more if there are a million. memcached is searched at each look.
 """
 
 
@@ -58,23 +64,30 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.interrupts import Interrupts
+    from holdfast.cli.listing import LocksInUse, Stopped
     from holdfast.cli.watch import views
     from holdfast.cli.watch.changes import Change, between
     from holdfast.errors import BackendError
 
     with Interrupts() as interrupts, options.open_client(arguments) as client:
+        in_use = LocksInUse(client, arguments.prefix, interrupts)
         # The first look decides whether there is anything to watch; later ones may fail for a while.
-        locks = client.locks(arguments.prefix)
+        try:
+            locks = in_use.find()
+        except Stopped:
+            return interrupts.status
         view = views.choose(client.url, arguments)
         view.show(locks, between(None, locks, time.time()))
         is_available = True
         while True:
-            interrupts.wait(arguments.interval)
-            if interrupts.received:
-                break
-            _check_reader()
             try:
-                before, locks = locks, client.locks(arguments.prefix)
+                in_use.wait(interrupts, arguments.interval)
+                if interrupts.received:
+                    break
+                _check_reader()
+                before, locks = locks, in_use.read()
+            except Stopped:
+                break
             except BackendError as error:
                 view.show(None, [Change(time.time(), "unavailable", problem=str(error))] if is_available else [])
                 is_available = False
@@ -83,7 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
             back = [] if is_available else [Change(now, "available")]
             is_available = True
             view.show(locks, [*back, *between(before, locks, now)])
-        view.end(f"ended by {interrupts.received.name}")
+        if interrupts.received:
+            view.end(f"ended by {interrupts.received.name}")
     return interrupts.status or statuses.DONE
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.backends.redis import replies
 from holdfast.backends.redis.keys import slot_of
 from holdfast.backends.redis.resp import ErrorReply, pack, pack_call, pack_text
+from holdfast.backends.redis.scanning import SCAN_COUNT
 from holdfast.backends.redis.wire import Parcel
 from holdfast.errors import BackendUnavailable, HoldfastError
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.1  # seconds before the same server is asked again
 PATIENCE = 1.0  # seconds for which a Cluster that is down is asked again: it may only look so for a moment
-_SCAN_COUNT = 1000  # keys that the server looks at in one step
 _ASKING = pack("ASKING")
 
 
@@ -129,27 +129,22 @@ class Topology(ABC):
             await self._settle(calls, node, numbers, outcomes, since=since, deadline=deadline)
         return outcomes
 
-    async def scan(self, pattern: str, *, deadline: float) -> list[str]:
+    async def servers(self, *, deadline: float) -> Sequence[Node]:
         if not self.primaries():
             await self.find(0, deadline)
-        found: set[str] = set()
-        for node in list(self.primaries()):
-            found.update(await self.scan_one(node, pattern, deadline))
-        return sorted(found)
+        return list(self.primaries())
 
-    async def scan_one(self, node: Node, pattern: str, deadline: float) -> set[str]:
-        """The keys of one server that match."""
-        found: set[bytes] = set()
-        cursor: Word = 0
-        while True:
-            request = pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
-            reply = await self._lines.one(node, request, deadline)
-            if isinstance(reply, ErrorReply):
-                raise replies.refusal(reply, self._place.url, node, pattern)
-            cursor, keys = reply
-            found.update(keys)
-            if cursor == b"0":
-                return {key.decode(errors="replace") for key in found}
+    async def key_count(self, server: Node, *, deadline: float) -> int:
+        reply = await self._lines.one(server, pack("DBSIZE"), deadline)
+        return 0 if isinstance(reply, ErrorReply) else int(reply)
+
+    async def scan(self, server: Node, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
+        request = pack("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+        reply = await self._lines.one(server, request, deadline)
+        if isinstance(reply, ErrorReply):
+            raise replies.refusal(reply, self._place.url, server, pattern)
+        following, keys = reply
+        return following, [key.decode(errors="replace") for key in keys]
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
         self.hints.listen(wake, missed)

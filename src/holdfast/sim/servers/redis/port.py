@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.backends.redis.address import Node
 from holdfast.backends.redis.keys import Keys, OtherKeys, channel_of
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
 from holdfast.backends.redis.standing import Standing
@@ -60,9 +61,15 @@ class SimPort(Listening[Channel]):
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
         return await self._ask(lambda: self._server.command(keys, words), deadline)
 
-    async def scan(self, pattern: str, *, deadline: float) -> list[str]:
+    async def servers(self, *, deadline: float) -> Sequence[Node]:
+        return [Node("sim", 0)]
+
+    async def key_count(self, server: Node, *, deadline: float) -> int:
+        return 0  # only shown to people
+
+    async def scan(self, server: Node, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
         reply: Reply = await self._ask(lambda: self._server.machine.command(["SCAN", 0, "MATCH", pattern]), deadline)
-        return [key.decode() for key in reply[1]]
+        return b"0", [key.decode() for key in reply[1]]
 
     async def _ask(self, step: Callable[[], T], deadline: float) -> T:
         try:

@@ -60,12 +60,15 @@ class SimNodes(SimPort):
     def life(self, number: int) -> Life | None:
         return self._lives.get(number)
 
-    async def scan_at(self, number: int, pattern: str, *, deadline: float) -> set[str]:
+    async def key_count_at(self, number: int, *, deadline: float) -> int:
+        return 0  # only shown to people
+
+    async def scan_at(self, number: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
         machine = self.branches[number].server.machine
         reply: Any = await self.branches[number].request(
             lambda: machine.command(["SCAN", 0, "MATCH", pattern]), deadline
         )
-        return {key.decode() for key in reply[1]}
+        return b"0", [key.decode() for key in reply[1]]
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._runtime.spawn(work, "attendance")
