@@ -23,6 +23,7 @@ CAUGHT_BY = {
     "nothing-changed-after-create": {"nothing left", "steady progress"},
     "numbers-as-text": {"mutual exclusion", "fair order", "steady progress"},
     "renews-by-stale-read": {"true renewals"},
+    "restored-tickets-stay": {"nothing left", "steady progress"},
     "session-longer-than-ttl": {"nothing left", "steady progress"},
     "stuck-with-its-session": {"nothing left", "steady progress"},
     "alarm-behind-request": {"loss told"},

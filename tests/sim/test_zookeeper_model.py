@@ -20,6 +20,7 @@ from holdfast.backends.zookeeper.port import (
     CreateLasting,
     CreateParent,
     Delete,
+    Ephemerals,
     Get,
     Node,
     Request,
@@ -59,9 +60,9 @@ class Model:
         self.fired: list[str] = []
 
     def ask(self, request: Request) -> Answer:
-        if isinstance(request, Children | Get):
-            answer = self.tree.read(request)
-            if request.watch and isinstance(answer, list | tuple):
+        if isinstance(request, Children | Get | Ephemerals):
+            answer = self.tree.read(request, self.session)
+            if not isinstance(request, Ephemerals) and request.watch and isinstance(answer, list | tuple):
                 self.watches.add((type(request), request.path))
             return answer
         refusal = self.tree.refusal(request)
@@ -117,6 +118,7 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
         _together(draw, known),
         Children(path, watch=draw.random() < 0.5),
         Get(path, watch=draw.random() < 0.5),
+        Ephemerals(known[0]),
     ]
     if path not in known[:4]:  # the others may have children, which the protocol never deletes
         requests += [Delete(path)] * 2

@@ -13,6 +13,7 @@ import holdfast
 from holdfast import BackendError
 from holdfast.guarantees import FenceOrder
 from tests.support.processes import PATIENCE, eventually
+from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.ensembles import Linked
 from tests.support.zookeeper.servers import Server, running
 
@@ -190,6 +191,32 @@ def test_a_client_goes_on_when_the_servers_come_back_with_older_data(
         strict.lock("b").acquire(timeout=PATIENCE)
     assert strict.inspect("b").holders == ()
     strict.close()
+
+
+def test_a_released_ticket_in_a_restored_copy_does_not_come_back_with_its_session(
+    own_server: Server, client_of: Open, tmp_path: Path
+) -> None:
+    folder = own_server.folder / "data"
+    with Proxy(own_server.port) as proxy:
+        client = client_of(f"zookeeper://127.0.0.1:{proxy.port}/released?session_timeout=40")
+        held, released = (client.lock(name).acquire(timeout=PATIENCE) for name in ("held", "released"))
+        assert held is not None
+        assert released is not None
+        shutil.copytree(folder, tmp_path / "copy")
+        released.release()
+        proxy.refuse()
+        own_server.kill()
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "copy", folder)
+        own_server.start()
+        other = client_of(f"{own_server.url}/released?session_timeout=40")
+        for _ in range(20):  # so many transactions that the servers do not turn the client's session away
+            with other.lock("b", timeout=PATIENCE):
+                pass
+        proxy.heal()
+
+        with other.lock("released", timeout=PATIENCE):
+            held.release()  # in the same session, which goes on
 
 
 def _renews(lease: holdfast.Lease) -> bool:

@@ -35,6 +35,7 @@ from holdfast.backends.zookeeper.port import (
     CreateLasting,
     CreateParent,
     Delete,
+    Ephemerals,
     Get,
     Node,
     Refusal,
@@ -228,6 +229,8 @@ class KazooSession:
                 return wire.GetChildren(path, self._watcher if watch else None)
             case Get(path, watch):
                 return wire.GetData(path, self._watcher if watch else None)
+            case Ephemerals(path):
+                return _GetEphemerals(path, None)
             case Set(path, data, version):
                 return wire.SetData(path, data, version)
             case Check(path, version):
@@ -257,7 +260,7 @@ def answer(request: Request, value: Any, error: Exception | None, url: str) -> A
         case Create():
             path, stat = value
             return Created(path, stat.czxid)
-        case Children():
+        case Children() | Ephemerals():
             names: list[str] = value
             return names
         case Get():
@@ -310,6 +313,15 @@ class _CreateContainer(wire.Create2):  # type: ignore[misc]
     """Like Create2, for a node that the server takes away once it is empty; kazoo does not have it."""
 
     type = 19
+
+
+class _GetEphemerals(wire.GetChildren):  # type: ignore[misc]  # kazoo has no types
+    """Answered like GetChildren, with whole paths; kazoo does not have it."""
+
+    type = 103
+
+    def serialize(self) -> bytes:
+        return bytes(wire.write_string(self.path))
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]

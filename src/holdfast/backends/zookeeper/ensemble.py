@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.zookeeper.driver import KazooSession, Kept, answer
-from holdfast.backends.zookeeper.port import Children, Get
+from holdfast.backends.zookeeper.port import Children, Ephemerals, Get
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Ensemble(ABC):
             if self._runtime.now() - sent >= SILENCE_MAX and ours.connection == connection:
                 ours.hang_up()  # another server, or another connection, may do better
             problem = "no answer came in time"
-            if all(isinstance(request, Children | Get) for request in requests):
+            if all(isinstance(request, Children | Get | Ephemerals) for request in requests):
                 raise BackendUnavailable(backend=self._url, problem=problem)
             raise OutcomeUnknown(backend=self._url, problem=problem)
         return [

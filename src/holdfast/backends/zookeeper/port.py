@@ -50,6 +50,12 @@ class Get(NamedTuple):
     watch: bool = False
 
 
+class Ephemerals(NamedTuple):
+    """The paths below this one that are ephemeral nodes of the session. Servers before 3.6 do not know the request."""
+
+    path: str
+
+
 class Set(NamedTuple):
     """Write a node's data; with a version, only if nobody has since it was that."""
 
@@ -71,7 +77,7 @@ class Together(NamedTuple):
     requests: tuple[Check | Set | Delete, ...]
 
 
-Request = Create | CreateParent | CreateLasting | Delete | Children | Get | Set | Together
+Request = Create | CreateParent | CreateLasting | Delete | Children | Get | Ephemerals | Set | Together
 
 
 class Created(NamedTuple):

@@ -129,7 +129,7 @@ class ZookeeperBackend:
         self._wakeups = Wakeups(runtime)
         self._mutex = runtime.mutex()
         self._holdings: dict[str, _Holding] = {}  # by nonce
-        # Tickets of which a create had no answer, with its session: there may be a node of theirs.
+        # Tickets of which a create has no answer (yet), with its session: there may be a node of theirs.
         self._unheard: dict[str, Session] = {}
         self._released_later: dict[str, Ticket] = {}  # tickets that the heartbeat of their session has to release
         self._watched: dict[_Watch, list[str]] = {}  # watches that are set, and the nonces of who waits, in order
@@ -241,12 +241,11 @@ class ZookeeperBackend:
         for _ in range(ATTEMPTS_MAX):
             # With what is missing above it in the same breath: tasks that begin together stay in their order.
             parents, greatest = self._parents.missing(lock), self._fences.greatest
+            self._unheard[ticket.nonce] = session
             try:
                 answers = await self._port.ask(session, (*parents, create, Children(lock)), deadline=deadline)
             except BaseException as error:
-                # No answer, or cancelled or interrupted before it. Unless it was refused, it may still come.
-                if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                    self._unheard[ticket.nonce] = session
+                self._note_failed(error, ticket)
                 raise
             created, children = answers[-2:]
             if isinstance(created, Created):
@@ -255,10 +254,17 @@ class ZookeeperBackend:
                 self._unheard.pop(ticket.nonce, None)
                 self._parents.note(lock)
                 return holding, self._tree.listed(children)
+            self._unheard.pop(ticket.nonce, None)
             if created is not Refusal.NO_NODE:
                 raise self._parents.refused(created, lock)
             self._parents.missed(lock, answers[:-2])
         raise BackendUnavailable(backend=self.url, problem=f"{lock} was taken away as often as it was made")
+
+    def _note_failed(self, error: BaseException, *tickets: Ticket) -> None:
+        """A create without an answer, or one that was cancelled before it, may still arrive; a refused one does not."""
+        if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown):
+            for ticket in tickets:
+                self._unheard.pop(ticket.nonce, None)
 
     def _own_node(self, ticket: Ticket, session: Session, lock: str, *, waits: bool) -> Create:
         beginning = nodes.beginning(
@@ -306,8 +312,9 @@ class ZookeeperBackend:
             return self._grant(holding, sent, is_followed=False)  # nobody else is there
         ordered = in_order(children)
         if not any(one.nonce == ticket.nonce for one in ordered):
+            # It was deleted by another program; to be sure of that, it is looked for. In this order: see `released_in`.
+            self._unheard[ticket.nonce] = session
             self._forget(ticket.nonce)
-            self._unheard[ticket.nonce] = session  # somebody has deleted it; to be sure of that, it is looked for
             return None
         ahead = self._ahead(holding, ordered)
         try:
@@ -449,11 +456,11 @@ class ZookeeperBackend:
         for ticket, lock in free:
             requests += [self._own_node(ticket, session, lock, waits=False), Children(lock)]
         greatest = self._fences.greatest
+        self._unheard.update((ticket.nonce, session) for ticket, _ in free)
         try:
             answers = await self._port.ask(session, requests, deadline=deadline)
         except BaseException as error:
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.update((ticket.nonce, session) for ticket, _ in free)
+            self._note_failed(error, *(ticket for ticket, _ in free))
             raise
         made: list[tuple[_Holding, list[str]]] = []
         refused: HoldfastError | None = None
@@ -468,6 +475,7 @@ class ZookeeperBackend:
             elif created is not Refusal.NO_NODE:
                 refused = self._parents.refused(created, lock)
             # Else the lock's node was taken away meanwhile: it and those behind it are not in.
+            self._unheard.pop(ticket.nonce, None)
         if refused is not None:
             raise refused
         return made
@@ -627,6 +635,23 @@ class ZookeeperBackend:
                 self._forget(holding.ticket.nonce)
             except BackendError:
                 return  # the next pulse tries again
+
+    def released_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+        """Which of these ephemeral nodes of the session belong to no ticket of ours.
+
+        Servers that were restored from a copy can have a node again that was released after the copy was made. If they
+        have the session too, it would keep that node. A node of a request without an answer stays. `_unheard` is read
+        before `_holdings`, because an answer moves a ticket from the first to the second.
+        """
+        released: list[str] = []
+        for path in paths:
+            found = nodes.contender(path.rpartition("/")[2])
+            if found is None or not found.nonce or found.nonce in self._unheard:
+                continue
+            holding = self._holdings.get(found.nonce)
+            if holding is None or holding.session is not session or holding.path != path:
+                released.append(path)
+        return released
 
     def next_sweep(self, session: Session) -> float:
         now = self._runtime.now()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.zookeeper.classes import CLASSES_MAX, timeout_for
 from holdfast.backends.zookeeper.nodes import SESSIONS
-from holdfast.backends.zookeeper.port import Create, Refusal, Set
+from holdfast.backends.zookeeper.port import Create, Delete, Ephemerals, Refusal, Set
 from holdfast.backends.zookeeper.standing import Standing
 from holdfast.core.events import logger
 from holdfast.errors import BackendError, HoldfastError, ThreadStartError
@@ -40,6 +40,9 @@ class Chores(Protocol):
     def next_sweep(self, session: Session) -> float:
         """When there will be such, as far as is known."""
 
+    def released_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+        """Which of these ephemeral nodes of the session are to be deleted: they belong to no ticket."""
+
 
 class _Class:
     """One timeout that sessions are requested with, one session after the other."""
@@ -56,6 +59,7 @@ class _Beat:
 
     def __init__(self, standing: Standing, bell: Event) -> None:
         self.standing, self.bell = standing, bell
+        self.checked = 0  # the last connection on which the session's nodes were compared with its tickets
 
 
 class Pulse:
@@ -199,6 +203,8 @@ class Pulse:
                     is_there = is_there or await self._make_own(session, own, self._patience(standing))
                 if connection and is_there:
                     is_there = await self._pair(session, standing, own)
+                if connection and beat.checked != connection:
+                    await self._check_nodes(session, beat, own)
             except BackendError as error:
                 logger().info("the pulse of the session with %s got no answer: %s", self._url, error)
                 if session.connection == connection:
@@ -227,6 +233,24 @@ class Pulse:
         if isinstance(created, Refusal) and created is not Refusal.EXISTS:
             raise self._parents.refused(created, own)
         return True
+
+    async def _check_nodes(self, session: Session, beat: _Beat, own: str) -> None:
+        """Once on each connection: delete nodes of the session that belong to no ticket.
+
+        The servers may have been restored since the connection before. The write makes the server apply everything
+        that was committed before it, restored nodes included; its answer does not matter.
+        """
+        connection, deadline = session.connection, self._patience(beat.standing)
+        _, listed = await self._port.ask(session, (Set(own, b""), Ephemerals(self._root)), deadline=deadline)
+        released = self._chores.released_in(session, listed) if isinstance(listed, list) else ()
+        if released:
+            logger().warning(
+                "%s: deleting %d released tickets that exist again, because the servers were restored from a copy",
+                self._url,
+                len(released),
+            )
+            await self._port.ask(session, [Delete(path) for path in released], deadline=deadline)
+        beat.checked = connection
 
     async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
         """Two writes, one after the other: what that proves, standing.py says. False if the node is not there."""

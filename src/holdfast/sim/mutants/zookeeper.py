@@ -187,6 +187,11 @@ class AllWatchTheFirst(ZookeeperBackend):
         return Children(f"{lock}/{ahead[0].node}", watch=True)
 
 
+class KeepsRestoredTickets(ZookeeperBackend):
+    def released_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+        return []
+
+
 ZOOKEEPER = [
     Mutant(
         name="clean-up-swallowed",
@@ -243,6 +248,13 @@ ZOOKEEPER = [
         backend="zookeeper",
         server=_with(ForgetsWithoutThread),
         kinds=frozenset({"no_thread", "slow", "drop"}),
+    ),
+    Mutant(
+        name="restored-tickets-stay",
+        mistake="a released ticket that restored servers have again is kept by the session, which they have too",
+        backend="zookeeper",
+        server=_with(KeepsRestoredTickets),
+        kinds=frozenset({"old_data"}),
     ),
     Mutant(
         name="stuck-with-its-session",

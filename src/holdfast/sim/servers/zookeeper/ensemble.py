@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.zookeeper.address import Place
 from holdfast.backends.zookeeper.nodes import in_order
-from holdfast.backends.zookeeper.port import Answer, Children, CreateParent, Delete, Get, Request
+from holdfast.backends.zookeeper.port import Answer, Children, CreateParent, Delete, Ephemerals, Get, Request
 from holdfast.backends.zookeeper.protocol import GUARANTEES, ZookeeperBackend
 from holdfast.checking import history as h
 from holdfast.core.tickets import first_obstacle
@@ -43,6 +43,7 @@ ROOT = "/sim"
 SIZE = 3
 TIMEOUT, TIMEOUT_MIN = 6.0, 1.0  # seconds, of a session: the usual, and the least that ticks are made for
 APPLIED_MAX = 0.02  # seconds until the others have applied what was committed
+EPOCH = 1_000_000  # transactions: more than a world has
 NOTICED_MAX = 1.0  # until a client sees that its connection has ended
 
 
@@ -143,6 +144,7 @@ class ZookeeperServer(Server):
         self._members = [Member(self, number) for number in range(SIZE)]
         self.leader = self._members[0]
         self.log: list[Change] = []
+        self.zxid = 0  # of the last transaction
         self.sessions: dict[int, _Session] = {}
         self.ports: list[SimPort] = []
         self.session_timeout: float | None = None  # as clients are configured; None: sessions follow the ttl
@@ -192,14 +194,14 @@ class ZookeeperServer(Server):
             timeout = max(client.requested, 2 * self.tick)
             self.sessions[number] = _Session(self.world.now, connection, timeout)
         session = self.sessions.get(number)
-        if session is None or number in self._restored:
-            raise Expired  # the limit that docs/backends/zookeeper.md names is not simulated
+        if session is None:
+            raise Expired
         session.touched, session.connection = self.world.now, connection
         return Welcome(number, member.starts, session.timeout)
 
     def next_zxid(self, member: Member) -> int | object:
         """The number of a transaction that changes nothing, done through this member."""
-        return len(self.log) + 1 if self._answers(member) else HANGS
+        return self.zxid + 1 if self._answers(member) else HANGS
 
     def handle(self, way: Way, requests: Sequence[Request]) -> Reply | object:
         """What was sent on one connection."""
@@ -211,9 +213,9 @@ class ZookeeperServer(Server):
             self.sessions[number].touched = self.world.now
         answers: list[Answer] = []
         for request in requests:
-            if isinstance(request, Children | Get):
-                answer = member.tree.read(request)
-                if request.watch and isinstance(answer, list | tuple):
+            if isinstance(request, Children | Get | Ephemerals):
+                answer = member.tree.read(request, number)
+                if not isinstance(request, Ephemerals) and request.watch and isinstance(answer, list | tuple):
                     member.watches.setdefault((type(request), request.path), {})[client] = connection
                 answers.append(answer)
                 continue
@@ -240,17 +242,18 @@ class ZookeeperServer(Server):
         refusal = tree.refusal(request)
         if refusal is not None:
             return refusal
-        change = tree.plan(request, number, len(self.log) + 1, self.wall())
+        change = tree.plan(request, number, self.zxid + 1, self.wall())
         self._apply(change)
         return tree.done(request, change)
 
     def _commit(self, request: Request, session: int) -> None:
         tree = self._latest()
         if tree.refusal(request) is None:
-            self._apply(tree.plan(request, session, len(self.log) + 1, self.wall()))
+            self._apply(tree.plan(request, session, self.zxid + 1, self.wall()))
 
     def _apply(self, change: Change) -> None:
         self.log.append(change)
+        self.zxid = change.zxid
         world, until = self.world, len(self.log)
         self.leader.catch_up(until)
         for member in self._members:
@@ -327,6 +330,11 @@ class ZookeeperServer(Server):
     def go_back(self, log: Sequence[Change], sessions: Mapping[int, float]) -> None:
         """All members come back with the data of then. Sessions of then are back too, and their timers begin anew."""
         self.log[:] = log
+        self.zxid = log[-1].zxid if log else 0
+        if log and self.world.choices.chance(0.5):
+            # The restored servers elect a leader, and numbers begin with its epoch: a client that has seen as many
+            # elections as they have is not turned away. A server without others has no elections.
+            self.zxid += EPOCH
         self._restored.update(sessions)
         self.sessions = {number: _Session(self.world.now, 0, timeout) for number, timeout in sessions.items()}
         for member in self._members:
@@ -334,6 +342,7 @@ class ZookeeperServer(Server):
             member.watches.clear()  # first: nobody is told of what is applied again
             if not member.is_stalled:
                 member.catch_up(len(log))
+                member.tree.zxid = self.zxid
             member.hang_up()
         self._latest()
         self.recorder.look(self.tickets())

@@ -13,6 +13,7 @@ from holdfast.backends.zookeeper.port import (
     CreateLasting,
     CreateParent,
     Delete,
+    Ephemerals,
     Get,
     Node,
     Refusal,
@@ -120,7 +121,9 @@ class Tree:
         node.version += 1
         return [(Get, path)]
 
-    def read(self, request: Children | Get) -> Answer:
+    def read(self, request: Children | Get | Ephemerals, session: int) -> Answer:
+        if isinstance(request, Ephemerals):
+            return [path for path in self.owned_by(session) if path.startswith(request.path)]
         node = self.nodes.get("" if request.path == "/" else request.path)
         if node is None:
             return Refusal.NO_NODE
