@@ -62,7 +62,8 @@ class Rough(SmallWorld):
 
     async def work(self, party: Party) -> None:
         while self.world.now < ROUGH_UNTIL:
-            name = self.choices.pick(["m", "m", f"once@{int(self.world.now)}"])
+            # A new mark is the occasion to take old ones away, so many are new.
+            name = self.choices.pick(["m", f"once@{self.world.now:.1f}"])
             number = 1 + self.choices.below(4)
             await self.mark(party, name, number, keep=self.choices.pick([0.05, 0.05, 2.0]))
 

@@ -151,6 +151,7 @@ class ZookeeperServer(Server):
         self.tick = 0.5
         self._last_session = 0
         self._restored: set[int] = set()  # sessions that are back
+        self._replaced: set[str] = set()  # nodes that are back, and whose clients have others meanwhile
         self._copy: tuple[list[Change], dict[int, float]] = ([], {})  # transactions; the timeouts of sessions
         self._commit(CreateParent(ROOT, is_container=False), 0)
         self._ping()
@@ -379,13 +380,15 @@ class ZookeeperServer(Server):
             for place, one in enumerate(ordered):
                 if not one.nonce:
                     continue
-                owner = tree.nodes[f"{ROOT}/{lock}/{one.node}"].owner
-                if owner in self._restored and one is not newest[one.nonce]:
-                    continue  # older data have brought it back; its client has another one meanwhile
+                path = f"{ROOT}/{lock}/{one.node}"
+                if tree.nodes[path].owner in self._restored and one is not newest[one.nonce]:
+                    self._replaced.add(path)  # also when the other one has gone: it is no ticket of the client
+                if path in self._replaced:
+                    continue
                 is_in = first_obstacle(one.limit, ordered[:place]) is None
                 if not is_in and not one.waits:
                     continue  # it came between a look and a create, and is about to go
-                czxid = tree.nodes[f"{ROOT}/{lock}/{one.node}"].czxid
+                czxid = tree.nodes[path].czxid
                 key = one.nonce if one.nonce not in found else f"{one.nonce}+{czxid}"
                 found[key] = Entry(lock, czxid, czxid if is_in else None, one.limit, one.exclusive)
         return found
