@@ -19,7 +19,10 @@ from typing import Any
 
 from holdfast import BackendError, ConfigurationError, HoldfastError, HoldfastWarning, __version__
 from holdfast.cli import statuses
+from holdfast.cli.completion.spec import COMMAND_LINES, command_parsers, option_values
 from holdfast.cli.text import escape
+from holdfast.cli.words import cut
+from holdfast.url import did_you_mean
 
 # Modules, in the order of the help. Each knows what its command is called: `break` could not be a module's name.
 _COMMANDS = (
@@ -46,7 +49,7 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
         parser = make_parser()
-        words, command = _split(sys.argv[1:] if argv is None else argv)
+        words, command = _prepared(parser, sys.argv[1:] if argv is None else argv)
         arguments = parser.parse_args(words, argparse.Namespace(command=command))
         if arguments.run is None:
             parser.print_help(sys.stderr)
@@ -66,13 +69,16 @@ def _main(argv: Sequence[str] | None) -> int:
     return status
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """What is for us, and what stands behind the first `--` of `holdfast run`: argparse would mix up their options."""
-    words = list(argv)
-    if words[:1] != ["run"] or "--" not in words:
-        return words, None
-    end = words.index("--")
-    return words[:end], words[end + 1 :]
+def _prepared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What argparse reads, and the command line that `holdfast run` is to run."""
+    name = argv[0] if argv else ""
+    found = command_parsers(parser)
+    if name not in found:
+        if name and not name.startswith("-"):
+            raise ConfigurationError(f"there is no command {name!r}{did_you_mean(name, found)}")
+        return list(argv), []
+    words, command = cut(name, argv[1:], option_values(found[name]), runs_another=name in COMMAND_LINES)
+    return [name, *words], command
 
 
 def make_parser() -> argparse.ArgumentParser:

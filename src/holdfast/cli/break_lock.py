@@ -47,7 +47,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         },
     )
     options.add_name(parser)
-    parser.add_argument("--fence", type=int, metavar="N", help="break only the lease with this fence")
+    parser.add_argument("--fence", type=options.whole(0), metavar="N", help="break only the lease with this fence")
     parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can answer")
     options.add_url(parser)
     options.add_json(parser)

@@ -61,9 +61,25 @@ def seconds(*, least: float = 0.0) -> Callable[[str], float]:
         try:
             value = float(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+            raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}") from None
         if not least <= value < math.inf:
             raise argparse.ArgumentTypeError(f"must be {least:g} or more seconds, not {text}")
+        return value
+
+    return convert
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A type for argparse: a whole number, `least` or more and `most` or less."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            bounds = f"{least} or more" if most is None else f"from {least} to {most:,}"
+            raise argparse.ArgumentTypeError(f"must be a whole number, {bounds}, not {text!r}")
         return value
 
     return convert

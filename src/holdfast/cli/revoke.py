@@ -50,7 +50,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         },
     )
     options.add_name(parser)
-    parser.add_argument("--fence", type=int, metavar="N", help="ask for the lease with this fence")
+    parser.add_argument("--fence", type=options.whole(0), metavar="N", help="ask for the lease with this fence")
     parser.add_argument(
         "--wait", type=options.seconds(), metavar="S", help="wait until the leases are over, at most this long"
     )

@@ -48,8 +48,17 @@ def who() -> str:
     """This process as JSON, for people who look at who holds a lock."""
     import json
 
-    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    program = _program or (os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python")
     return json.dumps({"host": os.uname().nodename, "pid": os.getpid(), "program": program})
+
+
+_program = ""
+
+
+def set_program(name: str) -> None:
+    """Let clients made from now on report this as their program: that of a command which works under our locks."""
+    global _program
+    _program = name
 
 
 def call_user(function: Callable[[], object]) -> object:

@@ -6,7 +6,7 @@ import argparse
 from typing import NamedTuple
 
 _LOCK_NAMES = ("name", "prefix")  # see cli/options.py: add_name, add_prefix
-_COMMAND_LINES = ("run",)  # what stands behind their `--` is another program's
+COMMAND_LINES = ("run",)  # what stands behind their name is another program's command line
 
 
 class Option(NamedTuple):
@@ -56,9 +56,19 @@ class Spec(NamedTuple):
         return sorted(each)
 
 
+def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Those of the commands, by name."""
+    return dict(_commands(parser).choices)
+
+
+def option_values(parser: argparse.ArgumentParser) -> dict[str, bool]:
+    """Every spelling of every option of a command, and whether a value follows it."""
+    return {spelling: action.nargs != 0 for action in parser._actions for spelling in action.option_strings}  # noqa: SLF001 - argparse has no public way to read a parser
+
+
 def read(parser: argparse.ArgumentParser) -> Spec:
     """All that completion needs to know of a parser."""
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse has no public way to read a parser
+    commands = _commands(parser)
     summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}  # noqa: SLF001 - as above
     return Spec(
         options=_options(parser),
@@ -73,6 +83,10 @@ def fill(script: str, **parts: str) -> str:
     return script
 
 
+def _commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+    return next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - as above
+
+
 def _command(name: str, summary: str, parser: argparse.ArgumentParser) -> Command:
     positional = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001 - as above
     return Command(
@@ -83,7 +97,7 @@ def _command(name: str, summary: str, parser: argparse.ArgumentParser) -> Comman
             Argument(str(action.metavar or action.dest), _choices(action), action.dest in _LOCK_NAMES)
             for action in positional
         ),
-        runs_another=name in _COMMAND_LINES,
+        runs_another=name in COMMAND_LINES,
     )
 
 

@@ -1,4 +1,4 @@
-"""`holdfast run NAME -- COMMAND`: a command that runs only while the lock is held.
+"""`holdfast run NAME COMMAND`: a command that runs only while the lock is held.
 
 supervisor   takes the lock, has the command started, passes signals on, gives the lock back
 guard        the process between: ends the command in time, whatever becomes of the supervisor
@@ -11,13 +11,15 @@ from __future__ import annotations
 import argparse
 
 from holdfast.cli import options, statuses
+from holdfast.core.names import LIMIT_MAX, TTL_MIN
 
 TTL = 30.0
 
 _DESCRIPTION = """\
 Wait for the lock, run the command while it is held, give the lock back, and
 return the command's exit status. The lease is renewed all the while. The
-command finds HOLDFAST_LOCK and HOLDFAST_FENCE in its environment.
+command finds HOLDFAST_LOCK and HOLDFAST_FENCE in its environment. Options
+behind COMMAND are the command's own; two dashes before it may be left out.
 
 If the lease cannot be renewed, the command's process group gets SIGTERM
 --grace seconds before the lease ends, and SIGKILL a moment before it ends. If
@@ -40,9 +42,9 @@ exit status:
   2    bad arguments
 
 examples:
-  holdfast run nightly-report -- ./report.sh --all
-  holdfast run -n backup -- rsync -a /srv/ /backup/     # skip if it still runs
-  holdfast run --semaphore 3 render -- ./render.sh      # at most three at once
+  holdfast run nightly-report ./report.sh --all
+  holdfast run -n backup rsync -a /srv/ /backup/        # skip if it still runs
+  holdfast run --semaphore 3 render ./render.sh         # at most three at once
 """
 
 
@@ -50,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "run",
         help="run a command while a lock is held",
-        usage="holdfast run NAME [options] -- COMMAND [ARGUMENT ...]",
+        usage="holdfast run [options] NAME [--] COMMAND [ARGUMENT ...]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -64,10 +66,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-s", "--shared", action="store_true", help="with other --shared commands at the same time")
-    kind.add_argument("--semaphore", type=int, metavar="N", help="with up to N - 1 other --semaphore N commands")
+    kind.add_argument(
+        "--semaphore",
+        type=options.whole(1, LIMIT_MAX),
+        metavar="N",
+        help="with up to N - 1 other --semaphore N commands",
+    )
     parser.add_argument(
         "--ttl",
-        type=options.seconds(),
+        type=options.seconds(least=TTL_MIN),
         default=TTL,
         metavar="S",
         help="how long the lease lives without renewal (default: %(default)g)",
@@ -83,7 +90,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--max-hold",
-        type=options.seconds(),
+        type=options.seconds(least=TTL_MIN),
         metavar="S",
         help="kill the command after this long in any case, and send SIGTERM before that",
     )
@@ -98,19 +105,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "-E",
         "--busy-status",
-        type=int,
-        choices=range(256),
+        type=options.whole(0, 255),
         default=statuses.BUSY,
         metavar="N",
         help="exit status if the lock was busy (default: %(default)s)",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="say when the lock is waited for and taken")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say when the lock is waited for and taken; with the time in each line",
+    )
     parser.set_defaults(run=_run, parser=parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if not arguments.command:
-        arguments.parser.error("no COMMAND: write it behind two dashes, holdfast run NAME -- COMMAND")
+        arguments.parser.error("no COMMAND: write it behind the name, holdfast run [options] NAME COMMAND")
     grace = arguments.ttl / 3 if arguments.grace is None else arguments.grace
     if grace > arguments.ttl / 2:
         arguments.parser.error(f"argument --grace: must be at most half the ttl ({arguments.ttl / 2:g} s)")

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import statuses
+from holdfast.cli.durations import stamp
 from holdfast.cli.run.guard import PASSED_ON, Guard
 from holdfast.cli.run.terminal import give_terminal, is_foreground, may_lend_terminal
 from holdfast.cli.text import escape
@@ -56,7 +57,9 @@ def run(plan: Plan, connect: Callable[[], Client]) -> int:
     guard = Guard(plan.command)  # first of all: there are no threads yet, and no store is open
     signals = _Signals()
     try:
-        _set_up_logging()
+        _set_up_messages(with_time=plan.verbose)
+        # Without its arguments, which may be secret.
+        system.set_program(os.path.basename(plan.command[0]))
         with connect() as client:
             return _Run(plan, client, guard, signals).run()
     except _Interrupted as interrupted:
@@ -127,7 +130,7 @@ class _Run:
             # No max_hold: such a lease is given back at the moment at which the command is killed. The guard knows of
             # that moment, and the lock is kept until the command is gone.
             "revocable": plan.revocable,
-            "meta": {"command": os.path.basename(plan.command[0]), **plan.meta},
+            "meta": plan.meta,
         }
         if plan.semaphore is not None:
             return self._client.semaphore(plan.name, plan.semaphore, **options)
@@ -296,8 +299,16 @@ def _leave_output_to_the_command() -> None:
 _messages = Dispatcher("messages")  # a reader that has stopped reading must not hold up the end of the command
 
 
+_with_time = False  # in each message
+
+
 def _say(text: str) -> None:
-    _messages.post(lambda: _write(f"holdfast: {escape(text)}"))
+    _post(escape(text))
+
+
+def _post(text: str) -> None:
+    moment = f"{stamp(time.time())} " if _with_time else ""
+    _messages.post(lambda: _write(f"holdfast: {moment}{text}"))
 
 
 def _flush() -> None:
@@ -317,15 +328,14 @@ def _write(text: str) -> None:
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # Posted once more: at exit `logging` waits for the lock that a handler holds while it writes.
-        text = self.format(record)
-        _messages.post(lambda: _write(text))
+        _post(self.format(record))
 
 
-def _set_up_logging() -> None:
-    handler = _Handler()
-    handler.setFormatter(logging.Formatter("holdfast: %(message)s"))
+def _set_up_messages(*, with_time: bool) -> None:
+    global _with_time
+    _with_time = with_time
     log = logging.getLogger("holdfast")
-    log.addHandler(handler)
+    log.addHandler(_Handler())
     log.propagate = False
 
 

@@ -9,13 +9,9 @@ progress  how far it is
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import SIGNALS, Commands, add_command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SEEDS = 1000
 CLIENTS_MAX = 16
@@ -78,8 +74,8 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.usage = "holdfast simulate [options]"
     which = parser.add_argument_group("which worlds").add_mutually_exclusive_group()
-    which.add_argument("--seeds", type=_whole(1), metavar="N", help=f"how many (default: {SEEDS})")
-    which.add_argument("--seed", type=_whole(0), metavar="S", help="only this one, and show what happens in it")
+    which.add_argument("--seeds", type=options.whole(1), metavar="N", help=f"how many (default: {SEEDS})")
+    which.add_argument("--seed", type=options.whole(0), metavar="S", help="only this one, and show what happens in it")
     which.add_argument("--tape", metavar="FILE", help="only the one that --save wrote")
     which.add_argument(
         "--exhaustive",
@@ -87,7 +83,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         help="everything that can happen in a small world; of redlock, all that can happen to fences",
     )
     which.add_argument("--cancels", action="store_true", help="cancel calls wherever they wait")
-    parser.add_argument("--first", type=_whole(0), default=0, metavar="S", help="the first seed (default: 0)")
+    parser.add_argument("--first", type=options.whole(0), default=0, metavar="S", help="the first seed (default: 0)")
     parser.add_argument(
         "--backend",
         choices=BACKENDS,
@@ -106,9 +102,9 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     faults = parser.add_mutually_exclusive_group()
     faults.add_argument("--faults", type=_words, metavar="KIND,KIND", help="only these, in every world; or `list`")
     faults.add_argument("--no-faults", action="store_true", help="nothing goes wrong")
-    parser.add_argument("--clients", type=_whole(1, CLIENTS_MAX), metavar="N", help="in each world")
-    parser.add_argument("--rounds", type=_whole(1), metavar="N", help="locks that each client takes")
-    parser.add_argument("--jobs", type=_whole(1), metavar="N", help="processes (default: one for each core)")
+    parser.add_argument("--clients", type=options.whole(1, CLIENTS_MAX), metavar="N", help="in each world")
+    parser.add_argument("--rounds", type=options.whole(1), metavar="N", help="locks that each client takes")
+    parser.add_argument("--jobs", type=options.whole(1), metavar="N", help="processes (default: one for each core)")
     parser.add_argument(
         "--shrink", action=argparse.BooleanOptionalAction, help="shrink a world that fails (default, but for --tape)"
     )
@@ -123,16 +119,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.simulate import searches
 
     return searches.run(arguments)
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-            bounds = f"{least} or more" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"must be a whole number, {bounds}, not {text!r}")
-        return int(text)
-
-    return convert
 
 
 def _words(text: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -24,8 +25,21 @@ def test_the_command_finds_lock_and_fence_in_its_environment(runs: Runs) -> None
     assert int(first[1]) < int(second[1])
 
 
-def test_options_of_the_command_are_its_own(runs: Runs) -> None:
-    status, out, _ = runs.run("a", "--ttl", "9", "--", "echo", "--ttl", "--", "-n")
+@pytest.mark.parametrize(
+    "before",
+    [
+        ["a", "--ttl", "9", "--"],
+        ["--ttl", "9", "a", "--"],
+        ["--ttl", "9", "a"],
+        ["-vw0", "--ttl=9", "a"],
+        ["a", "-v"],
+        ["--", "-dashed"],
+        ["--", "-dashed", "--"],
+    ],
+    ids=" ".join,
+)
+def test_options_behind_the_command_are_its_own(runs: Runs, before: list[str]) -> None:
+    status, out, _ = runs.run(*before, "echo", "--ttl", "--", "-n")
 
     assert (status, out) == (0, "--ttl -- -n\n")
 
@@ -53,14 +67,14 @@ def test_a_command_that_cannot_be_started_is_named_and_the_lock_given_back(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["a"], "holdfast run NAME -- COMMAND"),
-        (["a", "--"], "holdfast run NAME -- COMMAND"),
-        (["--", "true"], "NAME"),
+        (["a"], "no COMMAND: write it behind the name"),
+        (["a", "--"], "no COMMAND: write it behind the name"),
+        (["--", "true"], "no COMMAND"),
         (["", "--", "true"], "name must not be empty"),
-        (["a", "--ttl", "0", "--", "true"], "ttl must be between"),
+        (["a", "--ttl", "0", "--", "true"], "--ttl: must be 0.1 or more"),
         (["a", "--ttl", "nan", "--", "true"], "argument --ttl"),
         (["a", "--grace", "20", "--", "true"], "--grace"),
-        (["a", "--semaphore", "0", "--", "true"], "limit must be"),
+        (["a", "--semaphore", "0", "--", "true"], "--semaphore: must be a whole number, from 1"),
         (["a", "--semaphore", "2", "--shared", "--", "true"], "not allowed with"),
         (["a", "-n", "-w", "3", "--", "true"], "not allowed with"),
         (["a", "--meta", "owner", "--", "true"], "KEY=VALUE"),
@@ -111,8 +125,10 @@ def test_it_waits_its_turn(runs: Runs, client: Client) -> None:
 
     out, complaints = waiter.communicate(timeout=PATIENCE)
     assert (waiter.returncode, out) == (0, "done\n")
-    assert "waiting for lock 'a', held by" in complaints
-    assert "got lock 'a'" in complaints
+    waited, got = complaints.splitlines()
+    moment = r"holdfast: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
+    assert re.match(f"{moment} waiting for lock 'a', held by ", waited)
+    assert re.match(f"{moment} got lock 'a', fence ", got)
 
 
 # ── shared ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +161,7 @@ def test_the_holder_is_shown_with_its_command_and_meta(runs: Runs, client: Clien
     stamps.wait_for()
 
     (holder,) = client.inspect("a").holders
-    assert holder.meta == {"command": os.path.basename(sys.executable), "ticket": "OPS-7"}
+    assert (holder.program, holder.meta) == (os.path.basename(sys.executable), {"ticket": "OPS-7"})
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
