@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.runtimes import threads
 from holdfast.runtimes.threads import flush_log
-from tests.support.processes import eventually
+from tests.support.processes import PATIENCE, eventually
 
 SHORT = 0.2  # ttl in seconds of a lease that is to be lost
 
@@ -228,6 +228,28 @@ def test_a_release_without_an_answer_and_without_a_thread_is_repeated_later(
     no_threads.refused = ()
     with client.lock("b"):
         eventually(lambda: [info.name for info in client.locks()] == ["b"])
+
+
+def test_a_waiter_repeats_a_release_that_no_thread_could_be_started_for(
+    client: holdfast.Client, no_threads: NoThreads
+) -> None:
+    backend, leave = client._engine.backend, client._engine.backend.leave
+    outage = [True, True]
+
+    async def unanswered(tickets: Any, *, deadline: float) -> Any:
+        if outage:
+            outage.pop()
+            raise holdfast.OutcomeUnknown(backend="memory://", problem="no answer")
+        return await leave(tickets, deadline=deadline)
+
+    backend.leave = unanswered  # type: ignore[method-assign]
+    no_threads.refused = ("holdfast",)
+    with pytest.raises(holdfast.ThreadStartError):
+        client.lock("a").acquire(timeout=0)
+    no_threads.refused = ()
+
+    with client.lock("a", timeout=PATIENCE):
+        assert outage == [], "its own client's ticket would block it for the ttl, or as long as it waits"
 
 
 def test_renewal_goes_on_when_a_thread_can_be_started_again(client: holdfast.Client, no_threads: NoThreads) -> None:

@@ -185,6 +185,7 @@ class Engine(Generic[L]):
                     await self.runtime.sleep(min(pause, give_up - now))
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
                 elif in_the_way is not None:
+                    await self._keeper.pay_if_alone(now + IO_TIMEOUT_MIN)
                     await self._wait(ticket, min(give_up, now + in_the_way.look_again_in))
                 limit = self._limit(give_up)
             if self._closed:

@@ -126,6 +126,19 @@ class Keeper:
             if not await self._pay(tickets[start : start + BATCH_MAX], deadline):
                 return
 
+    async def pay_if_alone(self, deadline: float) -> None:
+        """Pay if no timer runs that would, because its thread could not be started when the debts were noted.
+
+        A waiter calls it before it waits. On a store where tickets share a lease or a session, it would keep alive a
+        ticket of its own client that blocks it.
+        """
+        if not self._debts or self._timer or self._stopped:
+            return
+        try:
+            self._ensure_timer(self._runtime.now())
+        except ThreadStartError:
+            await self.pay_all(deadline)
+
     def stop(self) -> None:
         """End soon, whatever is left: the client is closing."""
         with self._mutex:  # or one that is about to sleep could clear its event after it has looked
