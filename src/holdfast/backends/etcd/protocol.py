@@ -14,6 +14,7 @@ without knowing whether it had been heard leaves a note under the same lease tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,7 +91,9 @@ class EtcdBackend(Together):
 
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
         super().__init__(url, port, runtime, keys)
-        self._left_unheard: set[str] = set()  # tickets of which a leave had no answer
+        self._mutex = runtime.mutex()
+        self._leaving: Counter[str] = Counter()  # by nonce: leaves without an answer yet
+        self._left_unheard: set[str] = set()  # tickets of which a leave had no answer, or another one has none yet
         self._slots = Slots(runtime.nonce())
         self._occupied: set[str] = set()  # locks whose name is somebody's key, too
 
@@ -347,9 +350,28 @@ class EtcdBackend(Together):
 
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
         found: list[bool] = []
-        for start in range(0, len(tickets), OPERATIONS_MAX // 2):
-            found += await self._leave(tickets[start : start + OPERATIONS_MAX // 2], deadline)
+        self._begin_leaving(tickets)
+        try:
+            for start in range(0, len(tickets), OPERATIONS_MAX // 2):
+                found += await self._leave(tickets[start : start + OPERATIONS_MAX // 2], deadline)
+        finally:
+            self._end_leaving(tickets)
         return found
+
+    def _begin_leaving(self, tickets: Sequence[Ticket]) -> None:
+        """Of two leaves of one ticket, the other one may arrive after the answer: its key must not be used again."""
+        with self._mutex:
+            for ticket in tickets:
+                self._leaving[ticket.nonce] += 1
+                if self._leaving[ticket.nonce] > 1:
+                    self._left_unheard.add(ticket.nonce)
+
+    def _end_leaving(self, tickets: Sequence[Ticket]) -> None:
+        with self._mutex:
+            for ticket in tickets:
+                self._leaving[ticket.nonce] -= 1
+                if not self._leaving[ticket.nonce]:
+                    del self._leaving[ticket.nonce]
 
     async def _leave(self, tickets: Sequence[Ticket], deadline: float) -> list[bool]:
         while True:

@@ -1,0 +1,60 @@
+"""A key that is named like one of an earlier ticket must not be deleted by a late request of that ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+from holdfast.backends.etcd.keys import Keys
+from holdfast.backends.etcd.port import Answer
+from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.core.tickets import Ticket
+from holdfast.runtimes.threads import ThreadRuntime
+
+
+class ParkedPort:
+    """Each call waits until the test sends its answer into the coroutine."""
+
+    is_same = True
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+    async def call(self, *_: object, **__: object) -> Answer:
+        return Answer(await Parked(), 0.0)
+
+
+class Parked:
+    def __await__(self) -> Generator[None, Any, Any]:
+        return (yield)
+
+
+def answer(request: Coroutine[Any, Any, Any]) -> None:
+    try:
+        request.send({"deleted": "1"})
+    except StopIteration:
+        return
+    raise AssertionError("it has another request")
+
+
+def test_a_key_is_not_used_again_while_another_release_of_its_ticket_is_on_its_way() -> None:
+    keys = Keys("holdfast/", raw_names=False)
+    backend = EtcdBackend("etcd://here", ParkedPort(), ThreadRuntime(), keys)
+    old, new = (Ticket("lock", nonce * 32, 30.0, 1, exclusive=True, agent="", info="{}") for nonce in "ab")
+    key = backend._key(old)
+    first, second = (backend.leave([old], deadline=1.0) for _ in range(2))
+    first.send(None)
+    second.send(None)
+
+    answer(second)
+
+    assert backend._key(new) != key, (
+        "the first release may arrive at any time, and would delete the key of the new ticket"
+    )
+    answer(first)
+    third = backend.leave([new], deadline=1.0)
+    third.send(None)
+    reused = backend._key(new)
+    answer(third)
+    assert backend._key(old) == reused, "without a second release the key is used again"
+    assert not backend._leaving
