@@ -129,10 +129,13 @@ def behind_the_waiters_of_one_client(plan: Plan, waiters: int, *, is_dead: bool)
     return takers.granted["c"] - 2.0 if "c" in takers.granted else None
 
 
+@pytest.mark.parametrize("backend", ["mysql", "mysql-row"])
 @pytest.mark.parametrize("waiters", [1, 4, 20])
 @pytest.mark.parametrize("client", ["dead", "stopped"])
-def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(waiters: int, client: str) -> None:
-    waited = behind_the_waiters_of_one_client(Plan(backend="mysql"), waiters, is_dead=client == "dead")
+def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(
+    waiters: int, client: str, backend: str
+) -> None:
+    waited = behind_the_waiters_of_one_client(Plan(backend=backend), waiters, is_dead=client == "dead")
 
     assert waited is not None
     assert waited < PASSED_OVER_MAX
@@ -146,10 +149,11 @@ def test_dead_waiters_do_not_keep_a_lock_that_is_free(backend: str) -> None:
     assert waited < 1.0
 
 
-def test_waiters_that_lapse_one_after_the_other_are_found() -> None:
-    plan = MUTANTS["unique-woken-alone"].apply(Plan())
+@pytest.mark.parametrize("mutant", ["unique-woken-alone", "row-expelled-alone"])
+def test_waiters_that_lapse_one_after_the_other_are_found(mutant: str) -> None:
+    plan = MUTANTS[mutant].apply(Plan())
 
-    waited = behind_the_waiters_of_one_client(plan, 4, is_dead=True)
+    waited = behind_the_waiters_of_one_client(plan, 4, is_dead=False)
 
     assert waited is None or waited > PASSED_OVER_MAX
 

@@ -82,6 +82,8 @@ class SimClient:
         events.subscribe(lambda _: None)  # for which the runtime may need long
         self.engine = engine_type(server.open(link, self.runtime), self.runtime, events, SimLease)
         self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> the call that got it
+        # The same of locks that `lock_all` has so far: whether they are asked to let go before it has all of them.
+        self._heard_early: dict[tuple[str, int], bool] = {}
         self._leases: dict[int, SimLease] = {}
 
     def lock(self, name: str, *, limit: int | None = 1, exclusive: bool = True, options: LockOptions) -> SimLock:
@@ -268,6 +270,8 @@ class SimClient:
         renews = terms.renew and terms.max_hold is None
         shape = (terms.limit, terms.exclusive, renews, bundle, terms.lock_delay, terms.owner, terms.revocable)
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
+        if self._heard_early.pop((name, lease.fence), False):
+            self._add(h.Heard(self._world.now, self._process.name, call, name))
 
     def _forget(self, lease: SimLease) -> None:
         """What is told of this fence from now on is of another lease, of the same owner."""
@@ -286,6 +290,8 @@ class SimClient:
             return
         call = self._calls.get((event.lock, event.fence))
         if call is None:
+            if event.kind == "revoke requested" and (event.lock, event.fence) in self._heard_early:
+                self._heard_early[event.lock, event.fence] = True
             return
         here = (self._process.name, call, event.lock)
         if event.kind == "renewed":
@@ -299,6 +305,7 @@ class SimClient:
     def _gathered(self, event: Event) -> None:
         ticket = self._recorder.member(self.runtime.task.call, event.lock)
         if ticket is not None and event.fence is not None:
+            self._heard_early[event.lock, event.fence] = False
             self._add(h.Gathered(self._world.now, self._process.name, ticket, event.lock, event.fence))
 
     def _told(self, lease: SimLease) -> None:

@@ -13,7 +13,7 @@ from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.schema import REAP_ROWS
-from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.backends.mysql.wire import Meanwhile, Wire, literal
 from holdfast.backends.pool import pop
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.errors import BackendError, OutcomeUnknown
@@ -32,7 +32,8 @@ _GRACE = 1.0  # seconds that an answer may come late, after the server's own wai
 _SETTINGS = (
     "SET SESSION wait_timeout = 31536000 /*M! , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
 )
-_IS_THERE = Statement("gate", "SELECT 1 FROM holdfast_gates WHERE id = {0}")
+# Both tables are named, so that both are created here if one is missing.
+_IS_THERE = Statement("gate", "SELECT 1 FROM holdfast_gates g LEFT JOIN holdfast_sessions s ON FALSE WHERE g.id = {0}")
 _BUILD = Statement("build_gate", "INSERT IGNORE INTO holdfast_gates (id) VALUES ({0})")
 _IN_GATE = Statement(
     "in_gate",
@@ -49,6 +50,15 @@ _REMOVE = (
     "DELETE FROM holdfast_gates WHERE id IN ({0}); COMMIT"
 )
 _SELECT = "SELECT id FROM holdfast_gates WHERE id = {} FOR UPDATE"
+# Which client this connection belongs to. Never committed: other clients read it as READ UNCOMMITTED, and it ends with
+# the transaction, also if the client is stopped or dead.
+_REGISTER = "INSERT INTO holdfast_sessions (id, nonce, client) VALUES ({}, {}, {})"
+_SAME_CLIENT = Statement(
+    "same_client",
+    "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT s.nonce FROM holdfast_sessions o "
+    "JOIN holdfast_sessions s ON s.id = o.id AND s.client = o.client AND s.nonce <> o.nonce "
+    "WHERE o.id = {0} AND o.nonce = {1} AND o.client <> {2}",
+)
 # One statement: between a look at the number and a KILL of it, the connection could have become another ticket's.
 # Where no connection has the mark, the server knows no such number (1094), and nothing happens.
 _KILL = Statement("kill", "KILL IS_USED_LOCK({0})")
@@ -70,6 +80,7 @@ class Gates:
 
     def __init__(self, lines: Lines, runtime: Runtime, url: str) -> None:
         self._lines, self._runtime, self._url = lines, runtime, url
+        self._client = runtime.nonce()
         self._sessions: dict[str, Session] = {}  # by nonce
         self._idle: list[Wire] = []
         self._mutex = runtime.mutex()
@@ -90,11 +101,19 @@ class Gates:
         session = await self._session(key, nonce, deadline)
         return session.is_in or await self._lock(session, key, nonce, 0, deadline)
 
-    async def wait(self, key: bytes, nonce: str, until: float) -> None:
+    async def wait(self, key: bytes, nonce: str, until: float, meanwhile: Meanwhile) -> None:
         """Lock the gate as soon as it is ours to lock, or give up at `until`. Errors as `enter`."""
         session = await self._session(key, nonce, self._soon(until + _GRACE))
+
+        async def unless_it_has_left() -> float:
+            if self._sessions.get(nonce) is not session:
+                raise answers.not_connected(self._url, "this ticket has left")
+            again = await meanwhile.do()
+            return again if again < until else float("inf")
+
+        checks = Meanwhile(unless_it_has_left, meanwhile.at)
         while (left := until - self._runtime.now()) > 0 and not session.is_in:
-            if not await self._lock(session, key, nonce, int(left), until + _GRACE) and left < 1:
+            if not await self._lock(session, key, nonce, int(left), until + _GRACE, meanwhile=checks) and left < 1:
                 await self._runtime.sleep(min(left, POLL * (0.5 + self._runtime.jitter() / 2)))
 
     async def probe(self, nonce: str, *, deadline: float) -> bool:
@@ -147,6 +166,16 @@ class Gates:
         """End the connection that this ticket has its gate by, or waits for it on; whoever's it is."""
         with contextlib.suppress(BackendError):  # it went by itself; or is another user's, which takes its own time
             await self._lines.ask(_KILL, (f"holdfast:{nonce}",), deadline=deadline)
+
+    async def expel_client(self, key: bytes, nonce: str, *, deadline: float) -> None:
+        """The same for this ticket, which has the gate, after all others of its client that wait for this gate.
+
+        If the client is our own, it is alive, and only this ticket is concerned.
+        """
+        rows = (await self._lines.ask(_SAME_CLIENT, (key, nonce, self._client), deadline=deadline)).rows
+        for (other,) in rows:
+            await self.expel(other or "", deadline=deadline)
+        await self.expel(nonce, deadline=deadline)
 
     async def reap(self, key: bytes, *, deadline: float) -> None:
         """Remove gates of locks that have no row any more, from this key on. A gate that is locked stays."""
@@ -223,7 +252,16 @@ class Gates:
             raise answers.not_connected(error.backend, error.problem) from error
         return wire
 
-    async def _lock(self, session: Session, key: bytes, nonce: str, seconds: int, deadline: float) -> bool:
+    async def _lock(
+        self,
+        session: Session,
+        key: bytes,
+        nonce: str,
+        seconds: int,
+        deadline: float,
+        *,
+        meanwhile: Meanwhile | None = None,
+    ) -> bool:
         """Within that many seconds, if nobody else has it; whether we have it."""
         begin, how = ("", " NOWAIT") if seconds == 0 else (f"SET SESSION innodb_lock_wait_timeout = {seconds}; ", "")
         with self._mutex:
@@ -234,10 +272,11 @@ class Gates:
             # One request: who is stopped meanwhile is known by name once it has the gate. The nonce is for those who
             # look at what is not committed: it never is.
             mark = f"UPDATE holdfast_gates SET nonce = {literal(nonce)} WHERE id = {literal(key)}"  # noqa: S608
-            select = f"{begin}START TRANSACTION; {_SELECT.format(literal(key))}{how}"
+            register = _REGISTER.format(literal(key), literal(nonce), literal(self._client))
+            select = f"{begin}START TRANSACTION; {register}; {_SELECT.format(literal(key))}{how}"
             for _ in range(BUILDS_MAX):
                 try:
-                    rows = await self._ask(session, f"{select}; {mark}", deadline)
+                    rows = await self._ask(session, f"{select}; {mark}", deadline, meanwhile)
                 except OnceMore:
                     await self._ask(session, "ROLLBACK", self._soon(deadline))
                     return False
@@ -255,10 +294,12 @@ class Gates:
         """For what the server does at once: no answer is none after a while, however long we are ready to wait."""
         return min(deadline, self._runtime.now() + IO_TIMEOUT)
 
-    async def _ask(self, session: Session, sql: str, deadline: float) -> list[tuple[str | None, ...]]:
+    async def _ask(
+        self, session: Session, sql: str, deadline: float, meanwhile: Meanwhile | None = None
+    ) -> list[tuple[str | None, ...]]:
         # No answer closes the connection, and what it had locked is not locked any more. But somebody was there to ask:
         # so it is OutcomeUnknown, and asked again; down, which is told at once, is a server that lets nobody in.
-        return list((await session.wire.ask(sql, deadline)).rows)
+        return list((await session.wire.ask(sql, deadline, meanwhile)).rows)
 
 
 def _mark(nonce: str) -> str:

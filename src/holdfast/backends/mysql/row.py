@@ -6,6 +6,10 @@
 A connection that drops opens the gate at once, while its holder may go on for a while, unknowing. So whoever gets the
 gate next looks at the lease, and waits until it has run out. A holder that has run out but keeps its gate (stopped,
 say, or cut off) has its connection ended by those who wait. Loss of the gate is noticed when the lease is renewed.
+
+A waiter that is stopped is given the gate all the same, when its turn comes. So every waiter checks now and then, on
+another connection, that a gate which is not open has a lease behind it. If it has none for UNEXPLAINED_MAX, all
+connections at this gate of the client that has it are ended.
 """
 
 from __future__ import annotations
@@ -20,17 +24,20 @@ from holdfast.backends.mysql.plain import PlainBackend
 from holdfast.backends.mysql.port import MysqlPort
 from holdfast.backends.mysql.statements import ENTER, GIVE_BACK, INSERTED, LEAVE, TAKE
 from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
+from holdfast.backends.mysql.wire import Meanwhile
 from holdfast.core.clock import lease_deadline
+from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, Ticket, Waiting, who
-from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.plain import State
     from holdfast.core.ports import Runtime
 
 WAIT_MAX = 60.0  # seconds in the server's own queue, until its back is left for its end
-UNEXPLAINED_MAX = 5.0  # seconds for which somebody may have the gate without a lease in sight
-_UNEXPLAINED_LOOK = 0.25
+CHECK_EVERY = 1.0  # seconds between the checks of a waiter
+UNEXPLAINED_MAX = 2.0  # seconds for which a client may have the gate without a lease
+_UNEXPLAINED_KEPT = 100  # gates of which that is known
 
 
 class GatePort(Protocol):
@@ -38,11 +45,12 @@ class GatePort(Protocol):
 
     def is_in(self, nonce: str) -> bool: ...
     async def enter(self, key: bytes, nonce: str, *, deadline: float) -> bool: ...
-    async def wait(self, key: bytes, nonce: str, until: float) -> None: ...
+    async def wait(self, key: bytes, nonce: str, until: float, meanwhile: Meanwhile) -> None: ...
     async def probe(self, nonce: str, *, deadline: float) -> bool: ...
     async def leave(self, nonce: str, *, deadline: float) -> None: ...
     async def holder(self, key: bytes, *, deadline: float) -> str | None: ...
     async def expel(self, nonce: str, *, deadline: float) -> None: ...
+    async def expel_client(self, key: bytes, nonce: str, *, deadline: float) -> None: ...
     async def reap(self, key: bytes, *, deadline: float) -> None: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
@@ -58,7 +66,10 @@ class RowBackend(PlainBackend):
     def __init__(self, url: str, port: MysqlPort, gates: GatePort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)
         self._gates = gates
-        self._unexplained: dict[str, tuple[str, float]] = {}  # ticket -> who has its gate without a lease, since when
+        # By gate: the ticket that had it without a lease when it was last checked, and when that was first seen. Kept
+        # from one attempt to the next, since one may be shorter than UNEXPLAINED_MAX.
+        self._unexplained: dict[bytes, tuple[str, float]] = {}
+        self._lease_ends: dict[str, float] = {}  # by waiting ticket: when the lease ends that it waits for
 
     async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
@@ -67,15 +78,28 @@ class RowBackend(PlainBackend):
             if not isinstance(error, OutcomeUnknown):  # then it is asked again, or taken back
                 await self._leave_gate(ticket.nonce, deadline)
             raise
+        if isinstance(outcome, Granted) and not self._gates.is_in(ticket.nonce):
+            # This took longer than UNEXPLAINED_MAX, so a waiter ended the connection. The next renewal would be a loss.
+            await self._undo(ticket, deadline)
+            return await self.enter(ticket, queue=queue, deadline=deadline)
         if isinstance(outcome, Waiting) and not queue:
             await self._leave_gate(ticket.nonce, deadline)
         return outcome
+
+    async def _undo(self, ticket: Ticket, deadline: float) -> None:
+        try:
+            await self._port.ask(GIVE_BACK, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
+        except BaseException as error:
+            self._unheard.add(ticket.nonce)
+            if isinstance(error, BackendUnavailable):  # of this request; but the lock was taken
+                raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
+            raise
 
     async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         key = lock_id(ticket.name)
         if not self._gates.is_in(ticket.nonce) and not await self._gates.enter(key, ticket.nonce, deadline=deadline):
             return await self._outside(ticket, key, deadline)
-        self._unexplained.pop(ticket.nonce, None)
+        self._unexplained.pop(key, None)
         agent, ttl = ticket.agent[:AGENT_MAX], us(ticket.ttl)
         if ticket.nonce not in self._unheard:  # else it may have been taken, which only the whole step looks at closely
             sent = self._runtime.now()
@@ -100,30 +124,33 @@ class RowBackend(PlainBackend):
                 raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
 
     async def _outside(self, ticket: Ticket, key: bytes, deadline: float) -> Waiting:
-        """Somebody else has the gate. Normally there is a lease to say who, and for how long."""
+        """Another ticket has the gate. Normally it has a lease too, or is about to get it, or has just released it."""
+        self._lease_ends.pop(ticket.nonce, None)
         state = await self._state(ticket.name, deadline)
+        # An enter that had no answer may still come, and take the lock for us while we wait here.
+        longest = LOOK_AGAIN if ticket.nonce in self._unheard else WAIT_MAX
         if state is not None and state.is_held:
-            self._unexplained.pop(ticket.nonce, None)
+            self._lease_ends[ticket.nonce] = self._runtime.now() + state.remaining
+            self._unexplained.pop(key, None)
             if await self._is_own(ticket, state, deadline):
                 return Waiting(LOOK_AGAIN)
-            # An enter that had no answer may still come, and take the lock for us while we wait here.
-            longest = LOOK_AGAIN if ticket.nonce in self._unheard else WAIT_MAX
-            return Waiting(min(longest, state.remaining), who(state.info))
+            return Waiting(longest, who(state.info))
         holder = await self._gates.holder(key, deadline=deadline)
-        if holder is None:
-            return Waiting(_UNEXPLAINED_LOOK)  # just gone; or somebody has locked the row by hand
-        seen, since = self._unexplained.get(ticket.nonce, ("", 0.0))
-        now = self._runtime.now()
+        if holder is None or holder == ticket.nonce:
+            return Waiting(longest)  # it has just left, or the row was locked by hand; or it is our turn
         if state is not None and state.nonce == holder:
-            await self._gates.expel(holder, deadline=deadline)  # it has run out
-            return Waiting(_UNEXPLAINED_LOOK, who(state.info))
+            await self._gates.expel(holder, deadline=deadline)  # its lease has ended
+            return Waiting(longest, who(state.info))
+        seen, since = self._unexplained.pop(key, ("", 0.0))
         if seen != holder:
-            self._unexplained[ticket.nonce] = (holder, now)
-        elif (
-            now - since > UNEXPLAINED_MAX
-        ):  # just before its lease, or just after: that takes no time, unless it stands
-            await self._gates.expel(holder, deadline=deadline)
-        return Waiting(_UNEXPLAINED_LOOK)
+            since = self._runtime.now()
+        elif self._runtime.now() - since >= UNEXPLAINED_MAX:
+            await self._gates.expel_client(key, holder, deadline=deadline)
+            return Waiting(longest)
+        while len(self._unexplained) >= _UNEXPLAINED_KEPT:
+            del self._unexplained[next(iter(self._unexplained))]
+        self._unexplained[key] = (holder, since)
+        return Waiting(longest)
 
     async def _is_own(self, ticket: Ticket, state: State, deadline: float) -> bool:
         """The lease is our own, of an enter that had no answer. Who has the gate waits for it: so it is given back."""
@@ -136,8 +163,19 @@ class RowBackend(PlainBackend):
         if self._gates.is_in(ticket.nonce):
             await self._runtime.sleep(max(0.0, until - self._runtime.now()))
             return
-        with contextlib.suppress(BackendError):  # to enter is to ask again, and to say so if that fails too
-            await self._gates.wait(lock_id(ticket.name), ticket.nonce, until)
+        key = lock_id(ticket.name)
+
+        async def check() -> float:
+            with contextlib.suppress(HoldfastError):  # to enter is to ask again, and to say so if that fails too
+                await self._outside(ticket, key, min(until, self._runtime.now() + IO_TIMEOUT_MIN))
+            return self._next_check(ticket)
+
+        with contextlib.suppress(BackendError):  # likewise
+            await self._gates.wait(key, ticket.nonce, until, Meanwhile(check, self._next_check(ticket)))
+
+    def _next_check(self, ticket: Ticket) -> float:
+        in_a_while = self._runtime.now() + CHECK_EVERY
+        return min(in_a_while, self._lease_ends.get(ticket.nonce, in_a_while))
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
         outcomes = await super().renew(tickets, deadline=deadline)
@@ -182,6 +220,6 @@ class RowBackend(PlainBackend):
         await self._gates.reap(key, deadline=deadline)
 
     async def _leave_gate(self, nonce: str, deadline: float) -> None:
-        self._unexplained.pop(nonce, None)
+        self._lease_ends.pop(nonce, None)
         with contextlib.suppress(BackendError):  # a connection that cannot be spoken to is closed, which does it too
             await self._gates.leave(nonce, deadline=deadline)

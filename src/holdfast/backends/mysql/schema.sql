@@ -69,6 +69,16 @@ CREATE TABLE IF NOT EXISTS holdfast_gates (
     nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL
 ) ENGINE = InnoDB;
 
+-- Connections of method=row that wait for a gate or have it, and the client that each belongs to. Nor is this committed:
+-- the table is always empty for those that read committed rows. If a client does not answer, all of its connections at a
+-- gate are ended together.
+CREATE TABLE IF NOT EXISTS holdfast_sessions (
+    id BINARY(32) NOT NULL,                         -- the gate
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    client CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    PRIMARY KEY (id, nonce)
+) ENGINE = InnoDB;
+
 -- A number for a name that never goes down, until the row may be removed.
 CREATE TABLE IF NOT EXISTS holdfast_marks (
     id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name, which has nothing to do with the lock's

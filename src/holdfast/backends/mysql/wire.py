@@ -18,6 +18,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.mysql import answers
@@ -44,6 +45,14 @@ _END_MAX = 9  # bytes: a longer payload that begins with FE is a row
 _MORE_RESULTS = 0x0008
 
 
+@dataclass
+class Meanwhile:
+    """What to do again and again until an answer comes."""
+
+    do: Callable[[], Coroutine[Any, Any, float]]  # returns when to do it again
+    at: float  # when to do it next
+
+
 class Wire:
     """A socket, from the moment at which the server waits for a command."""
 
@@ -51,6 +60,7 @@ class Wire:
         "__weakref__",
         "_buffer",
         "_eyes",
+        "_meanwhile",
         "_now",
         "_prepared",
         "_sock",
@@ -65,6 +75,7 @@ class Wire:
         self._url, self._eyes, self._now = url, eyes, runtime.now
         self._buffer = b""
         self._start = 0  # of the next packet in it
+        self._meanwhile: Meanwhile | None = None
         self.used_at = 0.0
         self.reconsider: Reconsider | None = None
         self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # what executes a statement, and its values' order
@@ -73,9 +84,16 @@ class Wire:
     def is_open(self) -> bool:
         return self._sock is not None
 
-    async def ask(self, sql: str, deadline: float) -> Answer:
-        """What the last result comes to, and the rows of all. Raises besides what the port does: OnceMore, NoTables."""
-        return await self._exchange(_QUERY + sql.encode(), deadline)
+    async def ask(self, sql: str, deadline: float, meanwhile: Meanwhile | None = None) -> Answer:
+        """What the last result comes to, and the rows of all. Raises besides what the port does: OnceMore, NoTables.
+
+        An error of `meanwhile` closes the connection.
+        """
+        self._meanwhile = meanwhile
+        try:
+            return await self._exchange(_QUERY + sql.encode(), deadline)
+        finally:
+            self._meanwhile = None
 
     async def execute(self, statement: Statement, values: Sequence[Value], deadline: float) -> Answer:
         """As `ask`, for a statement that is prepared when it is first used here."""
@@ -243,6 +261,10 @@ class Wire:
             is_ready = False
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
+        while (meanwhile := self._meanwhile) is not None and meanwhile.at < deadline:
+            if await ready(self, self._eyes, sock.fileno(), events, meanwhile.at):
+                return
+            meanwhile.at = await meanwhile.do()
         if not await ready(self, self._eyes, sock.fileno(), events, deadline):
             raise answers.no_answer(self._url, "no answer in time")
 

@@ -228,6 +228,13 @@ class NobodyIsExpelled(RowServer):
         return Answer() if statement.name == "kill" else super().run(statement, values)
 
 
+class ExpelledAlone(RowServer):
+    """Of a client that does not answer, only the session that has the gate is ended."""
+
+    def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        return Answer() if statement.name == "same_client" else super().run(statement, values)
+
+
 class KillsByNumber(RowServer):
     """The number of the connection is read in one request and killed by another, which may be slow."""
 
@@ -410,6 +417,13 @@ MYSQL = [
         mistake="a connection that keeps the gate without a lease, as that of a stopped process, keeps all others out",
         backend="mysql-row",
         server=NobodyIsExpelled,
+        by_seeds=False,  # in a healed world no process is stopped
+    ),
+    Mutant(
+        name="row-expelled-alone",
+        mistake="each waiter of a stopped process has the gate in turn, until its connection is ended",
+        backend="mysql-row",
+        server=ExpelledAlone,
         by_seeds=False,  # in a healed world no process is stopped
     ),
     Mutant(

@@ -23,6 +23,7 @@ from holdfast.sim.servers.subscriptions import NOTICED_MAX
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Statement, Value
+    from holdfast.backends.mysql.wire import Meanwhile
     from holdfast.core.ports import Backend
     from holdfast.sim.network import Link
     from holdfast.sim.process import Process
@@ -36,6 +37,7 @@ AGAIN = 1.0  # seconds between attempts to get something through a network that 
 _WAIT = re.compile(r"innodb_lock_wait_timeout = (\d+); ")
 _HEX = re.compile(r"x'([0-9a-f]*)'")
 _NONCE = re.compile(r"SET nonce = '([0-9a-z]+)'")
+_REGISTERED = re.compile(r"holdfast_sessions \(id, nonce, client\) VALUES \(x'([0-9a-f]*)', '(\w+)', '(\w+)'\)")
 _MARK = b"holdfast:"
 
 
@@ -54,13 +56,13 @@ class SimWire:
     def is_dead(self) -> bool:
         return self._is_dead or not self.is_open
 
-    async def ask(self, sql: str, deadline: float) -> Answer:
+    async def ask(self, sql: str, deadline: float, meanwhile: Meanwhile | None = None) -> Answer:
         if not self.is_open:
             raise BackendUnavailable(backend="sim", problem="the connection is closed")
         try:
             seconds = _WAIT.search(sql)
             if seconds is not None:
-                return await self._wait(sql, int(seconds[1]), deadline)
+                return await self._wait(sql, int(seconds[1]), deadline, meanwhile)
             return await self.port.request(lambda: self.port.gates.say(self, sql), deadline)
         except OnceMore:
             raise
@@ -68,11 +70,13 @@ class SimWire:
             self.close()
             raise
 
-    async def _wait(self, sql: str, seconds: int, deadline: float) -> Answer:
+    async def _wait(self, sql: str, seconds: int, deadline: float, meanwhile: Meanwhile | None) -> Answer:
         """What may take long: the answer comes by itself."""
         self._answer = None
         self._event.clear()
         self._send(sql, seconds)
+        while meanwhile is not None and meanwhile.at < deadline and not await self._event.wait(meanwhile.at):
+            meanwhile.at = await meanwhile.do()
         await self._event.wait(deadline)
         if self._answer is None:
             raise OutcomeUnknown(backend="sim", problem="no answer in time")
@@ -176,6 +180,7 @@ class RowServer(MysqlServer):
         self.gates: dict[bytes, Gate] = {}
         self.sessions: dict[int, SimWire] = {}
         self.marks: dict[bytes, SimWire] = {}
+        self.registered: dict[SimWire, tuple[bytes, str, str]] = {}  # rows of holdfast_sessions: gate, nonce, client
         self._sessions = 0
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
@@ -214,6 +219,7 @@ class RowServer(MysqlServer):
             self.gates = {key: gate for key, gate in self.gates.items() if key not in keys}
             return Answer()
         if "FOR UPDATE NOWAIT" in sql:
+            self._register(wire, sql)
             key = _bytes(sql)
             if key in self.gates and self.gates[key].keeper not in {None, wire}:
                 raise OnceMore("NOWAIT")
@@ -235,6 +241,7 @@ class RowServer(MysqlServer):
         if wire.is_over:
             wire.end_soon()
             return
+        self._register(wire, sql)
         gate = self.gates.get(_bytes(sql))
         if gate is None or gate.keeper in {None, wire}:
             wire.reply(self._lock(wire, sql))
@@ -256,7 +263,12 @@ class RowServer(MysqlServer):
             gate.nonce = nonce[1]
         return Answer(rows=[("id",)])
 
+    def _register(self, wire: SimWire, sql: str) -> None:
+        if (row := _REGISTERED.search(sql)) is not None:
+            self.registered[wire] = bytes.fromhex(row[1]), row[2], row[3]
+
     def _roll_back(self, wire: SimWire) -> None:
+        self.registered.pop(wire, None)
         for gate in self.gates.values():
             if gate.keeper is wire:
                 gate.keeper = gate.nonce = None
@@ -279,6 +291,10 @@ class RowServer(MysqlServer):
                 return Answer(rows=[(one.hex(),) for one in self.gates if one >= key and one not in self.tables.locks])
             case "in_gate":
                 return Answer(rows=[(self.gates[key].nonce,)] if key in self.gates else [])
+            case "same_client":
+                clients = {client for gate, nonce, client in self.registered.values() if (gate, nonce) == values[:2]}
+                rows = [row for row in self.registered.values() if row[0] == key and row[2] in clients - {values[2]}]
+                return Answer(rows=[(nonce,) for _, nonce, _ in rows if nonce != values[1]])
             case "kill":
                 if key not in self.marks:
                     raise BackendUnavailable(backend="sim", problem="unknown thread id")
@@ -299,7 +315,8 @@ class RowServer(MysqlServer):
             for key, gate in self.gates.items()
         ]
         marks = [(mark, wire.number) for mark, wire in self.marks.items()]
-        return super().state(), gates, marks, list(self.sessions)
+        registered = [(wire.number, row) for wire, row in self.registered.items()]
+        return super().state(), gates, marks, list(self.sessions), registered
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
 
