@@ -39,6 +39,7 @@ from holdfast.errors import (
     WouldDeadlock,
 )
 from holdfast.guarantees import Guarantees, Requirements
+from holdfast.runtimes.exits import exit_on
 
 if TYPE_CHECKING:
     from holdfast.aio import (
@@ -97,6 +98,7 @@ __all__ = [
     "WouldDeadlock",
     "default_client",
     "election",
+    "exit_on",
     "lock",
     "lock_all",
     "locked",

@@ -27,18 +27,23 @@ from holdfast.core.engine import Attempt, Engine
 from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.periods import claim
+from holdfast.core.ports import Inherits
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout
 from holdfast.primitives import Primitive
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
 from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
+from holdfast.runtimes.exits import release_at_exit
+from holdfast.runtimes.threads import ThreadRuntime
 from holdfast.shell import BaseClient, BaseRWLock
+from holdfast.url import opener
 
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from holdfast.core.ports import Owner
+    from holdfast.core.ports import Backend, Owner
     from holdfast.elections.aio import AsyncElection
+    from holdfast.url import Address
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -488,8 +493,18 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         return engine
 
     def _start(self) -> Engine[AsyncLease]:
-        self._runtime = AsyncioRuntime()
-        return Engine(self._open(self._address, self._runtime), self._runtime, self._events, AsyncLease, self._required)
+        self._runtime = runtime = AsyncioRuntime()
+        engine = Engine(self._open(self._address, runtime), runtime, self._events, AsyncLease, self._required)
+        release_at_exit(engine, functools.partial(_open_blocking, self._address))
+        return engine
+
+
+def _open_blocking(address: Address, other: Backend) -> Backend:
+    """The store again, without the loop, which has ended."""
+    backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
+    if isinstance(backend, Inherits):
+        backend.inherit(other)
+    return backend
 
 
 def _decorated(

@@ -31,6 +31,7 @@ from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.primitives import Primitive
 from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
+from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime, run_sync, warn_inside_loop
 from holdfast.shell import BaseClient, BaseRWLock
 
@@ -475,7 +476,9 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
     def _start(self) -> Engine[Lease]:
         runtime = ThreadRuntime()
-        return Engine(self._open(self._address, runtime), runtime, self._events, Lease, self._required)
+        engine = Engine(self._open(self._address, runtime), runtime, self._events, Lease, self._required)
+        release_at_exit(engine)
+        return engine
 
 
 def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:

@@ -6,7 +6,6 @@ One client for all of them, made at first use.
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,6 +14,7 @@ from holdfast.client import Client, decorated
 from holdfast.core.calls import Plan, make_plan_locked, make_plan_once
 from holdfast.core.handles import UNSET, AllOptions, LockOptions
 from holdfast.primitives import Primitive
+from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
 from holdfast.shell import DEFAULT_TTL
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def default_client() -> Client:
-    """The client behind `holdfast.lock`: made at first use, closed at exit."""
+    """The client behind `holdfast.lock`: made at first use."""
     global _default
     with _default_mutex:
         if _default is None or _default._closed:
             made = Client()
             if _default is None or _default._closed:  # a signal handler may have used it inside the call above
                 _default = made
-                atexit.register(made.close)
+                atexit.register(_close_if_idle, made)
         return _default
 
 
@@ -103,6 +103,12 @@ def _client_for(plan: Plan) -> Client:
     return made
 
 
+def _close_if_idle(made: Client) -> None:
+    """At the end of the process. Leases are not ended here: runtimes/exits.py knows under which of them code runs."""
+    if not made._closed and made._current is not None and made._current.is_idle:
+        made.close()
+
+
 _default: Client | None = None
 _default_mutex = Mutex()
 
@@ -112,4 +118,4 @@ def _in_forked_child() -> None:
     _default_mutex = Mutex()  # another thread of the parent may have locked the old one
 
 
-os.register_at_fork(after_in_child=_in_forked_child)
+system.after_fork_in_child(_in_forked_child)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -630,3 +631,19 @@ async def test_a_forked_child_has_nothing_and_is_not_told_of_a_loss(lab: Lab) ->
         await actor(lambda _: lease.release())
     await actor(lambda client: client.lock("z").acquire(timeout=0))  # whatever was to be called is called before this
     assert told == []
+
+
+def test_a_failed_attempt_does_not_release_a_lost_lease_before_its_deadline() -> None:
+    """The body of a lost lease with a `stop_margin` has time until then."""
+    url = f"memory://{uuid.uuid4().hex}"
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        lease = client.lock("slow", max_hold=10.05, stop_margin=10).acquire()
+        assert lease is not None
+        assert lease.wait_lost(timeout=30)
+        busy = other.lock("b").acquire()
+
+        assert client.lock_all(["a", "b"]).acquire(timeout=0.05) is None
+
+        assert other.lock("slow").acquire(timeout=0) is None
+        assert other.lock("a").acquire(timeout=0) is not None
+        assert busy is not None

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, 
 from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import HELD, LOST, OWED, RELEASED, RELEASING, STORE_GONE, Hold, Phase, Terms, next_renewal
-from holdfast.core.keeper import Keeper
+from holdfast.core.keeper import BATCH_MAX, Keeper
 from holdfast.core.ports import ListsBySearch, ReportsGone
 from holdfast.core.tickets import Gone, Ticket, Waiting
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
     ConfigurationError,
+    HoldfastError,
     NotHeld,
     OutcomeUnknown,
     QuorumError,
@@ -47,6 +48,7 @@ REQUEST_KEPT = 86400.0  # seconds
 OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 
 _CLIENT_CLOSED = "its client was closed"
+_PROCESS_ENDS = "the process ends, and no code runs under this lease any more"
 _serials = itertools.count()
 _FOREVER = float("inf")
 
@@ -380,14 +382,19 @@ class Engine(Generic[L]):
 
     def give_back(self, hold: L, reason: str = "") -> None:
         """Nobody works under it: it ends here and now, and goes off the server as soon as that answers."""
+        if self._end(hold, reason):
+            self._keeper.owe(hold._ticket)
+
+    def _end(self, hold: L, reason: str) -> bool:
+        """It ends here and now, without a request; False if it had ended before."""
         with self.mutex:
             if hold._phase is not HELD:
-                return
+                return False
             hold._phase, hold._reason = RELEASED, reason
         self._unpublish(hold, RELEASED)
-        self._keeper.owe(hold._ticket)
         if hold._lost_event is not None:
             hold._lost_event.set()
+        return True
 
     def owe(self, hold: L) -> None:
         """Its holder is done with it, but the server may not know yet: leave that to the keeper."""
@@ -471,7 +478,8 @@ class Engine(Generic[L]):
             self._holds.pop(hold._ticket.nonce, None)
         # Off the server, but not before the deadline: with a stop margin the body still has until then. And not before
         # the lock's delay is over.
-        self._keeper.owe(hold._ticket, after=self._delayed(hold) or (hold._deadline if hold._terms.stop_margin else 0))
+        after = self._delayed(hold) or (hold._deadline if hold._terms.stop_margin else 0)
+        self._keeper.owe(hold._ticket, after=after, owner=hold._owner)
         self._tell_lost(hold)
 
     def _store_gone(self, store: Hashable, reason: str) -> None:
@@ -580,10 +588,47 @@ class Engine(Generic[L]):
                 self.give_back(hold, _CLIENT_CLOSED)
         for ticket in list(self._taking.values()):
             self._keeper.owe(ticket)
-        await self._keeper.pay_all(self._limit())
+        await self._keeper.pay_all(self._limit(), lambda _: True)
         self._keeper.stop()
         await self.runtime.join()
         await self.backend.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """No lease is held, requested, or to be released."""
+        return not self._holds and not self._taking and self._keeper.has_nothing_pending
+
+    def end_leases(self) -> list[Ticket]:
+        """At the end of the process: end the leases whose thread or task has ended, and return the tickets to release.
+
+        No request is made here, so that no code believes that it holds a lease while `release_ended` releases it. The
+        leases of other threads are not touched: their code may still run.
+        """
+        if self._closed:
+            return []
+        ended: list[Ticket] = []
+        for ref in list(self._holds.values()):  # one step
+            hold = ref()
+            if hold is not None and self.runtime.has_ended(hold._owner()) and self._end(hold, _PROCESS_ENDS):
+                ended.append(hold._ticket)
+        return ended + self._keeper.pending(self.runtime.has_ended)
+
+    async def release_ended(self, tickets: Sequence[Ticket], deadline: float, backend: Backend | None = None) -> int:
+        """Release tickets of `end_leases`, on another backend if this one's cannot be used; how many got no answer.
+
+        Each is tried once. The ttl ends the others.
+        """
+        silent = 0
+        for start in range(0, len(tickets), BATCH_MAX):
+            batch = tickets[start : start + BATCH_MAX]
+            try:
+                outcomes = await (backend or self.backend).leave(batch, deadline=deadline)
+            except HoldfastError as error:
+                logger().info("%d lease(s) were not released at the end of the process: %s", len(batch), error)
+                silent += len(batch)
+            else:
+                silent += sum(isinstance(outcome, BackendError) for outcome in outcomes)
+        return silent
 
     def abandon(self, reason: str) -> None:
         """In a forked child: no lease of the parent is ours, no connection of the parent is spoken on.
@@ -602,7 +647,7 @@ class Engine(Generic[L]):
         """Nobody refers to this lease any more, and it was not released; a weak reference to it is dead by now."""
         self._holds.pop(hold._ticket.nonce, None)
         if hold._phase is HELD:
-            self._keeper.drop(hold._ticket, hold._deadline + hold._terms.lock_delay)
+            self._keeper.drop(hold._ticket, hold._deadline + hold._terms.lock_delay, hold._owner)
             warnings.warn(
                 f"the lease of lock {hold.name!r} (fence {hold.fence}) was dropped without release(): it is renewed no "
                 f"more and keeps others out until its ttl of {hold.ttl:g} s is over",

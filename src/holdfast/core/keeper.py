@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +31,7 @@ from holdfast.errors import BackendError, ConfigurationError, HoldfastError, Thr
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
+    from holdfast.core.ports import Owner
     from holdfast.core.tickets import Live
 
 BATCH_MAX = 100  # leases in one request
@@ -46,6 +47,20 @@ class _Due(NamedTuple):
 
     renewals: Sequence[Hold]
     debts: Sequence[Ticket]
+
+
+class _Debt(NamedTuple):
+    """A pending release."""
+
+    ticket: Ticket
+    when: float  # to try
+    pause: float  # after a failure
+    owner: weakref.ref[Owner] | None = None  # whose code may run under the lease until `when`; None: no code does
+
+
+def _is_gone(owner: Owner | None) -> bool:
+    """The thread or task does not exist any more."""
+    return owner is None
 
 
 class Keeper:
@@ -66,8 +81,8 @@ class Keeper:
         # Leases on neither list: most are given back before the timer looks at them. Only the timer and the workers
         # take them from here, because a KeyboardInterrupt of a caller's thread could lose one.
         self._fresh: deque[weakref.ref[Any]] = deque()
-        self._debts: dict[str, tuple[Ticket, float, float]] = {}  # nonce -> ticket, when to try, how long to pause
-        self._dropped: deque[tuple[Ticket, float]] = deque()  # leases nobody refers to any more; deadlines
+        self._debts: dict[str, _Debt] = {}  # by nonce
+        self._dropped: deque[_Debt] = deque()  # of leases that no variable refers to any more
         self._numbers = 0
         self._timer = 0  # the number of the timer that runs; 0: none
         self._wakes_at = 0.0  # when it does
@@ -91,11 +106,11 @@ class Keeper:
                 return  # nearly always
         self._ensure_timer(when if len(self._fresh) < FRESH_MAX else 0.0)
 
-    def owe(self, ticket: Ticket, after: float = 0.0) -> None:
-        """Take this ticket off the server, from `after` on, until it answers."""
+    def owe(self, ticket: Ticket, after: float = 0.0, owner: weakref.ref[Owner] | None = None) -> None:
+        """Take this ticket off the server, from `after` on, until it answers. The owner's code may run until then."""
         when = max(after, self._runtime.now())
         with self._mutex:
-            self._debts[ticket.nonce] = (ticket, when, RETRY_MIN)
+            self._debts[ticket.nonce] = _Debt(ticket, when, RETRY_MIN, owner)
         try:
             self._ensure_timer(when)
         except ThreadStartError as error:  # it stays noted: the next use of the client tries again, and so does close()
@@ -104,24 +119,22 @@ class Keeper:
             if isinstance(backend, ReleasesLater):
                 backend.release_later(ticket)
 
-    def drop(self, ticket: Ticket, deadline: float) -> None:
+    def drop(self, ticket: Ticket, deadline: float, owner: weakref.ref[Owner]) -> None:
         """Owe this one, once its lease has run out: on a store where leases live together it would not end by itself.
 
         Called by the garbage collector, on any thread: so it is only noted here. The keeper looks at its notes when it
         is up next, which is no later than the lease's own end would have been.
         """
-        self._dropped.append((ticket, deadline))
+        self._dropped.append(_Debt(ticket, deadline, RETRY_MIN, owner))
 
     def forgive(self, ticket: Ticket) -> None:
         """Somebody else has paid."""
         with self._mutex:
             self._debts.pop(ticket.nonce, None)
 
-    async def pay_all(self, deadline: float) -> None:
-        """Try every debt once, now, until the first that gets no answer. What a delay keeps there stays there."""
-        now = self._runtime.now()
-        debts = list(self._debts.values())  # one step
-        tickets = [ticket for ticket, when, _ in debts if when <= now or not ticket.delay]
+    async def pay_all(self, deadline: float, has_ended: Callable[[Owner | None], bool] = _is_gone) -> None:
+        """Try every pending release once, now, until the first that gets no answer."""
+        tickets = self.pending(has_ended)
         for start in range(0, len(tickets), BATCH_MAX):
             if not await self._pay(tickets[start : start + BATCH_MAX], deadline):
                 return
@@ -138,6 +151,23 @@ class Keeper:
             self._ensure_timer(self._runtime.now())
         except ThreadStartError:
             await self.pay_all(deadline)
+
+    @property
+    def has_nothing_pending(self) -> bool:
+        """There is no release to repeat or to wait for."""
+        return not self._debts and not self._dropped
+
+    def pending(self, has_ended: Callable[[Owner | None], bool]) -> list[Ticket]:
+        """The pending releases, but for those of leases that code may still run under, or that a delay keeps there."""
+        with self._mutex:
+            self._note_dropped()
+            debts = list(self._debts.values())
+        now = self._runtime.now()
+        return [
+            debt.ticket
+            for debt in debts
+            if debt.when <= now or (not debt.ticket.delay and (debt.owner is None or has_ended(debt.owner())))
+        ]
 
     def stop(self) -> None:
         """End soon, whatever is left: the client is closing."""
@@ -235,11 +265,9 @@ class Keeper:
     def _plan(self, now: float) -> tuple[bool, float | None]:
         """Wake a worker if something is due. Whether one has to be started, and when the timer is needed again."""
         renewals, alarms = self._lists()
-        while self._dropped:
-            ticket, deadline = self._dropped.popleft()
-            self._debts[ticket.nonce] = (ticket, deadline, RETRY_MIN)
+        self._note_dropped()
         renewal, alarm = renewals.earliest(), alarms.earliest()
-        debt = min((when for _, when, _ in list(self._debts.values())), default=None)
+        debt = min((one.when for one in list(self._debts.values())), default=None)
         times = [time for time in (renewal, alarm, debt) if time is not None]
         until = min((time for time in times if time > now), default=None)
         if until is None and times:
@@ -258,6 +286,11 @@ class Keeper:
         if renewal <= now - RETRY_MIN:
             return True, until
         return False, renewal + RETRY_MIN if until is None else min(until, renewal + RETRY_MIN)
+
+    def _note_dropped(self) -> None:
+        while self._dropped:
+            debt = self._dropped.popleft()
+            self._debts[debt.ticket.nonce] = debt
 
     def _lists(self) -> tuple[Agenda[Hold], Agenda[Hold]]:
         """Renewals and alarms, up to date."""
@@ -315,15 +348,15 @@ class Keeper:
 
     def _due_for(self, number: int, now: float) -> _Due | None:
         renewals = self._lists()[0].take(now, BATCH_MAX)
-        debts = [ticket for ticket, when, _ in self._debts_of(number) if when <= now][:BATCH_MAX]
+        debts = [debt.ticket for debt in self._debts_of(number) if debt.when <= now][:BATCH_MAX]
         return _Due(renewals, debts) if renewals or debts else None
 
     def _soonest(self, number: int) -> float | None:
-        times = [when for _, when, _ in self._debts_of(number)]
+        times = [debt.when for debt in self._debts_of(number)]
         renewal = self._renewals.earliest()
         return min(times, default=None) if renewal is None else min([renewal, *times])
 
-    def _debts_of(self, number: int) -> Collection[tuple[Ticket, float, float]]:
+    def _debts_of(self, number: int) -> Collection[_Debt]:
         """The first worker pays; who stands in for it is there for the leases."""
         return list(self._debts.values()) if number == min(self._workers, default=number) else ()
 
@@ -418,8 +451,8 @@ class Keeper:
             with self._mutex:
                 debt = self._debts.get(ticket.nonce)
                 if debt is not None:
-                    pause = min(RETRY_MAX, 2 * debt[2])
-                    self._debts[ticket.nonce] = (ticket, now + pause, pause)
+                    pause = min(RETRY_MAX, 2 * debt.pause)
+                    self._debts[ticket.nonce] = _Debt(ticket, now + pause, pause, debt.owner)
 
     def _limit(self) -> float:
         """When to cut the request that begins now: in time to try again before a lease ends."""

@@ -45,6 +45,9 @@ class Runtime(Protocol):
     def owner(self) -> Owner:
         """The calling thread or task, for re-entry and self-deadlock."""
 
+    def has_ended(self, owner: Owner | None) -> bool:
+        """At the end of the process: no code of this thread or task can run any more; None has been freed."""
+
     def agent(self) -> str:
         """Its name, for people."""
 
@@ -205,3 +208,19 @@ class ReportsGone(Protocol):
 
         `intact` is False for it from before that call.
         """
+
+
+@runtime_checkable
+class WorksWithoutLoop(Protocol):
+    """A backend for asyncio whose connections are served by threads, so that they outlive the loop."""
+
+    def without_loop(self) -> None:
+        """At the end of the process: requests wait for their answers without the loop, which has ended."""
+
+
+@runtime_checkable
+class Inherits(Protocol):
+    """A backend that releases a ticket only if it knows more of it than the ticket says."""
+
+    def inherit(self, other: Any) -> None:
+        """At the end of the process: take over what `other`, of the same class, knows. Its loop has ended."""

@@ -98,6 +98,9 @@ class AsyncioRuntime:
     def owner(self) -> Owner:
         return self.owner_of(current_task())
 
+    def has_ended(self, owner: Owner | None) -> bool:
+        return self._loop is None or not self._loop.is_running()
+
     @classmethod
     def owner_of(cls, task: asyncio.Task[Any]) -> Owner:
         try:

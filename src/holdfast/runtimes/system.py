@@ -21,6 +21,8 @@ _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 now: Callable[[], float] = functools.partial(time.clock_gettime, _CLOCK)
 
 
+process_ends = False  # from Python 3.12 on no thread can be started then
+
 LOOK_AT_CLOCK = 1.0  # seconds: a timer of the kernel's, which stands still during a suspend, is set for no longer
 
 
@@ -94,9 +96,16 @@ def _tell(of: str) -> Callable[[], None]:
     return tell
 
 
-os.register_at_fork(after_in_child=_nonces.clear)
-os.register_at_fork(
-    before=_tell("_before_fork"),
-    after_in_parent=_tell("_after_fork_in_parent"),
-    after_in_child=_tell("_after_fork"),
-)
+def after_fork_in_child(function: Callable[[], object]) -> None:
+    """Call it in every forked child of this process. Windows has no forks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
+after_fork_in_child(_nonces.clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_tell("_before_fork"),
+        after_in_parent=_tell("_after_fork_in_parent"),
+        after_in_child=_tell("_after_fork"),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -242,7 +241,7 @@ class Dispatcher:
 
 log_dispatcher = Dispatcher("log")
 logger().post = log_dispatcher.post
-os.register_at_fork(after_in_child=log_dispatcher.reset)
+system.after_fork_in_child(log_dispatcher.reset)
 
 
 @atexit.register
@@ -278,6 +277,10 @@ class ThreadRuntime:
 
     def owner(self) -> Owner:
         return self._identity.owner
+
+    def has_ended(self, owner: Owner | None) -> bool:
+        # The thread that runs this ends the process.
+        return owner is None or owner is self.owner()
 
     def agent(self) -> str:
         return self._identity.thread.name

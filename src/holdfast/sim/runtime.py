@@ -122,6 +122,9 @@ class SimRuntime:
     def owner(self) -> Owner:
         return self.task.owner
 
+    def has_ended(self, owner: Owner | None) -> bool:
+        return owner is None
+
     def agent(self) -> str:
         return self.task.name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from holdfast.backends.etcd.continuity import CheckedPort
 from holdfast.backends.etcd.leases import GRANULARITY, LEASE_OVER, Lease, Leases, Unheard
@@ -53,6 +53,9 @@ class Base(ABC):
         self._unheard: dict[str, set[Unheard]] = {}  # by nonce: enters that had no answer
         self._delayed: dict[str, Lease] = {}  # by nonce: granted ones that keep others out for a while if they are lost
         port.listen(self._wakeups.wake)
+
+    def inherit(self, other: Self) -> None:
+        self._places, self._unheard, self._delayed = other._places, other._unheard, other._delayed
 
     @abstractmethod
     def _key(self, ticket: Ticket) -> bytes:

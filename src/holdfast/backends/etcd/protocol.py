@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from holdfast.backends.etcd.base import OPERATIONS_MAX, Place
 from holdfast.backends.etcd.guarantees import KEY, KEY_LACKS, QUEUE, QUEUE_LACKS
@@ -96,6 +96,10 @@ class EtcdBackend(Together):
         self._left_unheard: set[str] = set()  # tickets of which a leave had no answer, or another one has none yet
         self._slots = Slots(runtime.nonce())
         self._occupied: set[str] = set()  # locks whose name is somebody's key, too
+
+    def inherit(self, other: Self) -> None:
+        super().inherit(other)
+        self._left_unheard, self._slots = other._left_unheard, other._slots
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,6 @@ for each host at a time; all callers that want the host meanwhile wait for the s
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -44,6 +43,9 @@ async def addresses_of(host: str, eyes: Eyes, deadline: float) -> list[str]:
         return [host]
     now = system.now()
     came_at, recent = _answers.get(host, (0.0, []))
+    if system.process_ends and recent:
+        # There may be no thread for a look-up any more. Whatever the answer's age, the last connection used it.
+        return recent
     if now - came_at > KEPT_MAX:
         recent = []
     lookup = _lookup(host)
@@ -97,4 +99,4 @@ def _forget(host: str, lookup: BackgroundCall[list[str]]) -> None:
         _lookups.pop(host, None)
 
 
-os.register_at_fork(after_in_child=_lookups.clear)  # their threads are the parent's
+system.after_fork_in_child(_lookups.clear)  # their threads are the parent's

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from holdfast.runtimes import system
+
 T = TypeVar("T")
 
 
@@ -30,6 +32,9 @@ class BackgroundCall(Generic[T]):
         try:
             threading.Thread(target=self._run, name=f"holdfast-{self._name}", daemon=True).start()
         except RuntimeError as error:
+            if system.process_ends:  # from Python 3.12 on there are no new threads then
+                self._run()
+                return
             raise OSError(f"no thread can be started ({self._name}): {error}") from error
 
     def when_done(self, callback: Callable[[], object]) -> None:

@@ -136,4 +136,4 @@ def _disconnect() -> None:
     os.close(nowhere)
 
 
-os.register_at_fork(after_in_child=_disconnect)
+system.after_fork_in_child(_disconnect)

@@ -106,6 +106,7 @@ class RedlockBackend(OneByOne):
         self._marks = Marks(council, port, self._attendance, runtime)
         self._claims: dict[str, _Claim] = {}  # by nonce
         self._lister = Lister(self, runtime, council.prefix, self._read_locks)
+        self._has_inherited = False
 
     @property
     def guarantees(self) -> Guarantees:
@@ -153,7 +154,13 @@ class RedlockBackend(OneByOne):
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._hearing.wait(ticket.nonce, self._port.channel(self._keys(ticket.name)), until)
 
+    def inherit(self, other: RedlockBackend) -> None:
+        self._claims = other._claims
+        self._has_inherited = True
+
     async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        if self._has_inherited:  # these tickets were granted to a backend that knew the nodes
+            await self._attendance.greet(deadline)
         present = self._attendance.present()
         claims = [self._claims.get(ticket.nonce) or _Claim(attempt=1, told=set(self._nodes)) for ticket in tickets]
         # Fixed here, because a renewal that is under way may tell more nodes meanwhile: to these it is owed.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.zookeeper.address import Place, place_of
+from holdfast.backends.zookeeper.blocking import Awaited
 from holdfast.backends.zookeeper.driver import KazooSession, Kept
 from holdfast.backends.zookeeper.ensemble import Ensemble
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend
@@ -30,18 +31,28 @@ class LoopEnsemble(Ensemble):
         super().__init__(place, runtime)
         self._loops = runtime
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_loop = True
+
+    def without_loop(self) -> None:
+        self._has_loop = False
 
     async def open(self, timeout: float, *, deadline: float) -> KazooSession:
-        self._loops.check_loop()
+        if self._has_loop:
+            self._loops.check_loop()
         return await super().open(timeout, deadline=deadline)
 
     def _awaited(self) -> Kept:
-        return _Bridge(self._loops)
+        return _Bridge(self._loops) if self._has_loop else Awaited()
 
     async def _wait(self, reply: Kept, deadline: float) -> bool:
-        return isinstance(reply, _Bridge) and await reply.wait(max(0.0, deadline - self._runtime.now()))
+        seconds = max(0.0, deadline - self._runtime.now())
+        if isinstance(reply, Awaited):
+            return reply.wait(seconds)
+        return isinstance(reply, _Bridge) and await reply.wait(seconds)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self._has_loop:  # the process ends before a session needs its heartbeat
+            return
         # In a context of its own: what the caller's context holds must not live as long as the client does.
         task = self._loops.loop.create_task(work(), name="holdfast-pulse", context=contextvars.Context())
         self._tasks.add(task)

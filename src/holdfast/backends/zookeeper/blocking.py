@@ -31,10 +31,10 @@ class BlockingEnsemble(Ensemble):
     _threads: tuple[threading.Thread, ...] = ()
 
     def _awaited(self) -> Kept:
-        return _Awaited()
+        return Awaited()
 
     async def _wait(self, reply: Kept, deadline: float) -> bool:
-        return isinstance(reply, _Awaited) and reply.wait(max(0.0, deadline - self._runtime.now()))
+        return isinstance(reply, Awaited) and reply.wait(max(0.0, deadline - self._runtime.now()))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         thread = start_thread(lambda: run_sync(work()), "pulse")
@@ -46,11 +46,14 @@ class BlockingEnsemble(Ensemble):
             if thread is not threading.current_thread():
                 thread.join(JOIN_MAX)
 
+    def without_loop(self) -> None:
+        """Threads have none."""
+
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         function(*arguments)
 
 
-class _Awaited(Kept):
+class Awaited(Kept):
     """Its thread waits for it."""
 
     __slots__ = ("_gate",)

@@ -168,5 +168,8 @@ class ZookeeperPort(Protocol):
     async def close(self, *, keeps_session: bool = False) -> None:
         """End the sessions too; or leave them to the servers' timer, which lets their nodes stay until then."""
 
+    def without_loop(self) -> None:
+        """At the end of the process: wait for answers without the loop, which has ended."""
+
     def abandon(self) -> None:
         """In a forked child: drop inherited connections without a word on them."""

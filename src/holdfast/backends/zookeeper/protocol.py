@@ -700,6 +700,9 @@ class ZookeeperBackend:
         is_delayed = any(one.granted and one.ticket.delay for one in list(self._holdings.values()))
         await self._port.close(keeps_session=is_delayed)
 
+    def without_loop(self) -> None:
+        self._port.without_loop()
+
     def abandon(self) -> None:
         self._pulse.abandon()
         self._port.abandon()

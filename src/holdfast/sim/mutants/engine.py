@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ class _ForgetsDebts(Keeper):
 
 
 class _PaysNothing(Keeper):
-    def owe(self, ticket: Ticket, after: float = 0.0) -> None:
+    def owe(self, ticket: Ticket, after: float = 0.0, owner: weakref.ref[Owner] | None = None) -> None:
         """Nobody owes anything."""
 
 

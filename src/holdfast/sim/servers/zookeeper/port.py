@@ -263,6 +263,9 @@ class SimPort:
         for session in self.sessions if not keeps_session else ():
             self.end(session)
 
+    def without_loop(self) -> None:
+        """A simulated process has no loop."""
+
     def abandon(self) -> None:
         """The process is gone; the session's timer ends it."""
         self._closed = True
