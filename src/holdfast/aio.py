@@ -24,7 +24,7 @@ from holdfast.bundles.aio import AsyncLockAll
 from holdfast.core import names
 from holdfast.core.calls import Plan, make_plan_locked, make_plan_once, terms_of, with_lease
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
+from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.periods import claim
 from holdfast.core.ports import Inherits
@@ -120,7 +120,7 @@ class AsyncLock(Handle[AsyncLease]):
             LimitConflict: it is in use elsewhere with another limit.
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
-        names.refuse_unknown("acquire", unknown)
+        names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
         # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
         return self._acquire(self._waits(blocking, timeout), calling_task())

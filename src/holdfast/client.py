@@ -24,7 +24,7 @@ from holdfast.bundles.threads import LockAll
 from holdfast.core import names
 from holdfast.core.calls import Plan, make_plan_locked, make_plan_once, refuse_coroutine, terms_of, with_lease
 from holdfast.core.engine import Attempt, Engine
-from holdfast.core.handles import UNSET, Handle, LockOptions, Unset
+from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, LockOptions, Unset
 from holdfast.core.holds import Hold, Phase, Terms
 from holdfast.core.periods import claim
 from holdfast.core.tickets import LockInfo
@@ -126,7 +126,7 @@ class Lock(Handle[Lease]):
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
         if unknown:
-            names.refuse_unknown("acquire", unknown)
+            names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         return self._attempt(self._waits(blocking, timeout)).lease
 
     def release(self) -> None:

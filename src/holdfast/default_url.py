@@ -5,11 +5,12 @@ A warning says where that file is likely the wrong store. HOLDFAST_REQUIRE_URL f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from urllib.parse import quote
 
@@ -40,6 +41,17 @@ def default_url() -> str:
     folder = state_folder(os.environ)
     _warn_once(folder)
     return "sqlite://" + quote(os.path.normpath(os.path.join(folder, "holdfast", "locks.db")), safe="/@")
+
+
+@contextlib.contextmanager
+def naming_the_variable(url: object) -> Iterator[None]:
+    """Let an error about a URL that was taken from the environment, because `url` is None, name the variable."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if url is None and os.environ.get("HOLDFAST_URL"):
+            raise ConfigurationError(f"HOLDFAST_URL is refused: {error}") from error
+        raise
 
 
 def requires_url(environ: Mapping[str, str]) -> bool:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
+from holdfast.core.names import did_you_mean
 from holdfast.errors import ConfigurationError, Unsupported
 from holdfast.guarantees import FROM_WEAK_TO_STRONG, Guarantees
 from holdfast.primitives import Lacks, Primitive
-from holdfast.url import SCHEMES, Scheme, declared, did_you_mean, lacking
+from holdfast.url import SCHEMES, Scheme, declared, lacking
 
 
 class Requirement(NamedTuple):

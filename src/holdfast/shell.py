@@ -13,7 +13,7 @@ from holdfast.core.events import Event, Events
 from holdfast.core.handles import AllOptions, LockOptions, make_terms
 from holdfast.core.holds import Hold, Terms
 from holdfast.core.taking import Whereabouts, in_order
-from holdfast.default_url import default_url
+from holdfast.default_url import default_url, naming_the_variable
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
 from holdfast.primitives import Primitive
@@ -56,6 +56,9 @@ class BaseRWLock(Generic[LockT]):
         """The lock's name."""
         return self._name
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}>"
+
     def read(self) -> LockT:
         """The lock as a reader takes it; the same object each time.
 
@@ -91,12 +94,13 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         self._options = options
         self._ttl = names.check_ttl(ttl)
         self._required = None if require is None else Requirement.of(require)
-        self._address: Address = parse(self._url, options)
-        self._open = opener(self._address, self._runtime_name)
         self._events = Events()
         self._closed = False
         self._starting = Mutex()
-        self._current: Engine[LeaseT] | None = self._start()
+        with naming_the_variable(url):
+            self._address: Address = parse(self._url, options)
+            self._open = opener(self._address, self._runtime_name)
+            self._current: Engine[LeaseT] | None = self._start()
         if self._required is not None:
             self._required.insist(self.url, self._current.backend.guarantees)
         system.on_fork(self)
@@ -162,7 +166,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         Raises:
             ConfigurationError: an argument is refused; says which and why.
         """
-        names.refuse_unknown("lock_all", [word for word in options if word not in AllOptions.__annotations__])
+        names.refuse_unknown("lock_all", options, AllOptions.__annotations__)
         if isinstance(locks, str):
             raise ConfigurationError(f"lock_all() takes a list of names: [{locks!r}], or use lock()")
         if not isinstance(locks, Iterable):
@@ -179,7 +183,9 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             if isinstance(lock, str):
                 those.append(self._make(self._lock_type, "lock_all", lock, 1, exclusive=True, options=each))
             elif not isinstance(lock, self._lock_type) or not lock._terms.exclusive:
-                raise ConfigurationError(f"lock_all() takes names and locks that one holds at a time, not {lock!r}")
+                raise ConfigurationError(
+                    f"lock_all() takes names and exclusive locks (client.lock, client.rwlock(…).write()), not {lock!r}"
+                )
             else:
                 those.append(self._lock_type(lock._client, lock._terms._replace(on_lost=None, reentrant=False), None))
         if not those:
@@ -194,6 +200,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         before its call returns, unless earlier events still wait. `renewed`, `revoke requested` and `lost` come on a
         thread of their own, in asyncio from the loop. A slow subscriber delays the events behind it and no lease.
         """
+        names.check_subscriber(subscriber)
         return self._events.subscribe(subscriber)
 
     @property

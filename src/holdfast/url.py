@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from holdfast.core.names import did_you_mean
 from holdfast.errors import ConfigurationError
 from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Scheme(NamedTuple):
@@ -144,13 +145,13 @@ def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
     options = dict(pairs)
     if len(options) < len(pairs):
         twice = next(name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1)
-        raise ConfigurationError(f"url has the option {twice!r} twice")
+        raise ConfigurationError(f"url has the option {twice!r} twice: give it once")
     keywords = in_words(given or {})
     both = sorted(options.keys() & keywords.keys())
     if both:
         raise ConfigurationError(f"the option {both[0]!r} is given in the url and as a keyword: give it once")
     check_options(parts.scheme, options)
-    check_options(parts.scheme, keywords)
+    check_options(parts.scheme, keywords, ("ttl", "require"))
     if parts.fragment or url.endswith("#"):
         raise ConfigurationError("url has a fragment: write # as %23 if it belongs to the path or a password")
     if parts.scheme == "redlock":  # several hosts, and each may have a user before it and a path behind it
@@ -170,6 +171,8 @@ def together(urls: Sequence[object]) -> str:
     Raises:
         ConfigurationError: not each of them is a redis:// or rediss:// URL, or they do not go together.
     """
+    if not urls:
+        raise ConfigurationError("a list of urls must name the nodes of a quorum, and it is empty")
     hosts: list[str] = []
     schemes: set[str] = set()
     queries: dict[str, str] = {}
@@ -194,18 +197,17 @@ def together(urls: Sequence[object]) -> str:
     return f"redlock://{','.join(hosts)}" + (f"?{urlencode(queries)}" if queries else "")
 
 
-def check_options(scheme: str, options: Mapping[str, str]) -> None:
-    """Raise ConfigurationError for one that this scheme does not take."""
+def check_options(scheme: str, options: Mapping[str, str], more: Sequence[str] = ()) -> None:
+    """Raise ConfigurationError for one that this scheme does not take. `more` are the client's own, for the hint."""
     takes = SCHEMES[scheme].options
     for option, value in options.items():
         if "@" in option or ("@" in value and option not in takes):  # before it may stand the rest of a password
             raise ConfigurationError("url has an @ behind its question mark: write ? as %3F in a password")
         if option not in takes:
-            known = ", ".join(takes) or "none"
-            hint = did_you_mean(option, takes) if takes else ""
+            known = (*takes, *more)
+            hint = did_you_mean(option, known) if known else " (it has none)"
             raise ConfigurationError(
-                f"url has the unknown option {option!r}{hint} ({scheme}:// takes: {known}); "
-                "what belongs to a lock, such as ttl, goes to client.lock()"
+                f"{scheme}:// has no option {option!r}{hint}; options of a lock, such as timeout, go to client.lock()"
             )
 
 
@@ -265,15 +267,6 @@ def lacking(scheme: Scheme) -> Mapping[str, Lacks]:
     lacks: Any = importlib.import_module(f"{scheme.package}.protocol").LACKS
     methods: Mapping[str, Lacks] = lacks if lacks and not isinstance(next(iter(lacks)), Primitive) else {"": lacks}
     return methods
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint for a message: the nearest of what is known, or all of it."""
-    import difflib
-
-    words = list(known)
-    close = difflib.get_close_matches(word, words, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(words)})"
 
 
 def require_driver(scheme: str, driver: str, extra: str | None) -> None:

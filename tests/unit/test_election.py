@@ -264,15 +264,6 @@ async def test_a_stopped_election_runs_no_more(lab: Lab) -> None:
     assert election.stopped
 
 
-async def test_words_of_other_libraries_are_refused(lab: Lab) -> None:
-    actor = lab.actor()
-
-    with pytest.raises(holdfast.ConfigurationError, match="`timeout` is how long to wait here"):
-        await actor(lambda client: client.election("a").campaign(blocking_timeout=1))
-    with pytest.raises(holdfast.ConfigurationError, match="election"):
-        await actor(lambda client: client.election("a", lease_duration=5))
-
-
 async def test_the_default_store_has_elections_too() -> None:
     election = holdfast.election("a", ttl=5)
 

@@ -118,33 +118,6 @@ def test_methods(client: holdfast.Client) -> None:
     assert Report.of_class() == ["class:9"]
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        ("{}", "name of a parameter"),
-        ("{0}", "name of a parameter"),
-        ("{day!x}", "unknown conversion"),
-        ("{da", "cannot be read as a format"),
-        ("}", "cannot be read as a format"),
-        ("{dya}", "field 'dya', and .*work.. has no such parameter .it has: day, _secret"),
-        ("{day.__class__}", "begins with _ is private"),
-        ("{day.year._x}", "begins with _ is private"),
-        ("{_secret}", "begins with _ is private"),
-        ("{day:{day}}", "field within the format"),
-        ("{day.}", "name of a parameter"),
-        ("{day()}", "name of a parameter"),
-        ("", "name must not be empty"),
-        ("x" * 513, "at most 512"),
-        (7, "name must be a str, not int"),
-    ],
-)
-def test_a_name_that_cannot_work_is_refused_at_decoration(client: holdfast.Client, name: Any, pattern: str) -> None:
-    with refused(pattern):
-
-        @client.locked(name)
-        def work(day: str, _secret: str = "") -> None: ...
-
-
 def test_a_name_that_comes_out_wrong_is_refused_at_the_call(client: holdfast.Client) -> None:
     @client.locked("{thing}")
     def work(thing: object) -> None:
@@ -173,29 +146,6 @@ def test_wrong_arguments_are_the_usual_error(client: holdfast.Client) -> None:
 
 
 # ── busy ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("options", "pattern"),
-    [
-        ({"busy": "ignore"}, "busy must be 'wait', 'skip' or 'raise'"),
-        ({"busy": "raise", "timeout": 5}, "does not wait"),
-        ({"busy": "skip", "timeout": None}, "never skip"),
-        ({"skipped": 0}, "give both"),
-        ({"lease": 7}, "lease must be the name of a parameter"),
-        ({"lease": "leese"}, r"must name the first parameter of .*work\(\), the one behind self, or one behind a \*"),
-        ({"lease": "third"}, "the one behind self"),
-        ({"name_of": "day"}, "name_of must be a function that returns the name, not 'day'"),
-        ({"name_of": str}, "needs either the name or name_of="),
-        ({"ttl": -1}, "ttl must be"),
-        ({"blocking_timeout": 1}, "locked.. takes no argument 'blocking_timeout'"),
-    ],
-)
-def test_options_are_checked_at_decoration(client: holdfast.Client, options: Any, pattern: str) -> None:
-    with refused(pattern):
-
-        @client.locked("a", **options)  # type: ignore[untyped-decorator]
-        def work(day: str, second: str, third: str, *, lease: object = None) -> None: ...
 
 
 @pytest.mark.parametrize("locked", [holdfast.locked, holdfast.Client("memory://").locked])
@@ -444,7 +394,7 @@ def test_objects_and_partials_that_can_be_called(client: holdfast.Client) -> Non
 
 def test_a_function_without_a_signature_can_have_a_fixed_name(client: holdfast.Client) -> None:
     assert client.locked("fixed")(max)(1, 2) == 2
-    with refused(r"parameters of max\(\) cannot be known .*: give locked a function for the name"):
+    with refused(r"parameters of max\(\) cannot be known .*: use name_of="):
         client.locked("{value}")(max)
 
 

@@ -33,24 +33,6 @@ def test_every_promise_has_its_strength() -> None:
 
 
 @pytest.mark.parametrize(
-    ("require", "pattern"),
-    [
-        ({"exclusive": "consensus"}, "unknown key 'exclusive' .did you mean 'exclusion'"),
-        ({7: "consensus"}, "unknown key 7 .known: exclusion, fence, order, wake, scope"),
-        ({"exclusion": "durable-authorty"}, "exclusion='durable-authorty' .did you mean 'durable-authority'"),
-        ({"order": "fifo"}, "order='fifo' .known: none, store's, FIFO"),
-        ({"order": Scope.NETWORK}, "order=<Scope.NETWORK"),
-        ({"wake": None}, "wake=None .known: poll, push"),
-        (["FIFO"], "require must be a dict"),
-        ("FIFO", "require must be a dict"),
-    ],
-)
-def test_what_cannot_be_required(make: Any, require: Any, pattern: str) -> None:
-    with refused(pattern):
-        make("memory://", require=require)
-
-
-@pytest.mark.parametrize(
     "require",
     [
         {},

@@ -27,7 +27,7 @@ def port_of(text: str, default: int) -> int:
     if not text:
         return default
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _PORT_MAX:
-        raise ConfigurationError(f"url has the port {text!r}: a number from 1 to {_PORT_MAX}")
+        raise ConfigurationError(f"url has the port {text!r}: it must be a number from 1 to {_PORT_MAX}")
     return int(text)
 
 
@@ -37,7 +37,9 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         found = math.nan
     if not 0.0 < found <= _SECONDS_MAX:
-        raise ConfigurationError(f"{name} must be a number of seconds up to {_SECONDS_MAX:g}, not {options[name]!r}")
+        raise ConfigurationError(
+            f"{name} must be a number of seconds, more than 0 and at most {_SECONDS_MAX:g}, not {options[name]!r}"
+        )
     return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, leave_body, release_all, renew_all, shown
-from holdfast.core.handles import UNSET, Handle, Unset
+from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, Unset
 from holdfast.core.taking import Part, take_all
 from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
@@ -87,7 +87,7 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
             WouldDeadlock: this thread or task holds one of them already.
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
-        names.refuse_unknown("acquire", unknown)
+        names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         return self._acquire(self._waits(blocking, timeout), calling_task())
 
     async def release(self) -> None:

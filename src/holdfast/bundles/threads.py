@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Never, Self
 
 from holdfast.core import names
 from holdfast.core.bundles import Bundle, interrupted_leaving, leave_body, release_all, renew_all, shown
-from holdfast.core.handles import UNSET, Handle, Unset
+from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, Unset
 from holdfast.core.taking import Part, take_all
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
@@ -105,7 +105,7 @@ class LockAll(Handle[LeaseAll]):
             WouldDeadlock: this thread or task holds one of them already.
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
-        names.refuse_unknown("acquire", unknown)
+        names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         return self._attempt(self._waits(blocking, timeout)).lease
 
     def release(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.cli import statuses
 from holdfast.cli.completion.spec import COMMAND_LINES, command_parsers, option_values
 from holdfast.cli.text import escape
 from holdfast.cli.words import cut
-from holdfast.url import did_you_mean
+from holdfast.core.names import did_you_mean
 
 # Modules, in the order of the help. Each knows what its command is called: `break` could not be a module's name.
 _COMMANDS = (
@@ -73,10 +73,10 @@ def _prepared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[lis
     """What argparse reads, and the command line that `holdfast run` is to run."""
     name = argv[0] if argv else ""
     found = command_parsers(parser)
+    if name.startswith("-") or not name:
+        return cut("holdfast", argv, option_values(parser), runs_another=False)
     if name not in found:
-        if name and not name.startswith("-"):
-            raise ConfigurationError(f"there is no command {name!r}{did_you_mean(name, found)}")
-        return list(argv), []
+        raise ConfigurationError(f"there is no command {name!r}{did_you_mean(name, found)}")
     words, command = cut(name, argv[1:], option_values(found[name]), runs_another=name in COMMAND_LINES)
     return [name, *words], command
 

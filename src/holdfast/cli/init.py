@@ -42,9 +42,10 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from holdfast import url as urls
-    from holdfast.default_url import default_url
+    from holdfast.default_url import default_url, naming_the_variable
 
-    address = urls.parse(default_url() if arguments.url is None else arguments.url)
+    with naming_the_variable(arguments.url):
+        address = urls.parse(default_url() if arguments.url is None else arguments.url)
     scheme = urls.SCHEMES[address.scheme]
     if not scheme.tables:
         print(f"holdfast: {address.scheme}:// needs no tables: use it as it is", file=sys.stderr)

@@ -19,7 +19,7 @@ def cut(
 
     Args:
         command: The command's name, for messages.
-        words: What stands behind that name.
+        words: The words behind that name.
         takes_value: Every spelling of every option of the command, and whether a value follows it.
         runs_another: The first word behind the first argument begins another command line.
 

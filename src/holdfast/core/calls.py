@@ -25,6 +25,7 @@ WithLease = Callable[[object, tuple[Any, ...], dict[str, Any]], T]  # with a lea
 TermsOf = Callable[[tuple[Any, ...], dict[str, Any]], "Terms"]
 
 _BUSY = ("wait", "skip", "raise")
+_OWN_OPTIONS = {"locked": ("name_of", "busy", "skipped", "lease"), "once_per": ("offset", "skipped", "lease")}
 _STANDIN = "the name comes with the call"
 
 
@@ -110,6 +111,7 @@ def make_plan(
         raise ConfigurationError(f"lease must be the name of a parameter, or None, not {lease!r}")
     if busy != "skip" and not isinstance(skipped, Unset):
         raise ConfigurationError("skipped is what a call returns with busy='skip': give both, or none")
+    names.refuse_unknown(function, options, (*_OWN_OPTIONS[function], *LockOptions.__annotations__))
     terms, timeout = make_terms(function, _STANDIN, 1, exclusive=True, ttl=ttl, options=options)
     if busy == "raise" and timeout:
         raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
@@ -234,11 +236,11 @@ def _field(text: str, spec: str, conversion: str | None) -> _Field:
     steps = re.findall(r"\.(\w+)|\[([^\[\]]+)\]", found[2])
     for word in (found[1], *(attribute for attribute, _ in steps)):
         if word.startswith("_"):
-            raise ConfigurationError(f"name has the field {text!r}: what begins with _ is private, and refused")
+            raise ConfigurationError(f"name has the field {text!r}: what begins with _ is private; name_of= can use it")
     if conversion is not None and conversion not in _CONVERSIONS:
         raise ConfigurationError(f"name has the unknown conversion {'!' + conversion!r}: there are !s, !r and !a")
     if "{" in spec:
-        raise ConfigurationError(f"name has a field within the format of the field {text!r}: that is refused")
+        raise ConfigurationError(f"name has a field within the format of the field {text!r}: name_of= can compute it")
     way = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
     return _Field(text, found[1], way, conversion, spec)
 
@@ -318,7 +320,7 @@ def _signature(function: Callable[..., Any]) -> Signature:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"the parameters of {_title(function)} cannot be known ({error}): give locked a function for the name"
+            f"the parameters of {_title(function)} cannot be known ({error}): use name_of="
         ) from error
 
 

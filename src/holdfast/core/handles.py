@@ -25,6 +25,7 @@ class Unset:
 
 
 UNSET = Unset()
+ACQUIRE_OPTIONS = ("blocking", "timeout")
 
 
 class _Kept(list[L]):
@@ -159,7 +160,7 @@ def make_terms(
     Raises:
         ConfigurationError: names the argument and the fix.
     """
-    names.refuse_unknown(function, [word for word in options if word not in _KNOWN_OPTIONS])
+    names.refuse_unknown(function, options, _KNOWN_OPTIONS)
     checked_name, checked_meta = names.check_name(name), names.check_meta(options.get("meta"))
     asked_ttl = options.get("ttl")
     checked_ttl = ttl if asked_ttl is None else names.check_ttl(asked_ttl)

@@ -32,25 +32,45 @@ _ELSEWHERE = {
 }
 
 
-def check_name(name: object) -> str:
+def shown(value: object) -> str:
+    """For a message: as repr() writes it, without the middle of a long one."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 20]}…{text[-19:]}"
+
+
+_SHOWN_MAX = 100
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint for a message: the nearest of the known words, or all of them."""
+    import difflib
+
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(words)})"
+
+
+def check_name(name: object, argument: str = "name") -> str:
+    """The name of a lock; or of something else that is named alike."""
     if not isinstance(name, str):
-        raise ConfigurationError(f"name must be a str, not {type(name).__name__}: {name!r}")
+        how = '; @client.locked("name") is the decorator' if callable(name) else ""
+        raise ConfigurationError(f"{argument} must be a str, not {type(name).__name__}: {shown(name)}{how}")
     if not name:
-        raise ConfigurationError("name must not be empty: every lock needs a name that its users agree on")
+        raise ConfigurationError(f"{argument} must not be empty: it is the text that all its users agree on")
     if len(name) > NAME_MAX:
         raise ConfigurationError(
-            f"name has {len(name)} characters, at most {NAME_MAX} are allowed: use a digest of the long part"
+            f"{argument} has {len(name)} characters, at most {NAME_MAX} are allowed: use a digest of the long part"
         )
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise ConfigurationError(f"name {name!r} is not valid Unicode text ({error.reason})") from None
+        raise ConfigurationError(f"{argument} {name!r} is not valid Unicode text ({error.reason})") from None
     return name
 
 
 def check_prefix(prefix: object) -> str:
     if not isinstance(prefix, str):
-        raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}: {prefix!r}")
+        raise ConfigurationError(f"prefix must be a str, not {type(prefix).__name__}: {shown(prefix)}")
     return prefix
 
 
@@ -75,7 +95,9 @@ def check_timeout(timeout: object) -> float | None:
         return None
     seconds = _number("timeout", timeout, "seconds, or None to wait for ever")
     if seconds < 0:
-        raise ConfigurationError(f"timeout must not be negative, not {timeout!r}: 0 does not wait, None waits for ever")
+        raise ConfigurationError(
+            f"timeout must be 0 s or more, or None, not {timeout!r}: 0 does not wait, None waits for ever"
+        )
     return seconds
 
 
@@ -87,7 +109,9 @@ def check_blocking(blocking: object) -> None:
 def check_every(every: object) -> float:
     seconds = _number("every", every, "seconds")
     if seconds <= 0:
-        raise ConfigurationError(f"every must be more than 0 s, not {every!r}: it is the time between two looks")
+        raise ConfigurationError(
+            f"every must be more than 0 s, not {every!r}: it is the time between two requests to the server"
+        )
     return seconds
 
 
@@ -120,8 +144,8 @@ def check_lock_delay(lock_delay: object) -> float:
     seconds = _number("lock_delay", lock_delay, "seconds")
     if not 0 <= seconds <= LOCK_DELAY_MAX:
         raise ConfigurationError(
-            f"lock_delay must be between 0 and {LOCK_DELAY_MAX:g} s, not {lock_delay!r}: for so long nobody gets the "
-            "lock after a lease was lost"
+            f"lock_delay must be between 0 and {LOCK_DELAY_MAX:g} s, not {lock_delay!r}: for so long no client gets "
+            "the lock after a lease was lost"
         )
     return seconds
 
@@ -131,7 +155,7 @@ def check_owner(owner: object) -> str:
         return ""
     if not isinstance(owner, str) or not 0 < len(owner) <= OWNER_MAX:
         raise ConfigurationError(
-            f"owner must be a name of 1 to {OWNER_MAX} characters that its processes agree on, not {owner!r}"
+            f"owner must be a name of 1 to {OWNER_MAX} characters that its processes agree on, not {shown(owner)}"
         )
     try:
         owner.encode()
@@ -146,11 +170,16 @@ def check_on_revoke(on_revoke: object) -> Callable[..., object] | None:
     raise ConfigurationError(f"on_revoke must be a function that takes the lease, not {on_revoke!r}")
 
 
+def check_subscriber(subscriber: object) -> None:
+    if not callable(subscriber):
+        raise ConfigurationError(f"subscriber must be a function that takes an Event, not {shown(subscriber)}")
+
+
 def check_meta(meta: object) -> Mapping[str, Any]:
     if meta is None:
         return {}
     if not isinstance(meta, Mapping) or not all(isinstance(key, str) for key in meta):
-        raise ConfigurationError(f"meta must be a dict with str keys that JSON can write, not {meta!r}")
+        raise ConfigurationError(f"meta must be a dict with str keys that JSON can write, not {shown(meta)}")
     return meta
 
 
@@ -168,20 +197,23 @@ def check_flag(argument: str, flag: object) -> bool:
     return flag
 
 
-def refuse_unknown(function: str, unknown: Iterable[str]) -> None:
-    """Raise for keywords that `function` does not take, with a hint where another library's word was used."""
-    for word in unknown:
-        hint = _ELSEWHERE.get(word)
-        raise ConfigurationError(f"{function}() takes no argument {word!r}" + (f": {hint}" if hint else ""))
+def refuse_unknown(function: str, words: Iterable[str], known: Iterable[str]) -> None:
+    """Raise for a keyword that `function` does not take; the message names the one that was likely meant."""
+    known = tuple(known)
+    for word in words:
+        if word not in known:
+            hint = f": {_ELSEWHERE[word]}" if word in _ELSEWHERE else did_you_mean(word, known)
+            raise ConfigurationError(f"{function}() takes no argument {word!r}{hint}")
 
 
 def _number(argument: str, value: object, unit: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(f"{argument} must be a number of {unit}, not {value!r}")
+        how = ": give its total_seconds()" if hasattr(value, "total_seconds") else ""
+        raise ConfigurationError(f"{argument} must be a number of {unit}, not {shown(value)}{how}")
     try:
         seconds = float(value)
     except OverflowError:
         seconds = float("inf")
     if not math.isfinite(seconds):
-        raise ConfigurationError(f"{argument} must be a finite number of {unit}, not {value!r}")
+        raise ConfigurationError(f"{argument} must be a finite number of {unit}, not {shown(value)}")
     return seconds

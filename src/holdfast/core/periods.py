@@ -11,6 +11,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.core.names import shown
 from holdfast.errors import BackendError, ConfigurationError, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ def make_period(period: object, offset: object) -> Period:
     """
     seconds = _seconds("period", period)
     if not PERIOD_MIN <= seconds <= PERIOD_MAX:
-        raise ConfigurationError(f"period must be between {PERIOD_MIN} s and 366 days, not {period!r}")
+        raise ConfigurationError(f"period must be between {PERIOD_MIN} s and 366 days, not {shown(period)}")
     begins = _seconds("offset", offset)
     if not 0 <= begins < seconds:
-        raise ConfigurationError(f"offset must be less than the period, and not negative, not {offset!r}")
+        raise ConfigurationError(f"offset must be 0 or more and less than the period, not {shown(offset)}")
     return Period(seconds, begins)
 
 
@@ -74,10 +75,10 @@ def _seconds(argument: str, value: object) -> int:
     if isinstance(value, str):
         parts = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", value)
         if parts is None:
-            raise ConfigurationError(f"{argument} must look like '15m' (s, m, h, d or w), not {value!r}")
+            raise ConfigurationError(f"{argument} must look like '15m' (s, m, h, d or w), not {shown(value)}")
         return int(parts[1]) * _UNITS[parts[2]]
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
         raise ConfigurationError(
-            f"{argument} must be whole seconds, a timedelta of such, or text like '15m', not {value!r}"
+            f"{argument} must be whole seconds, a timedelta of such, or text like '15m', not {shown(value)}"
         )
     return int(value)

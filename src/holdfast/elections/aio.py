@@ -11,7 +11,7 @@ from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
 from holdfast.core import elections, names
 from holdfast.core.elections import EVERY, Leader, Observation, Patience
 from holdfast.core.engine import Engine
-from holdfast.core.handles import UNSET, Unset
+from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.holds import Terms
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.aio import Body
@@ -49,7 +49,7 @@ class AsyncElection(AsyncLock):
             WouldDeadlock: this thread or task leads already, and it is not reentrant.
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
-        names.refuse_unknown("campaign", unknown)
+        names.refuse_unknown("campaign", unknown, ACQUIRE_OPTIONS)
         return self.acquire(blocking, timeout=timeout)
 
     async def resign(self) -> None:

@@ -10,7 +10,7 @@ from holdfast.client import Lease, Lock
 from holdfast.core import elections, names
 from holdfast.core.elections import EVERY, Leader, Observation, Patience
 from holdfast.core.engine import Engine
-from holdfast.core.handles import UNSET, Unset
+from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.holds import Phase
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.threads import run_sync
@@ -43,7 +43,7 @@ class Election(Lock):
             BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
         """
         if unknown:
-            names.refuse_unknown("campaign", unknown)
+            names.refuse_unknown("campaign", unknown, ACQUIRE_OPTIONS)
         return self.acquire(blocking, timeout=timeout)
 
     def resign(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.names import check_name
+from holdfast.core.names import check_name, shown
 from holdfast.errors import ConfigurationError, StaleFence
 
 FENCE_MAX = 2**63 - 1  # what a BIGINT keeps; no backend gives more
@@ -15,7 +15,9 @@ def check_fence(fence: object) -> int:
         ConfigurationError: it is no fence.
     """
     if not isinstance(fence, int) or isinstance(fence, bool) or not 1 <= fence <= FENCE_MAX:
-        raise ConfigurationError(f"fence must be the `fence` of a lease, a whole number from 1 on, not {fence!r}")
+        raise ConfigurationError(
+            f"fence must be the `fence` of a lease, a whole number from 1 to {FENCE_MAX}, not {shown(fence)}"
+        )
     return fence
 
 
@@ -25,10 +27,7 @@ def check_resource(resource: object) -> str:
     Raises:
         ConfigurationError: it is no such name.
     """
-    try:
-        return check_name(resource)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"resource: {error}") from None
+    return check_name(resource, "resource")
 
 
 def refuse_stale(resource: str, fence: int, newest: int) -> None:

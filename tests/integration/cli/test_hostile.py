@@ -126,32 +126,6 @@ def test_a_store_that_cannot_be_asked_is_status_125(place: Place) -> None:
         assert result.errors.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("ls", "--url", "nonsense"),
-        ("ls", "--url", "memory://"),
-        ("show", ""),
-        ("show", "x" * 513),
-        ("show",),
-        ("break", "a", "--fence", "first"),
-        ("watch", "--interval", "0"),
-        ("watch", "--interval", "nan"),
-        ("ls", "--json", "--names"),
-        ("completion", "tcsh"),
-        ("backends", "--url", "nonsense"),
-        ("nonsense",),
-        (),
-    ],
-)
-def test_bad_arguments_are_status_2(place: Place, arguments: tuple[str, ...]) -> None:
-    result = place.run(*arguments)
-
-    assert (result.status, result.out) == (2, "")
-    assert result.errors != ""
-    assert "Traceback" not in result.errors
-
-
 def test_a_name_that_is_not_text_is_refused(place: Place) -> None:
     done = subprocess.run([*HOLDFAST, "show", b"\xff\xfe"], env=place.environment, capture_output=True, check=False)
 

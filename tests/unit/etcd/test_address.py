@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from holdfast.backends.etcd.address import Node, Place, place_of
-from holdfast.errors import ConfigurationError
 from holdfast.url import parse
 
 
@@ -38,30 +35,3 @@ def test_tls_checks_certificates_and_names_unless_told_otherwise() -> None:
     assert strict.check_hostname
     assert lax is not None
     assert not lax.check_hostname
-
-
-@pytest.mark.parametrize(
-    ("url", "about"),
-    [
-        ("etcd://one.example:0", "port"),
-        ("etcd://one.example:x", "port"),
-        ("etcd://one.example,,two.example", "host name"),
-        ("etcd://one.example,one.example:2379", "twice"),
-        ("etcd://[::1", "bracket"),
-        ("etcd://one.example/path", "path"),
-        ("etcd://me@one.example", "password"),
-        ("etcd://one.example/p@ss", "behind its first /"),
-        ("etcd://one.example?method=other", "method"),
-        ("etcd://one.example?raw_names=maybe", "raw_names"),
-        ("etcd://one.example?connect_timeout=0", "connect_timeout"),
-        ("etcd://one.example?connect_timeout=soon", "connect_timeout"),
-        ("etcd://one.example?ca_certs=/etc/hosts", "unknown option"),
-        ("etcds://one.example?ca_certs=/nowhere", "ca_certs"),
-        ("etcds://one.example?ca_certs=/etc/hosts", "certificates"),
-        ("etcds://one.example?keyfile=/etc/hosts", "certfile"),
-        ("etcds://one.example?verify=maybe", "verify"),
-    ],
-)
-def test_what_is_wrong_is_named(url: str, about: str) -> None:
-    with pytest.raises(ConfigurationError, match=about):
-        place(url)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ssl
 
-import pytest
-
 import holdfast
 from holdfast.backends.memcached.address import Node, Place, place_of
-from holdfast.errors import ConfigurationError
 from holdfast.url import parse
 
 
@@ -44,31 +41,3 @@ def test_tls_checks_the_server_unless_it_is_told_not_to() -> None:
     assert unchecked is not None
     assert (checked.verify_mode, checked.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert unchecked.verify_mode == ssl.CERT_NONE
-
-
-@pytest.mark.parametrize(
-    ("url", "names"),
-    [
-        ("memcached://host/1", "path"),
-        ("memcached://host:0", "port"),
-        ("memcached://host:x", "port"),
-        ("memcached://host,,other", "empty host"),
-        ("memcached://host,host", "same server twice"),
-        ("memcached://host,HOST:11211", "same server twice"),
-        ("memcached://[::1", "bracket"),
-        ("memcached://user@host", "user without a password"),
-        ("memcached://user:a/b@host", "%2F"),
-        ("memcached://host?prefix=a%20b", "prefix"),
-        ("memcached://host?io_timeout=0", "io_timeout"),
-        ("memcached://host?connect_timeout=soon", "connect_timeout"),
-        ("memcached://host?ttl=3", "ttl"),
-        ("memcached://host?verify=none", "verify"),
-        ("memcacheds://host?verify=perhaps", "verify"),
-        ("memcacheds://host?ca_certs=/nowhere", "ca_certs"),
-        ("memcacheds://host?keyfile=/etc/hosts", "certfile"),
-        ("memcacheds://host?certfile=/etc/hosts", "certfile"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_by_name(url: str, names: str) -> None:
-    with pytest.raises(ConfigurationError, match=names):
-        place(url)

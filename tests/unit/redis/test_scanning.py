@@ -16,7 +16,7 @@ from holdfast.backends.redis.scanning import (
     Listing,
     Pacer,
 )
-from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.core.tickets import LockInfo, make_ticket_info
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
@@ -74,7 +74,7 @@ class Store:
         return [about for request, about in self.sent if request == kind]
 
 
-HOLDER = TicketInfo.of(info="", fence=1, agent="", since=0.0, remaining=1.0, exclusive=True, limit=1)
+HOLDER = make_ticket_info(info="", fence=1, agent="", since=0.0, remaining=1.0, exclusive=True, limit=1)
 
 Open = Callable[..., tuple[Store, Listing[str]]]
 

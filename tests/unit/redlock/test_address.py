@@ -67,29 +67,6 @@ def test_options_and_their_defaults() -> None:
     assert council("redlock://a,b,c?tls=yes&verify=none").place.login.is_tls
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("redlock://a", "names 1 nodes: with fewer than 3 none may fail"),
-        ("redlock://a,b", "names 2 nodes: with fewer than 3 none may fail.*nodes=any"),
-        ("redlock://a,b,a", "the same server twice"),
-        ("redlock://a,b,a/1", "the same server twice"),
-        ("redlock://a,,b", "empty host name"),
-        ("redlock://a,b,c:x", "port that is no number"),
-        ("redlock://a,b,c/x", "database that is no number"),
-        ("redlock://a,b,c?max_ttl=0", "max_ttl=0: it must be more than 0"),
-        ("redlock://a,b,c?node_timeout=soon", "node_timeout='soon'"),
-        ("redlock://a,b,c?quarantine=maybe", "quarantine='maybe': it must be yes or no"),
-        ("redlock://a,b,c?nodes=2", "nodes='2': it must be three or any"),
-        ("redlock://a,b,c?method=queue", "unknown option 'method'"),
-        ("redlock://a,b,c?tls=on", "tls='on': it must be no or yes"),
-    ],
-)
-def test_what_is_refused(url: str, says: str) -> None:
-    with pytest.raises(holdfast.ConfigurationError, match=says):
-        council(url)
-
-
 def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -118,26 +95,6 @@ def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
 def test_urls_of_single_servers_make_one_of_all_of_them(urls: list[str], one: str) -> None:
     assert together(urls) == one
     assert council(together(urls)).place.nodes == council(one).place.nodes
-
-
-@pytest.mark.parametrize(
-    ("urls", "says"),
-    [
-        ([], "empty host name"),
-        (["redis://a", "redis://b"], "names 2 nodes"),
-        (["redis://a", "redis://b", "sqlite:///x"], "for redis:// or rediss:// only"),
-        (["redis://a", "redis://b", 7], "for redis:// or rediss:// only"),
-        (["redis://a", "redis://b", "c"], "for redis:// or rediss:// only"),
-        (["redis://a", "redis://b,d", "redis://c"], "one of the urls names several"),
-        (["redis://a", "rediss://b", "redis://c"], "TLS for all of them"),
-        (["redis://a?prefix=x", "redis://b?prefix=y", "redis://c"], "differ in the option 'prefix'"),
-        (["redis://a?method=setnx", "redis://b", "redis://c"], "unknown option 'method'"),
-    ],
-)
-def test_lists_that_are_refused(urls: list[Any], says: str) -> None:
-    for kind in (holdfast.Client, holdfast.AsyncClient):
-        with pytest.raises(holdfast.ConfigurationError, match=says):
-            kind(urls)
 
 
 @pytest.mark.parametrize("kind", [holdfast.Client, holdfast.AsyncClient])

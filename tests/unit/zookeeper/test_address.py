@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from holdfast import ConfigurationError
 from holdfast.backends.zookeeper.address import Access, Place, place_of
 from holdfast.url import parse
 
@@ -46,30 +43,3 @@ def test_an_acl_may_be_written_out() -> None:
         Access(5, "world", "anyone"),
         Access(31, "ip", "10.0.0.1"),
     )
-
-
-@pytest.mark.parametrize(
-    ("url", "names"),
-    [
-        ("zookeeper://", "host without a name"),
-        ("zookeeper://one,,two", "host without a name"),
-        ("zookeeper://one:0", "port '0'"),
-        ("zookeeper://one:x", "port 'x'"),
-        ("zookeeper://one/a/", "path '/a/'"),
-        ("zookeeper://one/zookeeper", "ZooKeeper's own"),
-        ("zookeeper://one/a/../b", "a part of it"),
-        ("zookeeper://app@one", "user and password"),
-        ("zookeeper://one?layout=etcd", "layout must be one of curator, kazoo"),
-        ("zookeeper://one?raw_names=maybe", "raw_names must be yes or no"),
-        ("zookeeper://one?session_timeout=soon", "session_timeout must be"),
-        ("zookeeper://one?session_timeout=0", "session_timeout must be"),
-        ("zookeeper://one?session_timeout=nan", "session_timeout must be"),
-        ("zookeeper://one?acl=mine", "acl must be open, creator, read"),
-        ("zookeeper://one?acl=creator", "is for who is logged in"),
-        ("zookeeper://one?ca_certs=/ca.pem", "add tls=yes"),
-        ("zookeeper://one?tls=yes&keyfile=/k.pem", "without certfile"),
-    ],
-)
-def test_what_is_wrong_is_named(url: str, names: str) -> None:
-    with pytest.raises(ConfigurationError, match=names):
-        place(url)

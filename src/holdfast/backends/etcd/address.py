@@ -82,7 +82,7 @@ def place_of(address: Address) -> Place:
 def _nodes(hosts: str) -> tuple[Node, ...]:
     nodes = tuple(map(_node, hosts.split(",")))
     if len(set(nodes)) < len(nodes):
-        raise ConfigurationError("url names the same server twice")
+        raise ConfigurationError("url names the same server twice: leave one out")
     return nodes
 
 

@@ -103,7 +103,7 @@ def _nodes(hosts: str) -> tuple[Node, ...]:
     """In an order of their own: two clients that list the same servers differently mean the same."""
     nodes = [_node(one) for one in hosts.split(",")]
     if len(set(nodes)) < len(nodes):
-        raise ConfigurationError("url names the same server twice")
+        raise ConfigurationError("url names the same server twice: leave one out")
     return tuple(sorted(nodes))
 
 

@@ -212,7 +212,7 @@ def _certificates(options: Mapping[str, str], *, is_tls: bool) -> dict[str, Any]
 def _nodes(hosts: str, default_port: int) -> tuple[Node, ...]:
     nodes = tuple(_node(one, default_port) for one in hosts.split(","))
     if len(set(nodes)) < len(nodes):
-        raise ConfigurationError("url names the same server twice")
+        raise ConfigurationError("url names the same server twice: leave one out")
     return nodes
 
 

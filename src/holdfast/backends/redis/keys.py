@@ -70,7 +70,7 @@ def check_prefix(prefix: str) -> str:
         ConfigurationError: it has half a {tag}, or control characters.
     """
     if any(ord(character) < ord(" ") for character in prefix):
-        raise ConfigurationError(f"url has a prefix with control characters: {prefix!r}")
+        raise ConfigurationError(f"url has a prefix with control characters, {prefix!r}: leave them out")
     if ("{" in prefix or "}" in prefix) and _tag(prefix) is None:
         raise ConfigurationError(
             f"url has prefix={prefix!r}: braces are for a whole {{tag}}, which keeps all locks in one slot of a Cluster"

@@ -137,7 +137,7 @@ def _acl(text: str, *, has_login: bool) -> tuple[Access, ...]:
     entries = tuple(map(_access, _ACLS.get(text, text).split(",")))
     if any(entry.scheme == "auth" for entry in entries) and not has_login:
         raise ConfigurationError(
-            f"acl={text} is for who is logged in: give zookeeper://user:password@host, or a client certificate"
+            f"acl={text} is for a client that logs in: give zookeeper://user:password@host, or a client certificate"
         )
     return entries
 
@@ -158,7 +158,7 @@ def _tls(options: Mapping[str, str]) -> Tls | None:
             raise ConfigurationError(f"{given[0]} is for TLS: add tls=yes")
         return None
     if "keyfile" in options and "certfile" not in options:
-        raise ConfigurationError("keyfile is given without certfile")
+        raise ConfigurationError("url has keyfile= without certfile=: give both, or neither")
     return Tls(
         ca_certs=options.get("ca_certs"),
         certfile=options.get("certfile"),

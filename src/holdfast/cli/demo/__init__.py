@@ -81,7 +81,7 @@ def _between(number: Callable[[str], float], least: float, most: float) -> Calla
         try:
             value = number(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a {_KINDS[number]}") from None
+            raise argparse.ArgumentTypeError(f"must be a {_KINDS[number]}, not {text!r}") from None
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be from {least:g} to {most:g}, not {text}")
         return value

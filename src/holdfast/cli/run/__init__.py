@@ -124,7 +124,9 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.parser.error("no COMMAND: write it behind the name, holdfast run [options] NAME COMMAND")
     grace = arguments.ttl / 3 if arguments.grace is None else arguments.grace
     if grace > arguments.ttl / 2:
-        arguments.parser.error(f"argument --grace: must be at most half the ttl ({arguments.ttl / 2:g} s)")
+        arguments.parser.error(
+            f"argument --grace: must be at most half the ttl ({arguments.ttl / 2:g} s), not {grace:g}"
+        )
     from holdfast.cli.run.supervisor import Plan, run
 
     return run(
@@ -149,5 +151,5 @@ def _run(arguments: argparse.Namespace) -> int:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, not {text!r}")
     return key, value

@@ -64,32 +64,6 @@ def test_a_command_that_cannot_be_started_is_named_and_the_lock_given_back(
     assert runs.run("a", "-n", "--", "true")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["a"], "no COMMAND: write it behind the name"),
-        (["a", "--"], "no COMMAND: write it behind the name"),
-        (["--", "true"], "no COMMAND"),
-        (["", "--", "true"], "name must not be empty"),
-        (["a", "--ttl", "0", "--", "true"], "--ttl: must be 0.1 or more"),
-        (["a", "--ttl", "nan", "--", "true"], "argument --ttl"),
-        (["a", "--grace", "20", "--", "true"], "--grace"),
-        (["a", "--semaphore", "0", "--", "true"], "--semaphore: must be a whole number, from 1"),
-        (["a", "--semaphore", "2", "--shared", "--", "true"], "not allowed with"),
-        (["a", "-n", "-w", "3", "--", "true"], "not allowed with"),
-        (["a", "--meta", "owner", "--", "true"], "KEY=VALUE"),
-        (["a", "-E", "256", "--", "true"], "--busy-status"),
-        (["a", "--url", "memory://", "--", "true"], "private to one process"),
-        (["a", "--url", "nothing", "--", "true"], "url must look like"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(runs: Runs, arguments: list[str], complaint: str) -> None:
-    status, _, complaints = runs.run(*arguments)
-
-    assert status == 2
-    assert complaint in complaints
-
-
 def test_a_store_that_cannot_be_asked_has_a_status_of_its_own(runs: Runs) -> None:
     runs.file.parent.mkdir()
     runs.file.write_text("not a database, but a long enough text to be taken for a damaged one")
