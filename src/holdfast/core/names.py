@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import ConfigurationError
@@ -197,9 +197,8 @@ def check_flag(argument: str, flag: object) -> bool:
     return flag
 
 
-def refuse_unknown(function: str, words: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(function: str, words: Iterable[str], known: Collection[str]) -> None:
     """Raise for a keyword that `function` does not take; the message names the one that was likely meant."""
-    known = tuple(known)
     for word in words:
         if word not in known:
             hint = f": {_ELSEWHERE[word]}" if word in _ELSEWHERE else did_you_mean(word, known)

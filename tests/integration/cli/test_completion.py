@@ -126,10 +126,11 @@ def test_a_store_that_cannot_be_asked_is_silence(session: Session) -> None:
     assert session("holdfast show --url nonsense x\t") == ["holdfast", "show", "--url", "nonsense", "x"]
 
 
-def test_behind_the_dashes_of_run_files_are_completed(session: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["run a -- cat", "run a cat", "run --ttl 9 a cat -n"])
+def test_files_are_completed_for_the_command_of_run(session: Session, tmp_path: Path, line: str) -> None:
     (tmp_path / "script.sh").touch()
 
-    assert session("holdfast run a -- cat scri\t") == ["holdfast", "run", "a", "--", "cat", "script.sh"]
+    assert session(f"holdfast {line} scri\t") == ["holdfast", *line.split(), "script.sh"]
 
 
 # ── what is in the scripts ───────────────────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,17 @@ _holdfast() {
             -*) ;;
             *) if [[ -z $command ]]; then command=$word; else place+=1; fi ;;
         esac
+        case $command in
+            @runs_another@) if ((place > 1)); then compopt -o bashdefault -o default; return; fi ;;
+        esac
     done
+    case $command in
+        @runs_another@)
+            if [[ $place == 1 && -z $option && $current != -* ]]; then
+                compopt -o bashdefault -o default
+                return
+            fi ;;
+    esac
 
     if [[ -n $option ]]; then
         case "$command $option" in

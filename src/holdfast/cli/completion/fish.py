@@ -40,7 +40,8 @@ def _of_command(command: Command) -> list[str]:
         elif argument.choices:
             lines.append(_line(condition, f"-a {_quote(' '.join(argument.choices))}"))
     if command.runs_another:
-        lines.append(_line(f"{condition}; and contains -- -- (commandline -opc)", "-F"))
+        has_name = "test (count (string match -v -- '-*' (commandline -opc))) -gt 2"  # options' values counted, too
+        lines.append(_line(f"{condition}; and {has_name}", "-F"))
     return lines
 
 
