@@ -70,7 +70,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _prepared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What argparse reads, and the command line that `holdfast run` is to run."""
+    """The words for argparse, and the command line that `holdfast run` is to run."""
     name = argv[0] if argv else ""
     found = command_parsers(parser)
     if name.startswith("-") or not name:

@@ -30,7 +30,7 @@ _STANDIN = "the name comes with the call"
 
 
 class Plan(NamedTuple):
-    """What `locked` or `once_per` was given, checked."""
+    """The arguments of `locked` or `once_per`, checked."""
 
     name: Name
     terms: Terms  # of every call, but for the name

@@ -93,10 +93,10 @@ def check_ttl(ttl: object) -> float:
 def check_timeout(timeout: object) -> float | None:
     if timeout is None:
         return None
-    seconds = _number("timeout", timeout, "seconds, or None to wait for ever")
+    seconds = _number("timeout", timeout, "seconds, or None to wait forever")
     if seconds < 0:
         raise ConfigurationError(
-            f"timeout must be 0 s or more, or None, not {timeout!r}: 0 does not wait, None waits for ever"
+            f"timeout must be 0 s or more, or None, not {timeout!r}: 0 does not wait, None waits forever"
         )
     return seconds
 
