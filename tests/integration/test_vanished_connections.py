@@ -29,11 +29,16 @@ FRESH_URLS: dict[str, Callable[[], str]] = {
     "mysql": mysql.fresh_url,
     "postgresql": lambda: postgresql.fresh_url(sslmode="disable"),
 }
+# Here each lock has a connection of its own, and its lease is lost with it; some are kept for the next lock.
+OWN_CONNECTIONS: dict[str, Callable[[], str]] = {
+    "mysql-row": lambda: mysql.fresh_url(method="row"),
+    "postgresql-advisory": lambda: postgresql.fresh_url(method="advisory", sslmode="disable"),
+}
 
 
 @pytest.fixture(params=FRESH_URLS)
 def url(request: pytest.FixtureRequest) -> str:
-    return FRESH_URLS[request.param]()
+    return (FRESH_URLS | OWN_CONNECTIONS)[request.param]()
 
 
 @pytest.fixture
@@ -74,6 +79,7 @@ def burst(client: holdfast.Client) -> None:
         thread.join(30)
 
 
+@pytest.mark.parametrize("url", [*FRESH_URLS, *OWN_CONNECTIONS], indirect=True)
 def test_a_lock_is_taken_within_the_callers_time(client: holdfast.Client, proxy: Proxy) -> None:
     burst(client)
     proxy.forget()

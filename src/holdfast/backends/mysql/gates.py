@@ -14,7 +14,7 @@ from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.schema import REAP_ROWS
 from holdfast.backends.mysql.wire import Meanwhile, Wire, literal
-from holdfast.backends.pool import pop
+from holdfast.backends.pool import Pool, pop
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.errors import BackendError, OutcomeUnknown
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 IDLE_MAX = 4  # connections that are kept for the next gate
+_ANY_NUMBER = 1 << 30  # of connections: each ticket has its own
 BUILDS_MAX = 3  # times that a gate is built because it was removed meanwhile
 REMOVED_TOGETHER = 64  # gates, at most, in one transaction
 POLL = 0.05  # seconds, at most, between attempts where less than a second is left: the server waits whole ones
@@ -82,9 +83,8 @@ class Gates:
         self._lines, self._runtime, self._url = lines, runtime, url
         self._client = runtime.nonce()
         self._sessions: dict[str, Session] = {}  # by nonce
-        self._idle: list[Wire] = []
+        self._pool: Pool[Wire] = Pool(url, self._opened, runtime, _ANY_NUMBER)
         self._mutex = runtime.mutex()
-        self._closed = False
 
     def is_in(self, nonce: str) -> bool:
         """It has its gate, as far as can be seen from here."""
@@ -155,7 +155,7 @@ class Gates:
                 await wire.ask(f"ROLLBACK; DO RELEASE_LOCK({_mark(nonce)})", deadline)
                 self._keep(wire)
                 return
-        wire.close()
+        self._pool.discard(wire)
 
     async def holder(self, key: bytes, *, deadline: float) -> str | None:
         """The nonce of who has the gate, or has just asked for it."""
@@ -183,66 +183,71 @@ class Gates:
         keys = [literal(bytes.fromhex(row[0] or "")) for row in rows]
         if not keys:
             return
-        wire = self._reused() or await self._opened(deadline)
+        wire = await self._taken(deadline)
         try:
             for start in range(0, len(keys), REMOVED_TOGETHER):
                 try:
                     await wire.ask(_REMOVE.format(", ".join(keys[start : start + REMOVED_TOGETHER])), deadline)
                 except OnceMore:  # one of them is locked: they stay until the next time
                     await wire.ask("ROLLBACK", deadline)
-        except BaseException:
-            wire.close()
+        except BaseException as error:
+            self._pool.give_after(wire, error)
             raise
         self._keep(wire)
 
     def close(self) -> None:
         """Those that somebody waits on are closed by who waits; it was told before, or looks again soon."""
-        self._closed = True
         with self._mutex:
-            wires = [*self._idle, *(one.wire for one in self._sessions.values() if not one.is_busy)]
-            self._idle.clear()
+            wires = [one.wire for one in self._sessions.values() if not one.is_busy]
             self._sessions.clear()
+        self._pool.close()
         for wire in wires:
             wire.close()
 
     def abandon(self) -> None:
         self._mutex = self._runtime.mutex()  # another thread of the parent may have had it
-        self._closed = True  # the wires themselves are known to the lines
-        self._idle.clear()
+        self._pool.abandon()  # the wires themselves are known to the lines
         self._sessions.clear()
 
     async def _session(self, key: bytes, nonce: str, deadline: float) -> Session:
         session = self._sessions.get(nonce)
         if session is not None and not session.wire.is_dead():
             return session
-        if not (await self._lines.ask(_IS_THERE, (key,), deadline=deadline)).rows:
+        try:
+            is_there = bool((await self._lines.ask(_IS_THERE, (key,), deadline=deadline)).rows)
+        except BackendError:
+            # No answer on a connection of the other pool: the idle ones of this pool may have vanished with it.
+            while (idle := pop(self._pool.idle)) is not None:
+                self._pool.discard(idle)
+            raise
+        if not is_there:
             await self._lines.ask(_BUILD, (key,), deadline=deadline)
         patience = 0
         if session is not None:
-            session.wire.close()
+            self._pool.discard(session.wire)
             await self.expel(nonce, deadline=deadline)
             patience = 1  # second: to be ended takes a moment
-        wire = self._reused() or await self._opened(deadline)
+        wire = await self._taken(deadline)
         session = self._sessions[nonce] = Session(wire)
-        answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, {patience})", deadline)
+        try:
+            answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, {patience})", deadline)
+        except BackendError as error:
+            self._pool.give_after(wire, error)  # no answer: other idle connections may have vanished with this one
+            raise
         if answer != [("1",)]:
-            wire.close()
+            self._pool.discard(wire)
             raise answers.not_connected(self._url, "an earlier connection of this ticket has not ended yet")
         return session
 
-    def _reused(self) -> Wire | None:
-        while (wire := pop(self._idle)) is not None:
-            if not wire.is_dead():
-                return wire
-            wire.close()
-        return None
+    async def _taken(self, deadline: float) -> Wire:
+        return self._pool.take(self._runtime.now()) or await self._pool.wait(deadline)
 
     def _keep(self, wire: Wire) -> None:
         """For the next gate, if there are not enough."""
-        if self._closed or len(self._idle) >= IDLE_MAX:
-            wire.close()
+        if len(self._pool.idle) >= IDLE_MAX:
+            self._pool.discard(wire)
         else:
-            self._idle.append(wire)
+            self._pool.give(wire)
 
     async def _opened(self, deadline: float) -> Wire:
         wire = await self._lines.open(deadline)

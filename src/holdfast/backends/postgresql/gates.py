@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.pool import pop
+from holdfast.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.lines import Lines
@@ -37,7 +38,7 @@ class Gates:
         except BaseException:
             wire.close()
             raise
-        return GateWire(wire, self._lines)
+        return GateWire(wire, self._lines, self)
 
     def give_back(self, gate: Gate) -> None:
         if self._closed or gate.is_in or gate.is_asking or len(self._idle) >= IDLE_MAX:
@@ -47,6 +48,9 @@ class Gates:
 
     def close(self) -> None:
         self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
         while (gate := pop(self._idle)) is not None:
             gate.close()
 
@@ -54,8 +58,8 @@ class Gates:
 class GateWire:
     """One of them."""
 
-    def __init__(self, wire: Wire, lines: Lines) -> None:
-        self._wire, self._lines = wire, lines
+    def __init__(self, wire: Wire, lines: Lines, gates: Gates) -> None:
+        self._wire, self._lines, self._gates = wire, lines, gates
         self._is_in = False
 
     @property
@@ -79,7 +83,11 @@ class GateWire:
         return self._wire.pid
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        return await self._lines.ask_on(self._wire, statement, values, deadline)
+        try:
+            return await self._lines.ask_on(self._wire, statement, values, deadline)
+        except OutcomeUnknown:
+            self._gates.close_idle()  # connections that are idle may have vanished with this one
+            raise
 
     async def wait(self, sql: str, until: float) -> None:
         self._is_in = await self._wire.ask_long(sql, until)

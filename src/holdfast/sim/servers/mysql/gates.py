@@ -50,6 +50,8 @@ class SimWire:
         self.is_over = False
         self.is_open = True
         self._is_dead = False
+        self.used_at = 0.0
+        self.reconsider = None
         self._event = port.runtime.event()
         self._answer: Answer | OnceMore | None = None
 
