@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.runtimes import threads
+from holdfast.core.tickets import Ticket
+from holdfast.runtimes import system, threads
 from holdfast.runtimes.threads import flush_log
 from tests.support.processes import PATIENCE, eventually
 
@@ -250,6 +251,21 @@ def test_a_waiter_repeats_a_release_that_no_thread_could_be_started_for(
 
     with client.lock("a", timeout=PATIENCE):
         assert outage == [], "its own client's ticket would block it for the ttl, or as long as it waits"
+
+
+def test_a_worker_goes_on_without_a_timer_whose_thread_cannot_be_started(
+    client: holdfast.Client, no_threads: NoThreads
+) -> None:
+    keeper, now = client._engine._keeper, system.now()
+    ticket = Ticket("a", "0" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+    keeper._debts[ticket.nonce] = (ticket, now + 0.5, 0.05)
+    no_threads.refused = ("holdfast",)
+
+    until = keeper._take_due(1)
+
+    assert until == pytest.approx(now + 0.5), "it looks again by itself when the release is due"
+    no_threads.refused = ()
+    keeper.forgive(ticket)
 
 
 def test_renewal_goes_on_when_a_thread_can_be_started_again(client: holdfast.Client, no_threads: NoThreads) -> None:

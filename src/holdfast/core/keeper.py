@@ -325,15 +325,18 @@ class Keeper:
         try:
             while not self._stopped:
                 due = self._take_due(number)
-                if due is not None:
+                if isinstance(due, _Due):
                     await self._do(due)
-                elif not await self._rest(number):
+                elif not await self._rest(number, due):
                     return
         finally:
             self._workers.pop(number, None)
 
-    def _take_due(self, number: int) -> _Due | None:
-        """The work that is due. If there is none, this worker is idle, and the timer knows when it is needed again."""
+    def _take_due(self, number: int) -> _Due | float:
+        """The work that is due. If there is none, this worker is idle, until then if it is not woken.
+
+        The timer knows when it is needed again. If the timer's thread cannot be started, the worker looks by itself.
+        """
         now = self._runtime.now()
         with self._mutex:
             due = self._due_for(number, now)
@@ -342,9 +345,13 @@ class Keeper:
             self._workers[number] = False
             self._work.clear()
             soonest = self._soonest(number)
-        if soonest is not None:
-            self._ensure_timer(soonest)
-        return None
+        try:
+            if soonest is not None:
+                self._ensure_timer(soonest)
+        except ThreadStartError as error:
+            logger().warning("the keeper has no timer for now, trying again: %s", error)
+            return max(soonest or 0.0, now + RETRY_MIN)
+        return now + IDLE_MAX
 
     def _due_for(self, number: int, now: float) -> _Due | None:
         renewals = self._lists()[0].take(now, BATCH_MAX)
@@ -360,14 +367,14 @@ class Keeper:
         """The first worker pays; who stands in for it is there for the leases."""
         return list(self._debts.values()) if number == min(self._workers, default=number) else ()
 
-    async def _rest(self, number: int) -> bool:
+    async def _rest(self, number: int, until: float) -> bool:
         """Until something is due; False when this worker may end."""
-        rung = await self._work.wait(self._runtime.now() + IDLE_MAX)
+        rung = await self._work.wait(until)
         with self._mutex:
             others = {**self._workers}
             others.pop(number, None)
             has_work = self._renewals.earliest() is not None or bool(self._debts)
-            if not rung and (not has_work or False in others.values()):
+            if not rung and (not has_work or (self._timer and False in others.values())):
                 self._workers.pop(number, None)
                 return False
             self._workers[number] = True
