@@ -278,3 +278,17 @@ def test_everybody_else_is_out_until_the_last_of_an_owner_has_left(owner: str) -
 
 def test_two_without_an_owner_are_not_of_one() -> None:
     assert found(MutualExclusion, [owned(0, "a", 1, "", 5), owned(1, "b", 2, "", 5)])
+
+
+def test_a_lease_that_the_server_forgot_is_excused_although_an_old_copy_has_its_ticket_with_another_fence() -> None:
+    before: h.History = [
+        admitted(0, "a", 1)._replace(fence=5),
+        admitted(1, "a", 1)._replace(fence=6),
+        h.Forgot(2, "data"),
+    ]
+    back = admitted(2, "a", 1)._replace(fence=5)
+    other = granted(4, "b", 2, fence=7)
+
+    assert not found(MutualExclusion, [*before, back, granted(3, "a", 1, fence=6), other])
+    assert found(MutualExclusion, [*before, back, granted(3, "a", 1, fence=5), other]), "the old copy has this one"
+    assert found(MutualExclusion, [*before, back._replace(fence=6), granted(3, "a", 1, fence=6), other])

@@ -156,6 +156,13 @@ def test_an_owner_may_come_back_to_its_old_fence_with_an_old_copy_of_the_data() 
     assert found(GrowingFences, [first, between, h.Forgot(2, "lease"), kin])
 
 
+@pytest.mark.parametrize("fence", [FenceOrder.UNCONDITIONAL, FenceOrder.DURABLE_STORAGE])
+def test_what_the_server_forgot_before_the_last_lease_excuses_nothing_after_it(fence: FenceOrder) -> None:
+    history: h.History = [h.Forgot(0, restored=True), granted(1, "a", 1, fence=7), CLOCK, granted(2, "b", 2, fence=6)]
+
+    assert found(GrowingFences, history, Promises(fence=fence))
+
+
 def test_an_old_copy_that_was_restored_makes_fences_go_back_but_not_for_a_client_that_runs() -> None:
     history: h.History = [granted(0, "a", 1, fence=7), released(1, "a", 1), h.Forgot(2, "data", restored=True)]
 

@@ -21,6 +21,7 @@ def test_a_dead_waiter_has_to_leave_in_time() -> None:
 
 def test_a_dead_waiter_that_is_first_in_line_or_arrives_late_has_to_leave_too() -> None:
     assert found(DeadWaitersLeave, [*DEAD, admitted(6, "a", 1), left(8, "a", 1)], WITHIN_2)
+    assert found(DeadWaitersLeave, [*DEAD, admitted(5.05, "a", 1), left(8, "a", 1)], WITHIN_2), "by others that left"
     assert found(DeadWaitersLeave, [asked(0, "a", 1), h.Crashed(5, "a"), queued(6, "a", 1), left(8, "a", 1)], WITHIN_2)
     assert found(DeadWaitersLeave, [*DEAD, h.End(8)], WITHIN_2)
 

@@ -48,7 +48,7 @@ class NobodyInDelay(Checker):
         self._let_in(event)
 
     def _granted(self, event: Granted) -> None:
-        is_excused = self._on_their_way.arrived(event.ticket)
+        is_excused = self._on_their_way.arrived(event.ticket, event.fence)
         if not self.promises.server_seen:
             self._let_in(event)
         if event.delay and event.deadline is not None and not is_excused:

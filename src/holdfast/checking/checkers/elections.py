@@ -33,7 +33,7 @@ class OneLeader(Checker):
 
     def _elected(self, event: Elected) -> None:
         self._was_tested = True
-        if self._on_their_way.arrived(event.ticket):
+        if self._on_their_way.arrived(event.ticket, event.term):
             return
         last = self._last.get(event.lock)
         if last is not None and event.term <= last.term:

@@ -43,7 +43,7 @@ class MutualExclusion(Checker):
 
     def _granted(self, event: Granted) -> None:
         ticket = event.ticket
-        if self._on_their_way.arrived(ticket):
+        if self._on_their_way.arrived(ticket, event.fence):
             return
         if ticket in self._believed:
             self._drop(ticket)  # granted twice: for another checker

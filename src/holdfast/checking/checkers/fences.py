@@ -45,7 +45,7 @@ class GrowingFences(Checker):
             self._owners.setdefault((event.lock, event.fence), event.owner)
 
     def _granted(self, event: Granted) -> None:
-        if self._on_their_way.arrived(event.ticket):
+        if self._on_their_way.arrived(event.ticket, event.fence):
             return
         lock = self._locks[event.lock]
         fence = event.fence
@@ -90,8 +90,8 @@ class GrowingFences(Checker):
         self._restored |= event.restored
         self._clock_went_back |= event.what == "clock"
         depends_on = {
-            FenceOrder.UNCONDITIONAL: self._restored,
-            FenceOrder.DURABLE_STORAGE: self._lost_data,
+            FenceOrder.UNCONDITIONAL: event.restored,
+            FenceOrder.DURABLE_STORAGE: event.what == "data" and event.majority,
             FenceOrder.CLOCK_BOUNDED: self._lost_data and self._clock_went_back,
             FenceOrder.BEST_EFFORT: self._lost_data or self._clock_went_back,
         }

@@ -17,29 +17,33 @@ class OnTheirWay:
 
     def __init__(self, promises: Promises) -> None:
         self._begun: dict[int, Admitted | Asked] = {}
-        self._excused: set[int] = set()
+        self._excused: dict[
+            int, int | None
+        ] = {}  # with the fence that the server had let it in with, where that is seen
         began = Admitted if promises.server_seen else Asked
         self.on: dict[type, Callable[[Any], None]] = {began: self._began, GaveUp: self._gave_up}
 
-    def arrived(self, ticket: int) -> bool:
-        """The grant reached its client; True if the server had forgotten about it by then."""
-        self._begun.pop(ticket, None)
-        if ticket in self._excused:
-            self._excused.discard(ticket)
-            return True
-        return False
+    def arrived(self, ticket: int, fence: int) -> bool:
+        """The grant reached its client; True if the server had forgotten about it by then.
+
+        If the server has let the ticket in again since, the grant is what it says, unless it has the fence from before:
+        in an old copy of the data the same ticket can be in with an older fence.
+        """
+        begun = self._begun.pop(ticket, None)
+        if ticket not in self._excused:
+            return False
+        forgotten = self._excused.pop(ticket)
+        return begun is None or (isinstance(begun, Admitted) and begun.fence != fence == forgotten)
 
     def forgot(self, event: Forgot) -> None:
         """Moves each ticket at most once, so this is paid for by the tickets."""
         hit = [ticket for ticket, begun in self._begun.items() if event.lock in (None, begun.lock)]
         for ticket in hit:
-            del self._begun[ticket]
-        self._excused.update(hit)
+            begun = self._begun.pop(ticket)
+            self._excused[ticket] = begun.fence if isinstance(begun, Admitted) else None
 
     def _began(self, event: Admitted | Asked) -> None:
         self._begun[event.ticket] = event
-        if self._excused:
-            self._excused.discard(event.ticket)  # let in again, by a server that knows what it does
 
     def _gave_up(self, event: GaveUp) -> None:
         self._begun.pop(event.ticket, None)

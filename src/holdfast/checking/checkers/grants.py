@@ -36,7 +36,7 @@ class SingleGrants(Checker):
             what = f"ticket {event.ticket} was granted to {event.client} a second time, with fence {event.fence}"
             self.violated(event.at, event.lock, what, before, event)
         self._clients[event.lock, event.fence].add(event.client)
-        if self._on_their_way.arrived(event.ticket):
+        if self._on_their_way.arrived(event.ticket, event.fence):
             return  # its fence is from before the server forgot
         other = self._by_fence[event.lock].setdefault(event.fence, event)
         is_kin = event.owner != "" and event.owner == other.owner

@@ -48,9 +48,9 @@ class PromptGrants(Checker):
         lock = self._locks[event.lock]
         self._judge(lock, event.at, event)
         lock.waiting.pop(event.ticket, None)
-        lock.held.discard(event.ticket)
-        if not lock.held:
-            lock.free_since = event.at
+        if event.ticket in lock.held:
+            lock.held.discard(event.ticket)
+            lock.free_since = event.at  # a waiter that leaves does not make the lock free
 
     def _stopped(self, event: Crashed | Paused) -> None:
         for lock in self._locks.values():

@@ -47,7 +47,7 @@ class TrueRenewals(Checker):
         return self._had_one
 
     def _granted(self, event: Granted) -> None:
-        if not self._on_their_way.arrived(event.ticket) and event.renews:
+        if not self._on_their_way.arrived(event.ticket, event.fence) and event.renews:
             self._had_one = True
             self._leases[event.ticket] = event
 

@@ -9,7 +9,7 @@ from holdfast.checking.promises import Promises
 
 from .base import Checker
 
-IN_FLIGHT = 0.1  # seconds for which the last request of a dead process may be on its way
+IN_FLIGHT = 0.01  # seconds for which the last request of a dead process may be on its way
 
 
 class DeadWaitersLeave(Checker):
