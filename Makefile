@@ -99,10 +99,6 @@ sim: $(VENV)/.dev ## search for faults that break a promise: SEEDS worlds of eac
 			$(BIN)/holdfast simulate --backend $$backend --workload $$workload --seeds $$seeds $(ARGS) || exit; \
 		done; \
 	done
-	@for backend in memory redis redis-setnx postgresql mysql mysql-version memcached etcd etcd-key; do \
-		$(BIN)/holdfast simulate --backend $$backend --seeds $(SEEDS) $(ARGS) \
-			--faults vanish,lookup_stall,lose_reply,cut,crash,pause,cancel,drift || exit; \
-	done
 	@for backend in memory sqlite redis redlock postgresql; do \
 		$(BIN)/holdfast simulate --backend $$backend --exhaustive || exit; \
 	done

@@ -97,8 +97,9 @@ KINDS = tuple(
 )  # what can be enabled, by name
 
 
-# Faults of the connections that a pool keeps for requests. A world has them only where they are asked for by name.
+# Faults of the connections that a pool keeps for requests. Rarer than others, because all requests go over a pool then.
 POOLED = frozenset({"vanish", "lookup_stall"})
+POOLED_SHARE = 1 / 3  # of the probability of other faults
 
 
 def only(faults: Faults, kinds: frozenset[str]) -> Faults:
@@ -106,13 +107,16 @@ def only(faults: Faults, kinds: frozenset[str]) -> Faults:
     return replace(faults, **{kind: 0.0 for kind in KINDS if kind not in kinds})
 
 
-USUAL = only(ALL, frozenset(KINDS) - POOLED)
+USUAL = only(ALL, frozenset(KINDS) - POOLED)  # of a plan that names none; a search of `holdfast simulate` has ALL
 
 
 def draw(faults: Faults, choices: Choices, enable: float = 0.35) -> Faults:
     """Those of one run: each kind is either off, or as probable as it says."""
-    chosen = frozenset(kind for kind in KINDS if getattr(faults, kind) and (enable >= 1.0 or choices.chance(enable)))
-    return only(faults, chosen)
+
+    def is_chosen(kind: str) -> bool:
+        return enable >= 1.0 or choices.chance(enable * POOLED_SHARE if kind in POOLED else enable)
+
+    return only(faults, frozenset(kind for kind in KINDS if getattr(faults, kind) and is_chosen(kind)))
 
 
 def enabled(faults: Faults) -> list[str]:

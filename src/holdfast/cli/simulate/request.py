@@ -24,7 +24,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     Raises:
         ConfigurationError: there is no such fault or mutant, or the store cannot do what the workload is about.
     """
-    plan = Plan(backend=arguments.backend, workload=_workload_of(arguments))
+    plan = Plan(backend=arguments.backend, workload=_workload_of(arguments), faults=faults_.ALL)
     if arguments.no_faults:
         plan = replace(plan, faults=faults_.CALM)
     elif arguments.faults is not None:
