@@ -438,7 +438,10 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         return lambda function: _decorated(function, plan, lambda: self)
 
     async def inspect(self, name: str) -> LockInfo:
-        """Who holds the lock and who waits for it, in order, says the server."""
+        """Who holds the lock and who waits for it, in order, says the server.
+
+        Reading creates no store: one that does not exist has no locks.
+        """
         return await self._engine.inspect(names.check_name(name))
 
     async def locks(self, prefix: str = "") -> list[LockInfo]:

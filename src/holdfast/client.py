@@ -426,7 +426,10 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         return lambda function: decorated(function, plan, lambda: self)
 
     def inspect(self, name: str) -> LockInfo:
-        """Who holds the lock and who waits for it, in order, says the server."""
+        """Who holds the lock and who waits for it, in order, says the server.
+
+        Reading creates no store: one that does not exist has no locks.
+        """
         return run_sync(self._engine.inspect(names.check_name(name)))
 
     def locks(self, prefix: str = "") -> list[LockInfo]:

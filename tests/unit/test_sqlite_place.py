@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.backends.sqlite import place
 from holdfast.errors import ConfigurationError
+from holdfast.url import parse
 
 MOUNTS = r"""
 22 1 252:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -36,6 +37,20 @@ MOUNTS = r"""
 )
 def test_a_folder_is_on_the_nearest_mount_above_it(folder: str, kind: str) -> None:
     assert place.file_system_in(MOUNTS, folder) == kind
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///usr/locks.db", "/usr/locks.db"),
+        ("sqlite:////usr/locks.db", "/usr/locks.db"),  # as SQLAlchemy spells it
+        ("sqlite:////new-in-the-root-folder/locks.db", "/new-in-the-root-folder/locks.db"),
+        ("sqlite:////new.db", "/new.db"),
+        ("sqlite:///usr/with%20blank.db", "/usr/with blank.db"),
+    ],
+)
+def test_a_url_names_an_absolute_path_behind_three_or_four_slashes(url: str, path: str) -> None:
+    assert place.path_of(parse(url)) == path
 
 
 def refusal(kind: str | None, *, is_local: bool) -> str | None:

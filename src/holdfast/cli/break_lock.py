@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
 from holdfast.cli.facts import fences
-from holdfast.cli.help import STORE, Commands, add_command
+from holdfast.cli.help import STORE_READ, Commands, add_command
 from holdfast.cli.text import shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         results={
             statuses.DONE: "every lease that was asked for is broken",
             statuses.NOT_DONE: "one was gone already, nobody holds the lock, or the answer was no",
-            **STORE,
+            **STORE_READ,
         },
     )
     options.add_name(parser)
@@ -55,7 +55,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with options.open_client(arguments) as client:
+    with options.open_to_read(arguments) as client:
         info = client.inspect(arguments.name)
         doomed = [holder for holder in info.holders if arguments.fence in (None, holder.fence)]
         if doomed:

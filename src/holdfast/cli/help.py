@@ -11,6 +11,7 @@ from holdfast.cli import statuses
 _COLUMNS = 78
 USAGE: dict[int | str, str] = {statuses.USAGE: "bad arguments, or a URL that cannot be used"}
 STORE = {**USAGE, statuses.UNAVAILABLE: "the store could not be asked"}
+STORE_READ = {**USAGE, statuses.UNAVAILABLE: "the store could not be asked, or does not exist"}
 SIGNALS: dict[int | str, str] = {"130, 143": "ended by Ctrl-C, by SIGTERM"}
 
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse gives what add_subparsers returns no public name

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
-from holdfast.cli.help import STORE, Commands, add_command
+from holdfast.cli.help import STORE_READ, Commands, add_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
             "holdfast ls order:": "those whose names begin with order:",
             "holdfast ls --json | jq '.[].lock'": "their names, for a program",
         },
-        results={statuses.DONE: "done, also if no lock is in use", **STORE},
+        results={statuses.DONE: "done, also if no lock is in use", **STORE_READ},
     )
     options.add_prefix(parser)
     parser.add_argument(
@@ -60,7 +60,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.listing import LocksInUse, has_index
 
-    with options.open_client(arguments) as client:
+    with options.open_to_read(arguments) as client:
         url = client.url
         if arguments.no_search and not has_index(client):
             from holdfast.cli.text import escape

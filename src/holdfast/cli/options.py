@@ -54,6 +54,13 @@ def open_client(arguments: argparse.Namespace) -> Client:
     return client
 
 
+def open_to_read(arguments: argparse.Namespace) -> Client:
+    """The same, for a command that only reads: where the store is missing, that is an error, and nothing is created."""
+    client = open_client(arguments)
+    client._engine.needs_store = True  # noqa: SLF001 - to a program, a missing store is a store without locks
+    return client
+
+
 def seconds(*, least: float = 0.0) -> Callable[[str], float]:
     """A type for argparse: a finite number of seconds, `least` or more."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
 from holdfast.cli.facts import fences, who
-from holdfast.cli.help import STORE, Commands, add_command
+from holdfast.cli.help import STORE_READ, Commands, add_command
 from holdfast.cli.text import shown
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         results={
             statuses.DONE: "every holder was asked and listens; with --wait: every one has let go",
             statuses.NOT_DONE: "nobody holds the lock, one does not listen, or has not let go in time",
-            **STORE,
+            **STORE_READ,
         },
     )
     options.add_name(parser)
@@ -60,7 +60,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with options.open_client(arguments) as client:
+    with options.open_to_read(arguments) as client:
         info = client.inspect(arguments.name)
         asked = _to_ask(info, arguments.fence)
         if asked:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
-from holdfast.cli.help import STORE, Commands, add_command
+from holdfast.cli.help import STORE_READ, Commands, add_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
             "holdfast show nightly-report": "who has it",
             "holdfast show nightly-report >/dev/null || echo free": "whether it is free",
         },
-        results={statuses.DONE: "somebody holds it or waits for it", statuses.NOT_DONE: "it is free", **STORE},
+        results={statuses.DONE: "somebody holds it or waits for it", statuses.NOT_DONE: "it is free", **STORE_READ},
     )
     options.add_name(parser)
     options.add_url(parser)
@@ -43,7 +43,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with options.open_client(arguments) as client:
+    with options.open_to_read(arguments) as client:
         info = client.inspect(arguments.name)
         troubles = client.troubles
     from holdfast.cli.text import escape

@@ -132,7 +132,7 @@ class Observation:
             self._end = min(self._end, now() + self._timeout)
         while not self._is_over:
             try:
-                info = await engine.backend.inspect(self._name, deadline=engine._limit(self._end))
+                info = await engine.inspect(self._name, self._end)
             except HoldfastError as error:
                 if engine._closed:
                     break

@@ -17,8 +17,8 @@ from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.holds import HELD, LOST, OWED, RELEASED, RELEASING, STORE_GONE, Hold, Phase, Terms, next_renewal
 from holdfast.core.keeper import BATCH_MAX, Keeper
-from holdfast.core.ports import ListsBySearch, ReportsGone
-from holdfast.core.tickets import Gone, Ticket, Waiting
+from holdfast.core.ports import ListsBySearch, ReportsGone, StoreMissing
+from holdfast.core.tickets import Gone, LockInfo, Ticket, Waiting
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -35,7 +35,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.core.handles import Handle
     from holdfast.core.ports import Backend, Listing, Owner, Runtime
-    from holdfast.core.tickets import Granted, LockInfo
+    from holdfast.core.tickets import Granted
     from holdfast.guarantees import Guarantees
 
 L = TypeVar("L", bound=Hold)
@@ -83,6 +83,7 @@ class Engine(Generic[L]):
         self.runtime = runtime
         self.events = events
         self.io_timeout = IO_TIMEOUT
+        self.needs_store = False  # reading calls raise StoreMissing where a store does not exist: for operators
         self.mutex = runtime.mutex()
         self.closing = runtime.event()  # for those that only look and wait: nobody else tells them to end
         self._lease_type = lease_type
@@ -545,11 +546,21 @@ class Engine(Generic[L]):
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def inspect(self, name: str) -> LockInfo:
-        return await self.backend.inspect(name, deadline=self._limit())
+    async def inspect(self, name: str, give_up: float = _FOREVER) -> LockInfo:
+        try:
+            return await self.backend.inspect(name, deadline=self._limit(give_up))
+        except StoreMissing:
+            if self.needs_store:
+                raise
+            return LockInfo(name, (), ())
 
     async def locks(self, prefix: str) -> list[LockInfo]:
-        return await self.backend.locks(prefix, deadline=self._limit())
+        try:
+            return await self.backend.locks(prefix, deadline=self._limit())
+        except StoreMissing:
+            if self.needs_store:
+                raise
+            return []
 
     def listing(self, prefix: str) -> Listing | None:
         """For a caller that shows how far a long search is; None where `locks` does not have to search."""
@@ -558,7 +569,12 @@ class Engine(Generic[L]):
         return None
 
     async def break_lock(self, name: str, fence: int) -> bool:
-        return await self.backend.break_lock(name, fence, deadline=self._limit())
+        try:
+            return await self.backend.break_lock(name, fence, deadline=self._limit())
+        except StoreMissing:
+            if self.needs_store:
+                raise
+            return False
 
     async def request_revoke(self, name: str, fence: int | None) -> bool:
         """Ask the lease with this fence, or whoever holds it now, to let go; False if nobody does."""

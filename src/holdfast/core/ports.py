@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from holdfast.errors import BackendUnavailable
+
 if TYPE_CHECKING:
     from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
     from holdfast.errors import BackendError
@@ -143,6 +145,8 @@ class Backend(Protocol):
     def intact(self, store: Hashable) -> bool:
         """False if it can be seen locally, without asking, that the store which granted a lease was taken away."""
 
+    # The next three never create a store (file, folder, schema or table), and raise StoreMissing where it is missing.
+
     async def inspect(self, name: str, *, deadline: float) -> LockInfo: ...
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]: ...
@@ -165,6 +169,10 @@ class Backend(Protocol):
 
     def abandon(self) -> None:
         """In a forked child: let go of what was inherited, without a word on any connection."""
+
+
+class StoreMissing(BackendUnavailable):
+    """The store does not exist yet, and a call that only reads does not create it. No lock is in use in it."""
 
 
 class Listing(Protocol):

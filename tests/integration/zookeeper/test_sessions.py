@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -14,6 +15,7 @@ from kazoo.client import KazooClient
 import holdfast
 from holdfast import LockLost, OutcomeUnknown
 from holdfast.backends.zookeeper.driver import KazooSession
+from holdfast.runtimes import system
 from tests.support.processes import PATIENCE, Crew, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.servers import Server, kazoo
@@ -185,6 +187,21 @@ def test_a_client_that_is_not_used_any_more_ends_its_session(
     monkeypatch.undo()  # a busy machine may need longer than that for the next
     with client.lock("a"):
         pass
+
+
+def test_a_client_that_has_only_read_for_longer_than_a_session_lasts_acquires_at_once(
+    url: str, client_of: Open
+) -> None:
+    client = client_of(f"{url}?session_timeout=2")
+    client.locks()
+    backend: Any = client._engine.backend
+    (session,) = backend._pulse._beats
+
+    eventually(lambda: client.locks() == [] and backend._pulse.proven(session) < system.now())
+    lease = client.lock("a").acquire(timeout=0)
+
+    assert lease is not None
+    lease.release()
 
 
 def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> None:

@@ -11,6 +11,7 @@ from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.schema import NOW, VERSION, statements
 from holdfast.backends.mysql.wire import Wire, literal
 from holdfast.backends.pool import Pool
+from holdfast.backends.tables import check_version
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Lines:
             try:
                 if repairs or not self._has_tables:
                     began = self._now()
-                    await self._meet_tables(wire, deadline, repairs=repairs)
+                    await self._meet_tables(wire, deadline, repairs=repairs, creates=not statement.reads)
                     repairs = False
                     deadline += self._now() - began  # once in the life of a database: nobody's time is up for that
                 if sql is None:
@@ -126,11 +127,13 @@ class Lines:
         for wire in list(self._wires):
             wire.abandon()
 
-    async def _meet_tables(self, wire: Wire, deadline: float, *, repairs: bool) -> None:
+    async def _meet_tables(self, wire: Wire, deadline: float, *, repairs: bool, creates: bool) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet."""
         try:
             found = await self._version(wire, deadline)
-            if repairs or found < VERSION:
+            if not creates:
+                check_version(self._place.url, found, VERSION, is_incomplete=repairs)
+            elif repairs or found < VERSION:
                 await self._create_tables(wire, deadline, repairs=repairs)
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error

@@ -16,6 +16,7 @@ class Statement(NamedTuple):
     sql: str
     is_prepared: bool = False  # one statement, and one without rows: parsed once on each connection
     is_transaction: bool = False  # several, of which all are done or none
+    reads: bool = False  # it does not create tables: where they are missing, it raises StoreMissing
     in_order: bool = False  # who asks it of the lock in {0} earlier is answered earlier, if they are tasks of one loop
 
 

@@ -187,6 +187,8 @@ class RowBackend(PlainBackend):
         ]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        if not any(holder.fence == fence for holder in (await self.inspect(name, deadline=deadline)).holders):
+            return False
         state = await self._state(name, deadline)
         is_broken = await super().break_lock(name, fence, deadline=deadline)
         if is_broken and state is not None and state.nonce is not None:

@@ -113,7 +113,7 @@ def leave_all(count: int) -> Statement:
     return Statement("leave_all", "; ".join(calls))
 
 
-BREAK = Statement("break", "CALL holdfast_break({0}, {1})")
+BREAK = Statement("break", "CALL holdfast_break({0}, {1})", reads=True)
 REAP = Statement("reap", "CALL holdfast_reap({0})")
 # Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. An end that is a bit
 # later was set by somebody who renews the same lease just now, and stays; one that is much later is from before the
@@ -152,8 +152,8 @@ _SEEN = (
     "SELECT l.name, l.fence, l.exclusive, l.`limit`, l.expires - {now}, l.since, l.agent, l.info, l.number "
     "FROM holdfast_tickets l WHERE l.expires > {now} AND {condition} ORDER BY place"
 )
-INSPECT = Statement("inspect", _SEEN.replace("{condition}", "l.id = {0}"))
-LOCKS = Statement("locks", _SEEN.replace("{condition}", "LEFT(CAST(l.name AS BINARY), LENGTH({0})) = {0}"))
+INSPECT = Statement("inspect", _SEEN.replace("{condition}", "l.id = {0}"), reads=True)
+LOCKS = Statement("locks", _SEEN.replace("{condition}", "LEFT(CAST(l.name AS BINARY), LENGTH({0})) = {0}"), reads=True)
 
 # For the two plain methods: the state of a lock.
 STATE = Statement(

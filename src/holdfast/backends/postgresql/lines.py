@@ -16,6 +16,7 @@ from holdfast.backends.postgresql.address import Place, Server, attempts
 from holdfast.backends.postgresql.answers import NoTables, OnceMore
 from holdfast.backends.postgresql.schema import NEWEST, VERSION, tables, trust
 from holdfast.backends.postgresql.wire import Wire, words
+from holdfast.backends.tables import check_version
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Lines:
         while True:
             try:
                 if not self._has_tables:
-                    await self._meet_tables(wire, deadline, some)
+                    await self._meet_tables(wire, deadline, some, creates=not statement.reads)
                 return await wire.ask(statement, self._place.schema, values, deadline)
             except OnceMore as met:
                 pause = ONCE_MORE_PAUSE * self._runtime.jitter()
@@ -178,7 +179,9 @@ class Lines:
         for wire in list(self._wires):
             wire.abandon()
 
-    async def _meet_tables(self, wire: Wire, deadline: float, missing: NoTables | None = None) -> None:
+    async def _meet_tables(
+        self, wire: Wire, deadline: float, missing: NoTables | None = None, *, creates: bool = True
+    ) -> None:
         """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet.
 
         `missing`: something is, even if the version says that they are there.
@@ -194,7 +197,9 @@ class Lines:
                     f"{self._place.url}: the tables in schema {schema} are of a newer holdfast (version {found}, "
                     f"this one knows {VERSION}): use that one, or another schema"
                 )
-            if found < VERSION or missing is not None:
+            if not creates:
+                check_version(self._place.url, found, VERSION, is_incomplete=missing is not None)
+            elif found < VERSION or missing is not None:
                 older = NoTables(f"version {found} does not do what version {VERSION} does") if found else None
                 await self._create_tables(wire, deadline, missing, older)
                 await self._check_owners(wire, deadline)

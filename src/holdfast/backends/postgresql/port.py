@@ -16,6 +16,7 @@ class Statement(NamedTuple):
 
     name: str
     sql: str
+    reads: bool = False  # it does not create tables: where they are missing, it raises StoreMissing
     in_order: bool = False  # who asks it of the lock in $1 earlier is answered earlier, if they are tasks of one loop
 
 

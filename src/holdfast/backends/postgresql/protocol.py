@@ -116,7 +116,7 @@ _ENTER_OWNER = Statement(
 )
 _LEAVE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1::text, $2::text, $3::boolean)")
 _RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1::text, $2::text, $3::bigint)")
-_BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1::text, $2::bigint)")
+_BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1::text, $2::bigint)", reads=True)
 # Of many at once. In the order of their names, so that two who lock several rows never wait for each other.
 _ENTER_ALL = Statement(
     "holdfast_enter_all",
@@ -137,8 +137,8 @@ _TICKETS = (
     'SELECT t.name, t.fence, t.exclusive, t."limit", t.expires_us - {schema}.holdfast_clock(), t.since_us, t.agent, '
     "t.info FROM {schema}.holdfast_status t WHERE "
 )
-_INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1::text ORDER BY t.number")
-_LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1::text) ORDER BY t.name, t.number")
+_INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1::text ORDER BY t.number", reads=True)
+_LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1::text) ORDER BY t.name, t.number", reads=True)
 # It says nothing if the mark was as high already, by another call. One new mark in 256 is the occasion to remove old
 # ones.
 _MARK = Statement(

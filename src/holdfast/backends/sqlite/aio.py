@@ -45,11 +45,13 @@ class AsyncioPort:
     def lifelines(self) -> tuple[int, ...]:
         return self._file.lifelines
 
-    async def transact(self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False) -> T:
+    async def transact(
+        self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
+    ) -> T:
         loop = self._runtime.loop
 
         async def attempt() -> T:
-            return await self._worker.run(loop, lambda: self._file.attempt(step, durable=durable))
+            return await self._worker.run(loop, lambda: self._file.attempt(step, durable=durable, creates=creates))
 
         return await patiently(attempt, self._file, self._runtime, deadline)
 

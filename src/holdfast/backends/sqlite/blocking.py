@@ -43,12 +43,14 @@ class BlockingPort:
     def lifelines(self) -> tuple[int, ...]:
         return self._file.lifelines
 
-    async def transact(self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False) -> T:
+    async def transact(
+        self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
+    ) -> T:
         async def attempt() -> T:
-            return self._file.attempt(step, durable=durable)
+            return self._file.attempt(step, durable=durable, creates=creates)
 
         try:
-            return self._file.attempt(step, durable=durable)  # nearly always
+            return self._file.attempt(step, durable=durable, creates=creates)  # nearly always
         except Busy:
             return await patiently(attempt, self._file, self._runtime, deadline)
 

@@ -25,7 +25,7 @@ from holdfast.backends.parts import choice
 from holdfast.backends.sqlite import place, sessions
 from holdfast.backends.sqlite.port import Transaction, Value
 from holdfast.backends.sqlite.protocol import REMOVE_SESSION
-from holdfast.core.ports import Runtime
+from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
@@ -93,7 +93,7 @@ class LockFile:
     _spoilt: set[str] = set()  # noqa: RUF012  (the process's: paths that this child of a fork cannot use)
 
     def __init__(self, address: Address, ring_own: Callable[[str], None]) -> None:
-        self._path = path = address.path
+        self._path = path = place.path_of(address)
         self._ring_own = ring_own
         self._url = address.redacted
         self._folder = f"{path}-sessions"
@@ -118,17 +118,18 @@ class LockFile:
         session = self.session
         return () if session is None else (session.fd,)
 
-    def attempt(self, step: Callable[[Transaction], T], *, durable: bool = False) -> T:
+    def attempt(self, step: Callable[[Transaction], T], *, durable: bool = False, creates: bool = True) -> T:
         """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was replaced meanwhile.
 
-        A `durable` one waits until the disk has it.
+        A `durable` one waits until the disk has it. Unless it `creates`, nothing is made of a missing or empty file.
 
         Raises:
             Busy: another process is in the way; nothing was done.
+            StoreMissing: there is no lock file, and this is not to create it.
         """
         self._refuse_reentry()
         with self._turn:
-            result, transaction = self._on_the_right_file(step, durable=durable)
+            result, transaction = self._on_the_right_file(step, durable=durable, creates=creates)
         if transaction.afterwards:
             self._do_afterwards(transaction)
         return result
@@ -214,10 +215,12 @@ class LockFile:
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_the_right_file(self, step: Callable[[Transaction], T], *, durable: bool) -> tuple[T, _Transaction]:
+    def _on_the_right_file(
+        self, step: Callable[[Transaction], T], *, durable: bool, creates: bool
+    ) -> tuple[T, _Transaction]:
         """What counts is done in the file that stands at the path when it is done, not in one removed before."""
         for _ in range(_REPLACED_MAX):
-            cursor = self._cursor or self._open()
+            cursor = self._cursor or self._open(creates=creates)
             session = self.session
             if session is None:
                 raise self._unavailable("the client is closed")
@@ -267,7 +270,7 @@ class LockFile:
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self) -> sqlite3.Cursor:
+    def _open(self, *, creates: bool) -> sqlite3.Cursor:
         if self._closed:
             raise self._unavailable("the client is closed")
         if self._path in self._spoilt:
@@ -277,17 +280,23 @@ class LockFile:
             )
         connection: sqlite3.Connection | None = None
         before = place.identity(self._path)
+        if before is None and not creates:
+            raise self._missing("there is no lock file")
         try:
-            place.make_folder(os.path.dirname(self._path))
+            if creates:
+                place.make_folder(os.path.dirname(self._path))
             with self._nobody_else_opens():
                 problem = place.second_path_problem(self._path)
                 if problem is not None:
                     raise self._unavailable(problem)
-                place.prepare_new(self._path)
+                if creates:
+                    place.prepare_new(self._path)
+                elif place.identity(self._path) is None:
+                    raise self._missing("there is no lock file")
                 connection = sqlite3.connect(
                     self._path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=64
                 )
-                store = self._prepare(connection)
+                store = self._prepare(connection, creates=creates)
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -316,10 +325,17 @@ class LockFile:
         finally:
             os.close(folder)
 
-    def _prepare(self, connection: sqlite3.Connection) -> Hashable:
+    def _prepare(self, connection: sqlite3.Connection, *, creates: bool) -> Hashable:
         """Make it ours, and say which one it is: that must not have changed since the connection was opened."""
         before = place.identity(self._path)
         version = self._version(connection)  # before anything is changed in it
+        if not creates and version != SCHEMA_VERSION:
+            if version == 0:
+                raise self._missing("the file is empty")
+            raise self._unavailable(
+                f"the file has the tables of an older holdfast (schema version {version}, this one speaks "
+                f"{SCHEMA_VERSION}): they are brought up to date when a lock is taken, not by a call that only reads"
+            )
         if version == 0:
             connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -436,6 +452,9 @@ class LockFile:
             return Busy()
         problem = _PROBLEMS.get(primary)
         return self._unavailable(f"{problem} ({error})" if problem else str(error))
+
+    def _missing(self, problem: str) -> StoreMissing:
+        return StoreMissing(backend=self._url, problem=f"{problem} yet: it is created when a lock is taken")
 
     def _unavailable(self, problem: str) -> BackendUnavailable:
         return BackendUnavailable(backend=self._url, problem=problem)

@@ -10,8 +10,13 @@ import stat
 import subprocess
 import time
 from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.url import Address
 
 _LEAST_SQLITE = (3, 37, 0)  # STRICT tables
 _WRITE_LOCK_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK, in SQLite's "WAL-mode File Format", section 2.3
@@ -32,6 +37,38 @@ _NETWORK = {
 }
 
 
+def path_of(address: Address) -> str:
+    """The file that a URL names, by an absolute path: `sqlite:///folder/file`, or with four slashes as in SQLAlchemy.
+
+    Raises:
+        ConfigurationError: it names a host, or a path that looks relative; shows the right spelling.
+    """
+    host, path = unquote(address.host).rpartition("@")[2], address.path  # before an @ there may be a password
+    if host:
+        right = os.path.abspath(os.path.expanduser(host + path) if host[0] in "~." else f"/{host}{path}")
+        raise ConfigurationError(
+            f"url has the host {host!r}, but a lock file is on this machine: its absolute path stands behind three "
+            f"slashes, {_url(right)}"
+        )
+    if not path.startswith("/") or path == "/":
+        raise ConfigurationError("url must name the absolute path of a lock file, as in sqlite:///folder/file")
+    if path.startswith("//"):
+        return "/" + path.lstrip("/")
+    # As root, these would be made in the root folder, by a program that meant its working folder.
+    top, _, rest = path[1:].partition("/")
+    if not (os.path.isdir(f"/{top}") if rest else os.path.exists(path)):
+        raise ConfigurationError(
+            f"url names {path!r}, but there is no {top!r} in the root folder. Relative paths are refused, because each "
+            f"working folder would have its own locks: write {_url(os.path.abspath(path[1:]))} for a path in this one, "
+            f"or {_url('//' + path[1:])} for a new one in the root folder"
+        )
+    return path
+
+
+def _url(path: str) -> str:
+    return f"sqlite://{quote(path, safe='/@')}"
+
+
 def check_path(path: str, *, is_local: bool = False) -> None:
     """Refuse at construction a path that cannot work. `is_local` allows a file system of an unknown type.
 
@@ -41,8 +78,6 @@ def check_path(path: str, *, is_local: bool = False) -> None:
     if sqlite3.sqlite_version_info < _LEAST_SQLITE:
         least = ".".join(map(str, _LEAST_SQLITE))
         raise ConfigurationError(f"sqlite:// needs SQLite {least} or newer, this Python has {sqlite3.sqlite_version}")
-    if not os.path.isabs(path):
-        raise ConfigurationError(f"url must name an absolute path, sqlite:///folder/file, not {path!r}")
     if os.path.isdir(path):
         example = os.path.join(path, "locks.db")
         raise ConfigurationError(f"url names the folder {path!r}: name a file in it, such as {example}")

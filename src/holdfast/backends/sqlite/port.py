@@ -44,10 +44,13 @@ class SqlitePort(Protocol):
     def lifelines(self) -> tuple[int, ...]:
         """Our session's FIFO, if it is open."""
 
-    async def transact(self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False) -> T:
+    async def transact(
+        self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
+    ) -> T:
         """Run `step` in a transaction; it may be run again if the file was replaced, so it must be idempotent.
 
-        What a `durable` one has committed outlives a power cut; others may lose their last moments to it.
+        What a `durable` one has committed outlives a power cut; others may lose their last moments to it. One that only
+        reads, which does not create the file, raises StoreMissing where there is none.
         """
 
     def intact(self, store: Hashable) -> bool:

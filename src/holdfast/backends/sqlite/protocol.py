@@ -192,15 +192,15 @@ class SqliteBackend:
         return self._port.intact(store)
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = await self._port.transact(lambda txn: _inspect(txn, name), deadline=deadline)
+        found = await self._port.transact(lambda txn: _inspect(txn, name), deadline=deadline, creates=False)
         return found[0] if found else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        found = await self._port.transact(lambda txn: _inspect(txn, None), deadline=deadline)
+        found = await self._port.transact(lambda txn: _inspect(txn, None), deadline=deadline, creates=False)
         return [info for info in found if info.name.startswith(prefix)]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        return await self._port.transact(lambda txn: _break(txn, name, fence), deadline=deadline)
+        return await self._port.transact(lambda txn: _break(txn, name, fence), deadline=deadline, creates=False)
 
     async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._port.transact(

@@ -594,18 +594,23 @@ class ZookeeperBackend:
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        return await self._anywhere(lambda session: self._tree.inspect(session, name, deadline), deadline)
+        return await self._anywhere(
+            lambda session: self._tree.inspect(session, name, deadline), deadline, creates=False
+        )
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._anywhere(lambda session: self._tree.locks(session, prefix, deadline), deadline)
+        return await self._anywhere(
+            lambda session: self._tree.locks(session, prefix, deadline), deadline, creates=False
+        )
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         # Not repeated: whether it was this one that broke the lock, a second answer would not tell.
-        return await self._tree.break_lock(await self._pulse.open_any(deadline), name, fence, deadline)
+        session = await self._pulse.open_any(deadline, creates=False)
+        return await self._tree.break_lock(session, name, fence, deadline)
 
-    async def _anywhere(self, work: Callable[[Session], Awaitable[T]], deadline: float) -> T:
+    async def _anywhere(self, work: Callable[[Session], Awaitable[T]], deadline: float, *, creates: bool = True) -> T:
         """In any session: nothing that it leaves belongs to one."""
-        return await self._repeated(lambda: self._pulse.open_any(deadline), work, deadline)
+        return await self._repeated(lambda: self._pulse.open_any(deadline, creates=creates), work, deadline)
 
     # ── at each pulse ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -60,6 +60,7 @@ class _Beat:
     def __init__(self, standing: Standing, bell: Event) -> None:
         self.standing, self.bell = standing, bell
         self.checked = 0  # the last connection on which the session's nodes were compared with its tickets
+        self.creates = False  # while the session is only read in, its node is made only in a store that exists
 
 
 class Pulse:
@@ -81,18 +82,42 @@ class Pulse:
             BackendUnavailable: no server could be reached.
             ThreadStartError: there is no room for a thread that keeps the session.
         """
-        return await self._open(self._class_for(ttl), deadline)
+        self._end_unproven(self._class_for(ttl))
+        return await self._open_to_write(self._class_for(ttl), deadline)
 
-    async def open_any(self, deadline: float) -> Session:
-        """A session for a request that leaves nothing behind: one that is open, if there is one."""
+    async def open_any(self, deadline: float, *, creates: bool = True) -> Session:
+        """A session for a request that leaves nothing behind: one that is open, if there is one.
+
+        Unless it `creates`, the heartbeat makes no node in a store that does not exist.
+        """
         there = self._port.sessions
         timeouts = [*(one.requested for one in there if one.connection), *(one.requested for one in there)]
         timeouts += [*self._classes, self._fixed or DEFAULT_TIMEOUT]
-        return await self._open(self._class_of(timeouts[0]), deadline)
+        if not creates:
+            return await self._open(self._class_of(timeouts[0]), deadline)
+        self._end_unproven(self._class_of(timeouts[0]))
+        return await self._open_to_write(self._class_of(timeouts[0]), deadline)
+
+    async def _open_to_write(self, of: _Class, deadline: float) -> Session:
+        session = await self._open(of, deadline)
+        beat = self._beats.get(session)
+        if beat is not None and not beat.creates:
+            beat.creates = True
+            beat.bell.set()
+        return session
+
+    def _end_unproven(self, of: _Class) -> None:
+        """End a session that was only read in and has not been proven for a while: a proof would take seconds."""
+        session = of.session
+        beat = self._beats.get(session) if session is not None else None
+        if session is None or beat is None or beat.creates:
+            return
+        if beat.standing.until < self._runtime.now() + beat.standing.timeout / 2:
+            self._end(session)
 
     async def reopen(self, session: Session, deadline: float) -> Session:
         """The same session, connected; the one that follows it if it is over."""
-        return await self._open(self._class_of(session.requested), deadline)
+        return await self._open_to_write(self._class_of(session.requested), deadline)
 
     async def _open(self, of: _Class, deadline: float) -> Session:
         of.used = self._runtime.now()
@@ -200,7 +225,7 @@ class Pulse:
             connection = session.connection
             try:
                 if connection:
-                    is_there = is_there or await self._make_own(session, own, self._patience(standing))
+                    is_there = is_there or await self._make_own(session, beat, own, self._patience(standing))
                 if connection and is_there:
                     is_there = await self._pair(session, standing, own)
                 if connection and beat.checked != connection:
@@ -223,10 +248,13 @@ class Pulse:
         """When to give up a write that begins now."""
         return self._runtime.now() + max(standing.pause, min(_PATIENCE_MIN, standing.timeout * _PATIENCE_SHARE))
 
-    async def _make_own(self, session: Session, own: str, deadline: float) -> bool:
+    async def _make_own(self, session: Session, beat: _Beat, own: str, deadline: float) -> bool:
         above, _, _ = own.rpartition("/")
         create = Create(own, b"", is_numbered=False)
-        *answers, created = await self._port.ask(session, (*self._parents.made(above), create), deadline=deadline)
+        parents = self._parents.made(above) if beat.creates else ()
+        *answers, created = await self._port.ask(session, (*parents, create), deadline=deadline)
+        if created is Refusal.NO_NODE and not beat.creates:
+            return False
         if created is Refusal.NO_NODE:
             self._parents.missed(above, answers)
             return False  # the next pulse tries again

@@ -14,7 +14,7 @@ import sys
 import time
 
 from holdfast.cli import options, statuses
-from holdfast.cli.help import SIGNALS, STORE, Commands, add_command
+from holdfast.cli.help import SIGNALS, STORE_READ, Commands, add_command
 
 INTERVAL = 0.5
 _INTERVAL_MIN = 0.05  # a look costs the store something
@@ -47,7 +47,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
             "holdfast watch order: --interval 2": "some locks, every two seconds",
             "holdfast watch --json >> locks.log": "one JSON object to a line",
         },
-        results={**STORE, **SIGNALS},
+        results={**STORE_READ, **SIGNALS},
     )
     options.add_prefix(parser)
     parser.add_argument(
@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.watch.changes import Change, between
     from holdfast.errors import BackendError
 
-    with Interrupts() as interrupts, options.open_client(arguments) as client:
+    with Interrupts() as interrupts, options.open_to_read(arguments) as client:
         in_use = LocksInUse(client, arguments.prefix, interrupts)
         # The first look decides whether there is anything to watch; later ones may fail for a while.
         try:

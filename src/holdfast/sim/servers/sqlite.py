@@ -157,7 +157,9 @@ class _Port:
     def lifelines(self) -> tuple[int, ...]:
         return ()
 
-    async def transact(self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False) -> T:
+    async def transact(
+        self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
+    ) -> T:
         return await self._link.request(lambda: self._server.transact(self, step), deadline)
 
     def intact(self, store: Hashable) -> bool:
