@@ -135,6 +135,21 @@ def test_nobody_is_there_to_answer(client_of: Open) -> None:
         client.lock("a").acquire()
 
 
+def test_a_reply_that_the_server_skips_ends_the_connection_and_no_lease(server: Server, client_of: Open) -> None:
+    with Proxy(server.port) as proxy:
+        client = client_of(f"zookeeper://127.0.0.1:{proxy.port}/skipped?session_timeout=40")
+        lease = client.lock("a", ttl=40).acquire(timeout=PATIENCE)
+        assert lease is not None
+        connections = proxy.connections_made
+
+        proxy.lose_next_reply("skipped/b", then="go on")
+        other = client.lock("b").acquire(timeout=PATIENCE)
+
+        assert other is not None
+        lease.renew()
+        assert proxy.connections_made > connections, "the connection on which a reply was skipped is not used again"
+
+
 class _waiting:  # noqa: N801  (reads as a function)
     """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from tests.support.processes import PATIENCE
 
-Then = Literal["cut", "hang"]
+Then = Literal["cut", "hang", "go on"]
 
 
 class _Link:
@@ -54,7 +54,10 @@ class Proxy:
     # ── what a test may say ──────────────────────────────────────────────────────────────────────────────────────
 
     def lose_next_reply(self, containing: str, *, then: Then = "cut") -> None:
-        """Pass the next request with these words in it, but not its reply: the connection is cut instead, or hangs."""
+        """Pass the next request with these words in it, but not its reply: the connection is cut instead, or hangs.
+
+        With "go on", all later replies pass.
+        """
         self._bit.clear()
         self._plan = ("reply", containing.encode(), then)
 
@@ -212,6 +215,9 @@ class Proxy:
                 if link.then == "cut":
                     _reset(link.client)
                     return
+                if link.then == "go on":
+                    link.loses_replies = False
+                    continue
             if self._delay:
                 await asyncio.sleep(self._delay)
             if not (self._loses_replies or link.loses_replies):

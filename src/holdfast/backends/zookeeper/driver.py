@@ -375,6 +375,16 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
             self._session.timeout = result[0].time_out / 1000
         return result
 
+    def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
+        """As kazoo's, but a reply that is not the next one ends the connection in place of the session.
+
+        A server can drop a request when its leader goes, and answer the one behind it.
+        """
+        pending = self.client._pending
+        if not pending or pending[0][2] != header.xid:
+            raise ConnectionDropped(f"a reply to the request {header.xid} came before those to earlier requests")
+        return super()._read_response(header, buffer, offset)
+
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """As kazoo's, but within a deadline: a name server that is silent must not use up the session's time."""
         hosts = self.client.hosts
