@@ -176,7 +176,7 @@ class Load:
 
     def sample(self) -> dict[str, int]:
         gc.collect()
-        # Freed blocks stay in the heaps of malloc, of which each thread may get its own: 11 to 22 MiB here, by chance.
+        # Freed blocks stay in the heaps of malloc, of which each thread may get its own: 11 to 18 MiB here, by chance.
         # Only memory that is still in use counts, so the rest goes back to the kernel first.
         with contextlib.suppress(AttributeError):  # glibc only
             ctypes.CDLL(None).malloc_trim(0)
