@@ -31,13 +31,18 @@ def default_url() -> str:
     Warns once per process where processes that are meant to share the file are likely to have different ones.
 
     Raises:
-        ConfigurationError: HOLDFAST_REQUIRE_URL forbids that file, or this user has no home folder to keep it in.
+        ConfigurationError: HOLDFAST_REQUIRE_URL forbids that file, this system cannot have it, or this user has no
+            home folder to keep it in.
     """
     url = os.environ.get("HOLDFAST_URL")
     if url:
         return url
     if requires_url(os.environ):
         raise ConfigurationError(f"no url is given, and HOLDFAST_REQUIRE_URL asks for one: {_FIX}")
+    if not hasattr(os, "mkfifo"):
+        raise ConfigurationError(
+            f"no url is given, and the store that is used then, a file, does not work on {sys.platform}: {_FIX}"
+        )
     folder = state_folder(os.environ)
     _warn_once(folder)
     return "sqlite://" + quote(os.path.normpath(os.path.join(folder, "holdfast", "locks.db")), safe="/@")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -90,6 +91,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         require: Requirements | None = None,
         **options: Option,
     ) -> None:
+        _refuse_eventlet()
         self._url = default_url() if url is None else together(url) if isinstance(url, list | tuple) else url
         self._options = options
         self._ttl = names.check_ttl(ttl)
@@ -292,6 +294,16 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
 
     def _insist_on(self, primitive: Primitive) -> None:
         insist_on(primitive, self.url, self._started().backend.lacks)
+
+
+def _refuse_eventlet() -> None:
+    """Its green threads are not tested here, and a lock that is not tested must not be relied on."""
+    patcher: Any = sys.modules.get("eventlet.patcher")
+    if patcher is not None and any(map(patcher.is_monkey_patched, ("thread", "socket", "select"))):
+        raise ConfigurationError(
+            "eventlet has patched the standard library, and holdfast does not support eventlet: use threads, gevent or "
+            "asyncio (the documentation of eventlet itself advises to migrate)"
+        )
 
 
 def _whereabouts(lock: Any) -> Whereabouts:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -25,6 +27,7 @@ class Scheme(NamedTuple):
     options: tuple[str, ...] = ()  # what may stand behind the question mark
     adopts: bool = False  # its adopted.py takes the driver's own client object in place of a URL
     searched: bool = False  # it has no index of its locks: to list them, all keys of its servers are searched
+    posix: bool = False  # it needs FIFOs and locks on files, which Windows does not have
     tables: bool = False  # its schema.py has the DDL, and its blocking.py can run it: `holdfast init`
 
 
@@ -45,7 +48,7 @@ _TLS = ("ca_certs", "certfile", "keyfile", "verify")
 
 SCHEMES: dict[str, Scheme] = {
     "memory": Scheme("holdfast.backends.memory"),
-    "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3", options=("local",)),
+    "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3", posix=True, options=("local",)),
     "redis": _redis(),
     "rediss": _redis(*_TLS),
     "redis+unix": _redis("db", "user", "password"),
@@ -242,9 +245,14 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
     """The function that opens this address's backend on "blocking" or "aio".
 
     Raises:
-        ConfigurationError: the driver is missing; says how to install it.
+        ConfigurationError: the driver is missing; says how to install it. Or this system cannot have that store.
     """
     scheme = SCHEMES[address.scheme]
+    if scheme.posix and not hasattr(os, "mkfifo"):
+        raise ConfigurationError(
+            f"{address.scheme}:// needs FIFOs and locks on files, which {sys.platform} does not have: use a server, "
+            "for example redis://"
+        )
     if scheme.driver is not None:
         require_driver(address.scheme, scheme.driver, scheme.extra)
     module = importlib.import_module(f"{scheme.package}.{runtime}")

@@ -24,6 +24,7 @@ class LoopEyes:
 
     def __init__(self, runtime: AsyncioRuntime) -> None:
         self._runtime = runtime
+        runtime.waits_for_sockets = True
 
     async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
         loop = self._runtime.loop

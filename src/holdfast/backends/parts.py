@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import socket
+import sys
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
@@ -21,6 +23,12 @@ def host_and_port(text: str, default: int) -> tuple[str, int]:
         return host, port_of(port.removeprefix(":"), default)
     host, _, port = text.partition(":")
     return unquote(host), port_of(port, default)
+
+
+def check_unix_sockets(what: str) -> None:
+    """Python has them on POSIX systems only."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigurationError(f"{what} needs Unix sockets, which Python lacks on {sys.platform}: give a host")
 
 
 def port_of(text: str, default: int) -> int:

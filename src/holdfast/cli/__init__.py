@@ -65,7 +65,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         # Whoever read our output has gone (`holdfast … | head`). Python flushes once more at exit: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return statuses.of_signal(signal.SIGPIPE)
+        return statuses.BROKEN_PIPE
     return status
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from holdfast.backends.bell import Bell
+
+# Windows has no SIGHUP.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Interrupts:
@@ -21,7 +22,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
-        self._bell: tuple[int, int] | None = None  # a pipe that the handler writes to
+        self._bell: Bell | None = None  # rung by the handler
 
     @property
     def status(self) -> int:
@@ -31,11 +32,10 @@ class Interrupts:
     def wait(self, seconds: float) -> None:
         """Sleep for that long; a signal ends it at once, which would not end `time.sleep`."""
         if self.received is None and self._bell is not None:
-            select.select([self._bell[0]], [], [], seconds)
+            select.select([self._bell.fileno()], [], [], seconds)
 
     def __enter__(self) -> Self:
-        self._bell = os.pipe()
-        os.set_blocking(self._bell[1], False)
+        self._bell = Bell()
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
@@ -47,12 +47,10 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._bell is not None:
-            for end in self._bell:
-                os.close(end)
+            self._bell.close()
             self._bell = None
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
         if self._bell is not None:
-            with contextlib.suppress(BlockingIOError):  # it has rung often enough
-                os.write(self._bell[1], b"!")
+            self._bell.ring()

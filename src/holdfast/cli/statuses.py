@@ -12,6 +12,7 @@ REVOKED = 122  # a lease was asked for, and its command ended
 LOST = 123  # a lease was lost
 BUSY = 124  # the lock was busy until the time was up
 UNAVAILABLE = 125  # the store could not be asked
+BROKEN_PIPE = 141  # the reader of the output has gone: 128 + SIGPIPE, a signal that Windows does not have
 
 
 def of_signal(number: int) -> int:

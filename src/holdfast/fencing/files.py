@@ -19,13 +19,18 @@ somebody may write; without it, every fence is new.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterator
 
 from holdfast.errors import ConfigurationError
 from holdfast.fencing.values import FENCE_MAX, check_fence, refuse_stale
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    raise ImportError(f"holdfast.fencing.files needs flock(), which {sys.platform} does not have") from None
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 _DIGITS = len(str(FENCE_MAX))  # written at this width, so that one write in place is all there is to it

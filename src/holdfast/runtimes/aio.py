@@ -66,6 +66,7 @@ class AsyncioRuntime:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.waits_for_sockets = False  # set by a backend that needs a loop which can
         self._tasks: set[asyncio.Task[None]] = set()
         self._callbacks: set[asyncio.Task[None]] = set()  # of users: `join` does not wait for them
         self._notices = 0  # that wait
@@ -75,10 +76,18 @@ class AsyncioRuntime:
         """The loop this runtime belongs to, which must be the running one.
 
         Raises:
-            UsageError: it is used from another loop.
+            UsageError: it is used from another loop, or this one cannot do what the backend needs.
         """
         running = asyncio.get_running_loop()
         if self._loop is None:
+            if (
+                self.waits_for_sockets
+                and getattr(type(running), "add_reader", None) is asyncio.AbstractEventLoop.add_reader
+            ):
+                raise UsageError(
+                    "this event loop cannot wait for sockets, as the default one of Windows cannot: use "
+                    "asyncio.run(main(), loop_factory=asyncio.SelectorEventLoop), or asyncio.Runner before Python 3.12"
+                )
             self._loop = running
         elif self._loop is not running:
             raise UsageError(

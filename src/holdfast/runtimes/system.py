@@ -13,12 +13,13 @@ from typing import Protocol
 from holdfast.core.events import logger
 
 # Leases run out on the server while this machine is suspended, so our clock must go on too. On Linux that is
-# CLOCK_BOOTTIME (CLOCK_MONOTONIC stands still); on macOS clock_gettime's CLOCK_MONOTONIC goes on.
-_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-# Seconds since the machine started, suspended time included. Not a `def`: it is called all the time.
-now: Callable[[], float] = functools.partial(time.clock_gettime, _CLOCK)
+# CLOCK_BOOTTIME (CLOCK_MONOTONIC stands still); on macOS clock_gettime's CLOCK_MONOTONIC goes on, and on Windows, which
+# has no clock_gettime, so does time.monotonic. Not a `def`: it is called all the time.
+now: Callable[[], float] = (
+    functools.partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    if hasattr(time, "clock_gettime")
+    else time.monotonic
+)
 
 
 process_ends = False  # from Python 3.12 on no thread can be started then
@@ -51,7 +52,7 @@ def who() -> str:
     import json
 
     program = _program or (os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python")
-    return json.dumps({"host": os.uname().nodename, "pid": os.getpid(), "program": program})
+    return json.dumps({"host": _host(), "pid": os.getpid(), "program": program})
 
 
 _program = ""
@@ -61,6 +62,14 @@ def set_program(name: str) -> None:
     """Let clients made from now on report this as their program: that of a command which works under our locks."""
     global _program
     _program = name
+
+
+def _host() -> str:
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import socket  # not `platform`, which asks other programs
+
+    return socket.gethostname()
 
 
 def call_user(function: Callable[[], object]) -> object:

@@ -80,7 +80,9 @@ class Totals:
 
 def usable_cores() -> int:
     """How many this process may run on."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def search(plan: Plan, seeds: Iterable[int], *, jobs: int | None = None) -> Generator[Outcome]:

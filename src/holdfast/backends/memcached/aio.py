@@ -35,6 +35,7 @@ _READ_SIZE = 65536
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
+    runtime.waits_for_sockets = True
     place = place_of(address)
     port = PipelinePort(place, runtime)
     return MemcachedBackend(place.url, port, runtime, prefix=place.prefix, nodes=place.nodes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from holdfast.backends.mysql.schema import database_of
-from holdfast.backends.parts import choice, host_and_port, max_connections, seconds
+from holdfast.backends.parts import check_unix_sockets, choice, host_and_port, max_connections, seconds
 from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.errors import ConfigurationError
 
@@ -61,6 +61,8 @@ def place_of(address: Address) -> Place:
     socket = options.get("socket", "")
     if socket and server not in {"", "localhost"}:
         raise ConfigurationError(f"url has a host and the option 'socket': write {address.scheme}:///database?socket=…")
+    if socket:
+        check_unix_sockets("the option 'socket'")
     host, port = _server(server)
     tls = choice(options, "tls", ("preferred", "yes", "no"))
     return Place(

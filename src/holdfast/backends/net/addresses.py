@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # longer: the address may be another server's by then.
 KEPT_MAX = 30.0
 
+_TRY_AGAIN = getattr(socket, "EAI_AGAIN", None)
+
 _lookups: dict[str, BackgroundCall[list[str]]] = {}  # those that are not done
 _answers: dict[str, tuple[float, list[str]]] = {}  # the last answer of each host, and when it came
 
@@ -57,7 +59,7 @@ async def addresses_of(host: str, eyes: Eyes, deadline: float) -> list[str]:
     try:
         return lookup.result()
     except OSError as error:
-        if recent and error.errno == socket.EAI_AGAIN:
+        if recent and error.errno == _TRY_AGAIN:
             return recent
         raise type(error)(*error.args) from error  # a new one: several callers may raise it at the same time
 

@@ -1,4 +1,4 @@
-"""poll() for sockets, also where the select module has none: eventlet removes it, some systems never had it."""
+"""poll() for sockets, also where the select module has none, as on Windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Poll(Protocol):
 def new_poll(*wanted: tuple[int | HasFileno, int]) -> Poll:
     """A poll object with these descriptors and events.
 
-    Looked up at each call: gevent and eventlet replace or remove select.poll when they patch the standard library.
+    Looked up at each call: gevent replaces select.poll when it patches the standard library.
     """
     make = getattr(select, "poll", None)
     poll: Poll = SelectPoll() if make is None else make()
@@ -54,12 +54,13 @@ class SelectPoll:
         reads = [descriptor for descriptor, events in self._wanted.items() if events & READ]
         writes = [descriptor for descriptor, events in self._wanted.items() if events & WRITE]
         try:
-            readable, writable, _ = select.select(
-                reads, writes, [], None if milliseconds is None else milliseconds / 1000
+            # Windows reports a connection that was refused as an exceptional condition.
+            readable, writable, refused = select.select(
+                reads, writes, writes, None if milliseconds is None else milliseconds / 1000
             )
         except (OSError, ValueError):  # one of them is closed; poll() would say so too
             return [(descriptor, _INVALID) for descriptor in self._wanted]
         found = dict.fromkeys(readable, READ)
-        for descriptor in writable:
+        for descriptor in {*writable, *refused}:
             found[descriptor] = found.get(descriptor, 0) | WRITE
         return list(found.items())

@@ -76,7 +76,8 @@ async def _connected(address: str, port: int, eyes: Eyes, until: float) -> socke
 
 def set_up(sock: socket.socket) -> None:
     """Non-blocking, with the options of all our connections, and not for a child of this process."""
-    _made[sock.fileno()] = _identity(sock.fileno())
+    if hasattr(os, "fork"):  # elsewhere a socket may have no descriptor that fstat() knows
+        _made[sock.fileno()] = _identity(sock.fileno())
     sock.setblocking(False)  # noqa: FBT003 (its name says it)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from holdfast.backends.parts import max_connections
+from holdfast.backends.parts import check_unix_sockets, max_connections
 from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.backends.redis.keys import check_prefix
 from holdfast.errors import ConfigurationError
@@ -174,6 +174,7 @@ def usage_of(options: Mapping[str, str]) -> dict[str, Any]:
 def _unix(address: Address, hosts: str, user: str, password: str, usage: dict[str, Any]) -> Place:
     if hosts or not address.path.strip("/"):
         raise ConfigurationError("url must name the path of a socket: redis+unix:///run/redis/redis.sock?db=0")
+    check_unix_sockets("redis+unix://")
     return Place(
         url=address.redacted,
         shape="single",

@@ -32,6 +32,7 @@ def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
 
 def open_port(place: Place, runtime: AsyncioRuntime) -> Topology:
     """One deployment, used by the tasks of one loop."""
+    runtime.waits_for_sockets = True
 
     def open_lines(login: Login, db: int, meet: Meet | None) -> Lines:
         return PipelineLines(place, login, db, runtime, meet)

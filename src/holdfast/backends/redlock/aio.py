@@ -49,6 +49,7 @@ class NodeLines(PipelineLines):
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> RedlockBackend:
+    runtime.waits_for_sockets = True
     council = council_of(address, is_asyncio=True)
     place, census = council.place, Census(council.place, runtime)
     port = Nodes(place, NodeLines(place, place.login, place.db, runtime, census.meet), census, runtime)

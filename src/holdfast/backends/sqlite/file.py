@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import sqlite3
 import threading
@@ -314,6 +313,8 @@ class LockFile:
     @contextlib.contextmanager
     def _nobody_else_opens(self) -> Iterator[None]:
         """Between finding no file and having made one, nobody else may make one too."""
+        import fcntl  # here, because the simulator runs this module where there is none
+
         folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_CLOEXEC)
         try:
             try:

@@ -6,6 +6,8 @@ import json
 import time
 from typing import Literal, NamedTuple
 
+from holdfast.runtimes import system
+
 # ready     it has opened the store and waits for "go"
 # asks      it goes to wait for the lock
 # got       it has the lock: `at` was read right after it was told so
@@ -17,7 +19,6 @@ from typing import Literal, NamedTuple
 What = Literal["ready", "asks", "got", "stays", "done", "failed", "ended"]
 
 # One clock for all processes of the machine. It goes on while the machine is suspended, as leases do.
-_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 CLOCK_NAME = "CLOCK_BOOTTIME" if hasattr(time, "CLOCK_BOOTTIME") else "CLOCK_MONOTONIC"
 
 
@@ -40,4 +41,4 @@ class Report(NamedTuple):
 
 def clock() -> float:
     """Now, in seconds, the same for every process of this machine."""
-    return time.clock_gettime(_CLOCK)
+    return system.now()

@@ -9,9 +9,12 @@ kernel       parent-death signal, adoption of orphans, an alarm that goes on whi
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 from holdfast.cli import options, statuses
 from holdfast.core.names import LIMIT_MAX, TTL_MIN
+from holdfast.errors import ConfigurationError
 
 TTL = 30.0
 
@@ -122,6 +125,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _run(arguments: argparse.Namespace) -> int:
     if not arguments.command:
         arguments.parser.error("no COMMAND: write it behind the name, holdfast run [options] NAME COMMAND")
+    if not hasattr(os, "fork"):
+        raise ConfigurationError(
+            f"holdfast run needs fork() and process groups, which {sys.platform} does not have: take the lock inside "
+            "the program"
+        )
     grace = arguments.ttl / 3 if arguments.grace is None else arguments.grace
     if grace > arguments.ttl / 2:
         arguments.parser.error(

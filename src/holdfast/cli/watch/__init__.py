@@ -108,8 +108,8 @@ def _check_reader() -> None:
         BrokenPipeError: it has.
     """
     output = sys.stdout.fileno()
-    if not stat.S_ISFIFO(os.fstat(output).st_mode):
-        return
+    if not stat.S_ISFIFO(os.fstat(output).st_mode) or not hasattr(select, "poll"):
+        return  # without poll() the next write notices it
     poll = select.poll()
     poll.register(output, 0)
     if poll.poll(0):

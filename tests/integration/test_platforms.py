@@ -1,0 +1,220 @@
+"""Where it runs: without what only POSIX systems have, on gevent, and on an asyncio loop that has no readers.
+
+There is no Windows here. These tests hide what it does not have, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.etcd import shared as etcd
+from tests.support.memcached import shared as memcached
+from tests.support.mysql import shared as mysql
+from tests.support.postgresql import shared as postgresql
+from tests.support.redis import shared as redis
+from tests.support.zookeeper import shared as zookeeper
+
+NO_POSIX = Path(__file__).parents[1] / "support" / "no_posix.py"
+SERVERS: dict[str, Callable[[], str]] = {
+    "redis": redis.fresh_url,
+    "redis-cluster": redis.fresh_cluster_url,
+    "redlock": redis.fresh_redlock_url,
+    "postgresql": postgresql.fresh_url,
+    "mysql": mysql.fresh_url,
+    "etcd": etcd.fresh_url,
+    "memcached": memcached.fresh_url,
+    "zookeeper": zookeeper.fresh_url,
+    "memory": lambda: "memory://",
+}
+CONTENDERS = """
+import sys, threading, time, holdfast
+
+url, holders, order = sys.argv[1], [], []
+client, other = holdfast.Client(url), holdfast.Client(url)
+
+def contend():
+    with other.lock('a') as lease:
+        assert not holders
+        order.append('second')
+
+with client.lock('a', meta={'job': 1}) as lease:
+    holders.append(1)
+    assert other.lock('a').acquire(timeout=0) is None
+    thread = threading.Thread(target=contend)
+    thread.start()
+    time.sleep(0.2)
+    lease.check()
+    lease.renew()
+    order.append('first')
+    holders.clear()
+thread.join()
+assert order == ['first', 'second']
+assert client.inspect('a').holders == ()
+other.close()
+kept = client.lock('b').acquire()
+"""
+TASKS = """
+import asyncio, sys, holdfast
+
+async def main():
+    async with holdfast.AsyncClient(sys.argv[1]) as client, holdfast.AsyncClient(sys.argv[1]) as other:
+        async with client.lock('a') as lease:
+            assert await other.lock('a').acquire(timeout=0) is None
+            waiting = asyncio.create_task(other.lock('a').acquire(timeout=30))
+            await asyncio.sleep(0.2)
+            await lease.renew()
+        assert await waiting
+    return True
+
+assert asyncio.run(main())
+"""
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if name != "HOLDFAST_URL"} | environment
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=100, env=environ
+    )
+
+
+def without_posix(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return python(str(NO_POSIX), *arguments, **environment)
+
+
+@pytest.mark.parametrize("program", [CONTENDERS, TASKS], ids=["threads", "asyncio"])
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_network_backend_works_without_what_only_posix_has(server: str, program: str) -> None:
+    done = without_posix(program, SERVERS[server]())
+
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+def test_only_what_needs_posix_cannot_be_imported_without_it() -> None:
+    program = """
+    import importlib, pkgutil, holdfast
+
+    for module in pkgutil.walk_packages(holdfast.__path__, 'holdfast.'):
+        if module.name != 'holdfast.__main__':
+            try:
+                importlib.import_module(module.name)
+            except (ImportError, AttributeError):
+                print(module.name)
+    """
+    done = without_posix(textwrap.dedent(program))
+
+    assert done.returncode == 0, done.stderr
+    run = [f"holdfast.cli.run.{module}" for module in ("guard", "kernel", "supervisor")]
+    assert done.stdout.split() == [*run, "holdfast.fencing.files"]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("holdfast.lock('a')", "no url is given, and the store that is used then, a file, does not work on "),
+        ("holdfast.Client('sqlite:///tmp/locks.db')", "sqlite:// needs FIFOs and locks on files, which "),
+        ("holdfast.Client('redis+unix:///run/redis.sock')", "redis+unix:// needs Unix sockets, which "),
+        ("holdfast.Client('mysql:///a?socket=/run/mysql.sock')", "the option 'socket' needs Unix sockets, which "),
+        ("import holdfast.fencing.files", "holdfast.fencing.files needs flock(), which "),
+    ],
+)
+def test_what_needs_posix_is_refused_without_it(program: str, message: str) -> None:
+    done = without_posix(f"import holdfast; {program}")
+
+    assert done.returncode == 1
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith(("holdfast.errors.ConfigurationError: ", "ImportError: "))
+    assert message in error
+
+
+def test_the_command_line_works_without_posix_but_for_run() -> None:
+    url = redis.fresh_url()
+    listed = without_posix("-m", "holdfast", "ls", HOLDFAST_URL=url)
+    run = without_posix("-m", "holdfast", "run", "a", "true", HOLDFAST_URL=url)
+
+    assert listed.returncode == 0, listed.stderr
+    assert run.returncode == 2
+    assert run.stderr.startswith("holdfast: holdfast run needs fork() and process groups, which ")
+
+
+@pytest.mark.parametrize("server", ["redis", "redlock", "postgresql", "mysql", "etcd", "memcached"])
+def test_a_loop_that_cannot_wait_for_sockets_is_refused(server: str) -> None:
+    """As the default one of Windows."""
+    program = """
+    import asyncio, sys, holdfast
+
+    class Proactor(asyncio.SelectorEventLoop):
+        add_reader = asyncio.AbstractEventLoop.add_reader
+
+    async def main():
+        await holdfast.AsyncClient(sys.argv[1]).lock('a').acquire()
+
+    with asyncio.Runner(loop_factory=Proactor) as runner:
+        runner.run(main())
+    """
+    done = python("-c", textwrap.dedent(program), SERVERS[server]())
+
+    assert "UsageError: this event loop cannot wait for sockets" in done.stderr.splitlines()[-1]
+
+
+# ── green threads ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("server", ["redis", "postgresql"])
+def test_greenlets_of_gevent_take_turns(server: str) -> None:
+    pytest.importorskip("gevent")
+    done = python("-c", "from gevent import monkey; monkey.patch_all()\n" + CONTENDERS, SERVERS[server]())
+
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("server", ["redis", "postgresql"])
+def test_a_greenlet_of_gevent_that_waits_does_not_stop_the_others(server: str) -> None:
+    """One hub runs both. Reentry and self-deadlock go by greenlet."""
+    pytest.importorskip("gevent")
+    program = """
+    from gevent import monkey; monkey.patch_all()
+    import sys, gevent, holdfast
+
+    client, done = holdfast.Client(sys.argv[1]), []
+
+    def work(number):
+        for _ in range(5):
+            with client.lock('a', reentrant=True) as lease, client.lock('a', reentrant=True):
+                lease.check()
+                gevent.sleep(0.01)
+                done.append((number, lease.fence))
+
+    greenlets = [gevent.spawn(work, number) for number in range(10)]
+    gevent.joinall(greenlets, raise_error=True)
+    fences = [fence for _, fence in done]
+    assert len(set(fences)) == 50 and fences == sorted(fences), done
+    """
+    done = python("-c", textwrap.dedent(program), SERVERS[server]())
+
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("client", ["Client", "AsyncClient"])
+def test_eventlet_is_refused(client: str) -> None:
+    pytest.importorskip("eventlet")
+    program = f"import eventlet; eventlet.monkey_patch(); import holdfast; holdfast.{client}('memory://')"
+    done = python("-W", "ignore", "-c", program)
+
+    assert done.stderr.splitlines()[-1].startswith("holdfast.errors.ConfigurationError: eventlet has patched")
+
+
+def test_eventlet_that_has_patched_nothing_is_not_refused() -> None:
+    pytest.importorskip("eventlet")
+    done = python("-W", "ignore", "-c", "import eventlet, holdfast; holdfast.Client('memory://')")
+
+    assert done.returncode == 0, done.stderr
