@@ -114,6 +114,13 @@ _MEMCACHED = ("prefix", "connect_timeout", "io_timeout", "connections")
 SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED, searched=True)
 SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS), searched=True)
 
+# Stores without a connection pool, and the reason.
+_NO_POOL = {
+    "memory": "it has no connections",
+    "sqlite": "a client has one connection to its file",
+    "zookeeper": "a client has at most three sessions, with one connection each",
+}
+
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
 Option = str | float  # what an option may be given as, when it is given as a keyword
@@ -206,6 +213,8 @@ def check_options(scheme: str, options: Mapping[str, str], more: Sequence[str] =
     for option, value in options.items():
         if "@" in option or ("@" in value and option not in takes):  # before it may stand the rest of a password
             raise ConfigurationError("url has an @ behind its question mark: write ? as %3F in a password")
+        if option == "connections" and scheme in _NO_POOL:
+            raise ConfigurationError(f"{scheme}:// has no option 'connections': {_NO_POOL[scheme]}")
         if option not in takes:
             known = (*takes, *more)
             hint = did_you_mean(option, known) if known else " (it has none)"
@@ -226,6 +235,8 @@ def in_words(given: Mapping[str, Option]) -> dict[str, str]:
 def _adopt(client: object, given: Mapping[str, Option]) -> Address:
     """The address of what a driver's own client object is connected to."""
     origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
+    if origins & {"unittest", "mock"}:
+        raise stand_in("a", type(client))
     if callable(client):
         require_driver("mysql", "pymysql", "mysql")
         origins.add("pymysql")  # a function that makes connections; by now nobody else takes one
@@ -238,6 +249,15 @@ def _adopt(client: object, given: Mapping[str, Option]) -> Address:
     raise ConfigurationError(
         f"url must look like scheme://… and be a str, not {type(client).__name__!r} (known: {_known()}; or a client "
         "object of redis-py's, or a connection of PyMySQL's or a function that makes them)"
+    )
+
+
+def stand_in(what: str, kind: type) -> ConfigurationError:
+    """The error for an object that may not be connected to the server that its attributes name."""
+    return ConfigurationError(
+        f"url is {what} {kind.__module__}.{kind.__qualname__}, which holdfast does not know: it may be connected to "
+        "another server than it says, or to none. Give the driver's own client object, or a url; for tests there is "
+        "memory://, a store without a server"
     )
 
 

@@ -292,7 +292,10 @@ URLS: list[Any] = [
     (["redis://a", "rediss://b", "redis://c"], "some urls are redis:// and some rediss://: use TLS for all of them, or for none"),
     (["redis://a?prefix=x", "redis://b?prefix=y", "redis://c"], "the urls differ in the option 'prefix': it is for all of them together"),
     ([], "a list of urls must name the nodes of a quorum, and it is empty"),
+    ("memory://?connections=3", "memory:// has no option 'connections': it has no connections"),
+    ("zookeeper://host/app?connections=3", "zookeeper:// has no option 'connections': a client has at most three sessions, with one connection each"),
     # sqlite
+    ("sqlite:///tmp/x.db?connections=3", "sqlite:// has no option 'connections': a client has one connection to its file"),
     ("sqlite://", "url must name the absolute path of a lock file, as in sqlite:///folder/file"),
     ("sqlite:///", "url must name the absolute path of a lock file, as in sqlite:///folder/file"),
     ("sqlite://relative.db", "url has the host 'relative.db', but a lock file is on this machine: its absolute path stands behind three slashes, sqlite:///relative.db"),
@@ -430,7 +433,6 @@ URLS: list[Any] = [
     ("zookeeper://one?acl=creator", "acl=creator is for a client that logs in: give zookeeper://user:password@host, or a client certificate"),
     ("zookeeper://one?ca_certs=/ca.pem", "ca_certs is for TLS: add tls=yes"),
     ("zookeeper://one?tls=yes&keyfile=/k.pem", "url has keyfile= without certfile=: give both, or neither"),
-    ("zookeeper://one?connections=5", "zookeeper:// has no option 'connections' (known: layout, raw_names, session_timeout, acl, tls, ca_certs, certfile, keyfile, verify); options of a lock, such as timeout, go to client.lock()"),
     # memcached
     ("memcached://host/1", "url has the path '/1', but memcached has no databases: leave it out"),
     ("memcached://host:0", "url has a port that is no number from 1 to 65535; also write / ? # @ : in a user or password as %2F %3F %23 %40 %3A"),

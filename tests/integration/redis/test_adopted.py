@@ -5,6 +5,8 @@ credentials, or its object's own connections and settings are disturbed.
 from __future__ import annotations
 
 import contextlib
+import unittest.mock
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -86,3 +88,39 @@ def test_a_sentinel_s_object_follows_a_failover(watched: Watched) -> None:
 def test_what_is_neither_a_url_nor_a_client_is_refused_at_once(nonsense: Any) -> None:
     with pytest.raises(holdfast.ConfigurationError):
         holdfast.Client(nonsense)
+
+
+class Tunnel(redis.Connection):
+    """Connects elsewhere."""
+
+
+class Named(redis.Redis):
+    """A client of the program's own class, with connections as all have them."""
+
+
+STAND_INS: dict[str, Callable[[], Any]] = {
+    "fakeredis": lambda: pytest.importorskip("fakeredis").FakeRedis(),
+    "fakeredis-strict": lambda: pytest.importorskip("fakeredis").FakeStrictRedis(host="cache", port=6380),
+    "own-connections": lambda: redis.Redis(connection_pool=redis.ConnectionPool(connection_class=Tunnel)),
+    "mock": lambda: unittest.mock.MagicMock(spec=redis.Redis),
+    "mock-of-anything": unittest.mock.Mock,
+}
+
+
+@pytest.mark.parametrize("stand_in", STAND_INS)
+def test_a_client_that_may_be_connected_elsewhere_is_refused(stand_in: str) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match=r"does not know.*for tests there is memory://"):
+        holdfast.Client(STAND_INS[stand_in]())
+
+
+async def test_a_stand_in_for_asyncio_is_refused_too() -> None:
+    theirs = pytest.importorskip("fakeredis").FakeAsyncRedis()
+
+    with pytest.raises(holdfast.ConfigurationError, match=r"does not know.*for tests there is memory://"):
+        holdfast.AsyncClient(theirs)
+
+
+def test_a_client_of_a_subclass_is_taken_if_its_connections_are_known(server: Server) -> None:
+    theirs = Named(port=server.port)
+    with contextlib.closing(theirs), holdfast.Client(theirs) as client, client.lock("one"):
+        assert server.call("EXISTS", "holdfast:one") == 1

@@ -71,3 +71,12 @@ def test_objects_that_say_too_little_or_too_much_are_refused() -> None:
         place(connection(host="db.example"))
     with pytest.raises(ConfigurationError, match="tls is what the connection itself says"):
         place(connection(host="db.example", database="shop"), tls="yes")
+
+
+def test_a_connection_of_a_subclass_is_refused_because_it_may_be_connected_elsewhere() -> None:
+    Tunnel: Any = type("Tunnel", (pymysql.connections.Connection,), {})  # noqa: N806 (a class)
+
+    with pytest.raises(ConfigurationError, match="Tunnel, which holdfast does not know"):
+        place(Tunnel(defer_connect=True, host="db.example", database="shop"))
+
+    assert place(lambda: Tunnel(host="db.example")).connect is not None

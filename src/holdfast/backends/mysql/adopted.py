@@ -1,7 +1,8 @@
 """A connection of PyMySQL's in place of a URL, or a function that makes them.
 
 A connection is only looked at: the same server, user and TLS, on connections of our own. A function is called for each
-connection that we need, and what it returns is ours from then on.
+connection that we need, and what it returns is ours from then on. So a connection of a subclass is taken from a
+function only: the subclass may connect to another server than its attributes say.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pymysql.connections import Connection
 from holdfast.backends.mysql.address import CONNECT_TIMEOUT, METHODS, Place
 from holdfast.backends.parts import choice, max_connections, seconds
 from holdfast.errors import ConfigurationError
-from holdfast.url import Address, check_options
+from holdfast.url import Address, check_options, stand_in
 
 _OURS = ("method", "connect_timeout", "connections")
 
@@ -33,8 +34,10 @@ def address_of(client: object, options: dict[str, str]) -> Address:
         "connect_timeout": seconds(options, "connect_timeout", CONNECT_TIMEOUT),
         "max_connections": max_connections(options),
     }
-    if isinstance(client, Connection):
+    if type(client) is Connection:
         place = _same(client, usage)
+    elif isinstance(client, Connection):
+        raise stand_in("a", type(client))
     elif callable(client):
         place = Place(url="mysql://(connections from a function)", database="", connect=client, **usage)
     else:

@@ -1,6 +1,8 @@
 """A client object of redis-py's in place of a URL: the same servers, user and certificates, on connections of our own.
 
 The object itself is only looked at. Its retries, timeouts and decoding are its own affair, and its pool stays its own.
+A client whose connections are of another class than redis-py's own is refused: that class may connect to another server
+than its arguments say, or to none (fakeredis).
 """
 
 from __future__ import annotations
@@ -10,14 +12,22 @@ from typing import Any
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
 from holdfast.backends.redis.address import Adopted, Login, Node, Place, usage_of
 from holdfast.errors import ConfigurationError
-from holdfast.url import Address, check_options
+from holdfast.url import Address, check_options, stand_in
 
 _CREDENTIALS = ("username", "password", "credential_provider")
+_KNOWN_CONNECTIONS = {
+    *(redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection),
+    *(redis.asyncio.Connection, redis.asyncio.SSLConnection, redis.asyncio.UnixDomainSocketConnection),
+    *(redis.sentinel.SentinelManagedConnection, redis.sentinel.SentinelManagedSSLConnection),
+    *(redis.asyncio.sentinel.SentinelManagedConnection, redis.asyncio.sentinel.SentinelManagedSSLConnection),
+}
 
 
 def address_of(client: object, options: dict[str, str]) -> Address:
@@ -77,18 +87,28 @@ def _watched(pool: Any, usage: dict[str, Any]) -> Place:
 def _cluster(client: Any, usage: dict[str, Any]) -> Place:
     arguments = client.get_connection_kwargs()
     nodes = _nodes((node.host, node.port) for node in client.nodes_manager.startup_nodes.values())
+    for node in client.get_nodes():
+        if (connected := getattr(node, "redis_connection", None)) is not None:
+            _check_known(connected.connection_pool.connection_class)
     login = _login(arguments, arguments.get("connection_class"))
     url = f"redis+cluster://{_auth(login)}{','.join(map(str, nodes))}"
     return Place(url=url, shape="cluster", nodes=nodes, login=login, **usage)
 
 
 def _login(arguments: Mapping[str, Any], kind: type | None) -> Login:
+    if kind is not None:
+        _check_known(kind)
     secure = (redis.SSLConnection, redis.asyncio.SSLConnection)
     is_tls = bool(arguments.get("ssl")) or (kind is not None and issubclass(kind, secure))
     taken = {name: arguments[name] for name in _CREDENTIALS if arguments.get(name) is not None}
     if is_tls:
         taken |= {name: value for name, value in arguments.items() if name.startswith("ssl_")}
     return Login(is_tls, taken)
+
+
+def _check_known(kind: type) -> None:
+    if kind not in _KNOWN_CONNECTIONS:
+        raise stand_in("a client with connections of the class", kind)
 
 
 def _auth(login: Login) -> str:
