@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +15,9 @@ from holdfast.backends.pool import CONNECTIONS_MAX, IDLE_KEPT, IDLE_MAX, Pool, R
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.sim.choices import Choices
+from holdfast.sim.run import Plan
+from holdfast.sim.small import SmallWorld
 
 
 class Line:
@@ -75,6 +80,30 @@ def test_the_one_used_last_is_used_next(pool: Pool[Line], lines: Lines) -> None:
     assert get(pool) is second
     assert get(pool) is first
     assert len(lines.opened) == 2
+
+
+def test_when_the_client_rests_the_connections_of_a_burst_are_closed(lines: Lines) -> None:
+    runtime = ThreadRuntime()
+    pool = Pool("test://", lines.open, runtime)
+    taken = [get(pool) for _ in range(5)]
+    for line in taken:
+        pool.give(line)
+
+    runtime.rest()
+
+    assert [line.is_open for line in lines.opened].count(True) == IDLE_KEPT
+    assert get(pool) is taken[-1]
+    assert len(pool._counted) == IDLE_KEPT
+
+
+def test_a_pool_that_is_gone_is_not_kept_by_its_runtime(lines: Lines) -> None:
+    runtime = ThreadRuntime()
+    gone = weakref.ref(Pool("test://", lines.open, runtime))
+
+    gc.collect()
+    runtime.rest()
+
+    assert gone() is None
 
 
 def test_one_that_the_server_has_closed_is_not_used(pool: Pool[Line], lines: Lines) -> None:
@@ -277,3 +306,33 @@ async def test_those_that_are_just_being_opened_count_too(lines: Lines) -> None:
     await asyncio.gather(*users)
 
     assert len(lines.opened) == CONNECTIONS_MAX
+
+
+class Rested:
+    """When the client has rested."""
+
+    def __init__(self, small: SmallWorld) -> None:
+        self._world = small.world
+        self.times: list[float] = []
+
+    def note(self) -> None:
+        self.times.append(self._world.now)
+
+
+def test_a_client_rests_when_its_keeper_had_nothing_to_do_for_a_while() -> None:
+    small = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+    party, rested = small.add("a"), Rested(small)
+    party.client.runtime.on_rest(rested.note)
+
+    async def work() -> None:
+        lease = await party.client.acquire(party.lock(30.0), None)
+        assert lease is not None
+        await party.client.runtime.sleep(40.0)
+        await party.client.release(lease)
+
+    party.start(work())
+    small.world.run(100.0)
+    small.end()
+
+    (at,) = rested.times
+    assert 40.0 < at <= 40.0 + 2 * IDLE_MAX

@@ -72,6 +72,7 @@ class Pool(Generic[W]):
         self.waiting = 0
         self._freed = runtime.event()
         self.is_closed = False
+        runtime.on_rest(self.rest)
 
     async def run(self, work: Callable[[W], Awaitable[T]], deadline: float) -> T:
         """Do it with a connection.
@@ -200,6 +201,14 @@ class Pool(Generic[W]):
         self.is_closed = True
         while (wire := pop(self.idle)) is not None:
             self.discard(wire)
+
+    def rest(self) -> None:
+        """The client holds nothing, so the connections of its last burst are not needed any more."""
+        while len(self.idle) > IDLE_KEPT:
+            try:
+                self.discard(self.idle.pop(0))
+            except IndexError:  # taken meanwhile
+                return
 
     def abandon(self) -> None:
         """In a forked child. The connections themselves are abandoned by those that opened them."""

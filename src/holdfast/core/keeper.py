@@ -250,7 +250,12 @@ class Keeper:
             with self._mutex:
                 if not self._fresh and not self._debts and not self._dropped:
                     self._end_timer(number)
-                    return False
+            if self._timer != number:
+                try:
+                    self._runtime.rest()
+                except Exception:
+                    logger().exception("idle connections could not be closed")
+                return False
         return True
 
     def _sound_alarms(self, now: float) -> None:

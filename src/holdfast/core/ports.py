@@ -7,6 +7,7 @@ text runs on asyncio by awaiting, and in a simulator by parking at every call.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -78,8 +79,30 @@ class Runtime(Protocol):
         With `here` at once, on the caller's own thread or task, unless earlier ones still wait; else never there.
         """
 
+    def on_rest(self, method: Callable[[], object]) -> None:
+        """Have a bound method called, while its object exists, each time the keeper has had nothing to do for long."""
+
+    def rest(self) -> None:
+        """Call these methods."""
+
     def hand_in(self, function: Callable[[], object]) -> bool:
         """Where the client's state may be looked at but not changed, have it called where it may. Whether it was so."""
+
+
+class Rests:
+    """The part of a runtime that calls methods when the keeper has had nothing to do for long. They must not block."""
+
+    def __init__(self) -> None:
+        self._on_rest: list[weakref.WeakMethod[Callable[[], object]]] = []
+
+    def on_rest(self, method: Callable[[], object]) -> None:
+        self._on_rest.append(weakref.WeakMethod(method))
+
+    def rest(self) -> None:
+        self._on_rest = [one for one in self._on_rest if one() is not None]
+        for reference in self._on_rest:
+            if (method := reference()) is not None:
+                method()
 
 
 class Owner:

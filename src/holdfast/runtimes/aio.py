@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.core.events import logger
-from holdfast.core.ports import Owner
+from holdfast.core.ports import Owner, Rests
 from holdfast.errors import HoldfastError, LockLost, UsageError
 from holdfast.runtimes import system
 from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
@@ -50,7 +50,7 @@ class AsyncioEvent:
                 timer.cancel()
 
 
-class AsyncioRuntime:
+class AsyncioRuntime(Rests):
     """One for every AsyncClient, bound to the loop that first uses it."""
 
     now = staticmethod(system.now)
@@ -65,6 +65,7 @@ class AsyncioRuntime:
     _owners: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Owner]] = weakref.WeakKeyDictionary()
 
     def __init__(self) -> None:
+        super().__init__()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.waits_for_sockets = False  # set by a backend that needs a loop which can
         self._tasks: set[asyncio.Task[None]] = set()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from holdfast.core.events import logger
-from holdfast.core.ports import Owner
+from holdfast.core.ports import Owner, Rests
 from holdfast.errors import ThreadStartError
 from holdfast.runtimes import system
 
@@ -256,7 +256,7 @@ class _Identity(threading.local):
         self.thread = threading.current_thread()
 
 
-class ThreadRuntime:
+class ThreadRuntime(Rests):
     """One for every Client."""
 
     now = staticmethod(system.now)
@@ -272,6 +272,7 @@ class ThreadRuntime:
     _identity = _Identity()
 
     def __init__(self) -> None:
+        super().__init__()
         self._threads = Threads()
         self._events = Dispatcher("events")
 

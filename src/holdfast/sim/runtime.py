@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.ports import Owner
+from holdfast.core.ports import Owner, Rests
 from holdfast.errors import ThreadStartError
 from holdfast.sim.world import Task, Trap
 
@@ -94,10 +94,11 @@ class SimMutex:
         self._process.world.held_mutexes -= 1
 
 
-class SimRuntime:
+class SimRuntime(Rests):
     """What an engine in a simulated process knows of the world."""
 
     def __init__(self, process: Process, recorder: Recorder) -> None:
+        super().__init__()
         self._process = process
         self._world = process.world
         self._recorder = recorder
