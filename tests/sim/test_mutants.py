@@ -13,6 +13,7 @@ from holdfast.sim.run import Plan, run
 CAUGHT_BY = {
     "half-is-a-majority": {"mutual exclusion", "growing fences"},
     "no-quarantine": {"mutual exclusion"},
+    "votes-after-the-last-release": {"nothing left", "steady progress"},
     "release-only-who-answered": {"nothing left", "steady progress"},
     "renewal-counts-any-attempt": {"true renewals", "mutual exclusion"},
     "renewal-counts-repairs": {"true renewals"},

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import run_sync
 from tests.integration.redis.scenes import acquiring, await_waiters, immortal_keys, take
 from tests.integration.redlock.conftest import OpenClient
-from tests.support.processes import eventually
+from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.councils import Council
 from tests.support.redis.proxy import Proxy, Then
 
@@ -115,6 +118,25 @@ def test_a_release_that_some_did_not_answer_frees_the_lock_all_the_same(
     assert council.vote_count("one") >= 3
     after.release()
     eventually(lambda: council.vote_count("one") == 0)
+
+
+def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
+    council: Council, proxies: list[Proxy], open_client: OpenClient
+) -> None:
+    client = open_client(through(council, proxies))
+    warm_up(client)
+    proxies[0].lose_next_request(KEY)
+    lease = take(client.lock("one", ttl=30))
+    lease.release()
+    eventually(lambda: owed(client) == 0)
+
+    backend: Any = client._engine.backend
+    late = backend._ballot(lease._ticket, 1, 0, 0, "", (1, "", ""))
+    replies = run_sync(backend._port.ask([(0, late)], deadline=system.now() + PATIENCE))
+
+    assert replies == [[b"late"]]
+    assert council.vote_count("one") == 0
+    assert client.inspect("one").waiters == ()
 
 
 @pytest.mark.parametrize("then", ENDS)

@@ -214,7 +214,9 @@ class Attendance:
 
     def _payment(self, debt: _Debt) -> Call:
         keys = keys_of(self._council.prefix, debt.ticket.name)
-        return Call(scripts.RELEASE, keys, (debt.ticket.nonce, debt.attempt, int(debt.is_over)))
+        # It is owed because the node did not answer: a request for its vote may still arrive there.
+        ending = scripts.ending(is_over=debt.is_over, is_answered=False)
+        return Call(scripts.RELEASE, keys, (debt.ticket.nonce, debt.attempt, ending))
 
     def _hello(self, number: int) -> tuple[int, Call]:
         return number, Call(scripts.HELLO, keys_of(self._council.prefix, "hello"), ())

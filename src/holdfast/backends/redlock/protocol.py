@@ -75,6 +75,7 @@ class _Claim:
 
     attempt: int = 0  # the last
     told: set[int] = field(default_factory=set)  # nodes that may know of it
+    unanswered: set[int] = field(default_factory=set)  # nodes that may receive a request for their vote later
     fence: int | None = None  # of the lease, if it is one
     splits: int = 0  # how often in a row nobody had a majority
 
@@ -138,14 +139,18 @@ class RedlockBackend(OneByOne):
             self._hearing.stop(ticket.nonce)
             claim.splits, claim.fence = 0, fence
             return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
+        is_answered = len(count.votes) + len(count.refusals) >= self._quorum
+        # The engine may never mention this ticket again.
+        is_over = (not queue and is_answered) if conflict is None else claim.attempt == 1
         # Votes of a minority stand in others' way, and those that we did not hear of may be among them.
-        await self._take_back(ticket, claim, claim.told & {*count.votes, *count.uncounted}, deadline)
+        nodes = claim.told & {*count.votes, *count.uncounted}
+        await self._take_back(ticket, claim, nodes, deadline, is_over=is_over)
         if conflict is not None:
-            if claim.attempt == 1:  # the engine may never mention this ticket again
+            if is_over:
                 self._hearing.refused(ticket.nonce)
                 self._claims.pop(ticket.nonce, None)
             raise conflict
-        if len(count.votes) + len(count.refusals) < self._quorum:
+        if not is_answered:
             raise self._no_quorum(count.errors)
         if not queue:
             del self._claims[ticket.nonce]  # it will not be heard of again
@@ -162,13 +167,14 @@ class RedlockBackend(OneByOne):
         if self._has_inherited:  # these tickets were granted to a backend that knew the nodes
             await self._attendance.greet(deadline)
         present = self._attendance.present()
-        claims = [self._claims.get(ticket.nonce) or _Claim(attempt=1, told=set(self._nodes)) for ticket in tickets]
+        everywhere = set(self._nodes)
+        unknown = _Claim(attempt=1, told=everywhere, unanswered=everywhere)
+        claims = [self._claims.get(ticket.nonce, unknown) for ticket in tickets]
         # Fixed here, because a renewal that is under way may tell more nodes meanwhile: to these it is owed.
         asked = [[number for number in present if number in claim.told] for claim in claims]
         calls: list[tuple[int, Call]] = []
         for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
-            release = self._release(ticket, claim.attempt, is_over=True)
-            calls += [(number, release) for number in nodes]
+            calls += [(number, self._release(ticket, claim, number, is_over=True)) for number in nodes]
         replies = iter(await self._attendance.ask(calls, self._limit(tickets, deadline)) if calls else ())
         outcomes: list[bool | BackendError] = []
         for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
@@ -276,13 +282,14 @@ class RedlockBackend(OneByOne):
         nodes = [number for number in self._attendance.present() if self._port.life(number) is not None]
         hearing = (int(queue), channel.verb, channel.name)
         calls = [(number, self._ballot(ticket, claim.attempt, number, 0, "", hearing)) for number in nodes]
-        before = claim.told
-        claim.told = before.union(nodes)
+        told, unanswered = claim.told, claim.unanswered
+        claim.told, claim.unanswered = told.union(nodes), unanswered.union(nodes)  # if this is cancelled
         replies = await self._attendance.ask(calls, self._limit((ticket,), deadline))
-        claim.told = before.union(
-            number for number, reply in zip(nodes, replies, strict=True) if not _is_unchanged(reply)
-        )
-        return {**self._attendance.silent, **dict(zip(nodes, replies, strict=True))}
+        said = dict(zip(nodes, replies, strict=True))
+        changed = [number for number, reply in said.items() if not _is_unchanged(reply)]
+        claim.told = told.union(changed)
+        claim.unanswered = unanswered.union(number for number in changed if _is_error(said[number]))
+        return {**self._attendance.silent, **said}
 
     def _ballot(  # noqa: PLR0917  (the words of a script, in its order)
         self, ticket: Ticket, attempt: int, number: int, hint: int, fence: str, hearing: tuple[int, str, str]
@@ -383,17 +390,18 @@ class RedlockBackend(OneByOne):
 
     # ── giving it back ───────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _take_back(self, ticket: Ticket, claim: _Claim, nodes: Collection[int], deadline: float) -> None:
+    async def _take_back(
+        self, ticket: Ticket, claim: _Claim, nodes: Collection[int], deadline: float, *, is_over: bool
+    ) -> None:
         """Have these nodes forget this attempt; who does not answer is told in the background."""
         silent = self._attendance.silent
         asked = [number for number in nodes if number not in silent]
-        release = self._release(ticket, claim.attempt, is_over=False)
-        calls = [(number, release) for number in asked]
+        calls = [(number, self._release(ticket, claim, number, is_over=is_over)) for number in asked]
         replies = await self._attendance.ask(calls, self._limit((ticket,), deadline)) if calls else []
         heard = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
         for number in nodes:
             if number not in heard:
-                self._attendance.owe(number, ticket, claim.attempt, is_over=False)
+                self._attendance.owe(number, ticket, claim.attempt, is_over=is_over)
 
     def _left(self, ticket: Ticket, claim: _Claim, said: dict[int, Reply | HoldfastError]) -> bool | BackendError:
         heard = {number for number, reply in said.items() if not _is_error(reply)}
@@ -407,8 +415,9 @@ class RedlockBackend(OneByOne):
         had_it = sum(_is(reply, 1) for reply in said.values())
         return claim.fence is not None and had_it + len(unheard) >= self._quorum
 
-    def _release(self, ticket: Ticket, attempt: int, *, is_over: bool) -> Call:
-        return Call(scripts.RELEASE, self._keys(ticket.name), (ticket.nonce, attempt, int(is_over)))
+    def _release(self, ticket: Ticket, claim: _Claim, number: int, *, is_over: bool) -> Call:
+        ending = scripts.ending(is_over=is_over, is_answered=number not in claim.unanswered)
+        return Call(scripts.RELEASE, self._keys(ticket.name), (ticket.nonce, claim.attempt, ending))
 
     # ── keeping it ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -443,6 +452,7 @@ class RedlockBackend(OneByOne):
             claim = self._claims.get(ticket.nonce)
             if claim is not None and claim.fence is not None and self._port.life(number) is not None:
                 claim.told.add(number)
+                claim.unanswered.add(number)  # not taken back: a release that leaves a mark too many does no harm
                 ballot = self._ballot(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUING)
                 ballots.append((number, ballot))
                 repaired.append((number, ticket, claim))

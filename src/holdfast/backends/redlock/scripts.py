@@ -8,6 +8,12 @@ from holdfast.backends.redis.scripts import Script
 # How long the count of an unused lock is kept: seven days. After that, and after a loss, a node begins with its clock.
 COUNT_IDLE = 7 * 86400.0
 
+
+def ending(*, is_over: bool, is_answered: bool) -> int:
+    """The argument of RELEASE that says whether the ticket may request the vote again, or an old request may arrive."""
+    return (1 if is_answered else 2) if is_over else 0
+
+
 _COMMON = "".join(redis.text("holdfast.backends.redis", "queue", part) for part in ("publish", "common"))
 
 

@@ -98,9 +98,12 @@ class ReleasesWhoAnswered(RedlockBackend):
         super().__init__(council, port, runtime)
         self._attendance = _Forgives(council, port, runtime)
 
-    async def _take_back(self, ticket: Ticket, claim: Any, nodes: Collection[int], deadline: float) -> None:
+    async def _take_back(
+        self, ticket: Ticket, claim: Any, nodes: Collection[int], deadline: float, *, is_over: bool
+    ) -> None:
         silent = self._attendance.silent
-        await super()._take_back(ticket, claim, [number for number in nodes if number not in silent], deadline)
+        asked = [number for number in nodes if number not in silent]
+        await super()._take_back(ticket, claim, asked, deadline, is_over=is_over)
 
 
 REDLOCK = [
@@ -185,6 +188,13 @@ REDLOCK = [
         backend="redlock",
         server=_with(ReleasesWhoAnswered),
         kinds=frozenset({"lose_reply"}),
+    ),
+    Mutant(
+        name="votes-after-the-last-release",
+        mistake="a request that arrives after the last release of its ticket gets the vote, for nobody",
+        backend="redlock",
+        server=_texts(("if redis.call('ZSCORE', leases, 'gone:' .. nonce) then", "if false then")),
+        kinds=frozenset({"slow"}),
     ),
     Mutant(
         name="no-quarantine",

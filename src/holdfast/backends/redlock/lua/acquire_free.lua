@@ -1,4 +1,5 @@
--- Give this node's vote to an attempt. Returns {'in', count}; {'late'} if the same ticket has tried again meanwhile;
+-- Give this node's vote to an attempt. Returns {'in', count}; {'late'} if the same ticket has tried again meanwhile, or has
+-- left: then this request was late, and its client does not wait for the answer;
 -- {'wait', how many wait ahead here, remaining ms or -1, what the key says, the holder's line}.
 --
 -- `fence` is empty, or that of a lease which gets back a vote that this node has forgotten. `run` is the id of this very
@@ -31,6 +32,10 @@ local function give()
   end
   redis.call('SET', lock, VOTE .. nonce .. ':' .. attempt .. ':' .. count, 'PX', ttl)
   return {'in', count}
+end
+
+if redis.call('ZSCORE', leases, 'gone:' .. nonce) then
+  return {'late'}
 end
 
 -- Free: by far the most frequent case, so it comes before all else.

@@ -1,5 +1,5 @@
 -- Somebody waits, this very ticket perhaps; what `release_unwaited.lua` begins with goes on here.
-if is_over == '1' then
+if is_over ~= '0' then
   local member = 'x:' .. nonce
   redis.call('ZREM', queue, member)
   redis.call('ZREM', leases, member, 'turn:' .. member)

@@ -1,7 +1,8 @@
 -- Take the vote back from a ticket's attempts up to this one, and wake who asked next. Returns 1 if one had the vote.
 --
 -- Only up to this one: a release that comes late, by a detour, must not hurt an attempt that came after it.
--- `is_over` is 1 when the ticket will not ask again.
+-- `is_over` is 1 when the ticket will not request the vote again, and 2 when also a request for the vote got no answer. That
+-- request may still arrive, on another connection, so the node remembers for a while that the ticket has left.
 local nonce, attempt, is_over = unpack(ARGV)
 
 local value = redis.call('GET', lock)
@@ -11,8 +12,18 @@ if had_it then
   redis.call('DEL', lock)
   value = false
 end
+local is_unwaited = redis.call('EXISTS', queue) == 0
+if is_over == '2' then
+  local clock = redis.call('TIME')
+  local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  if is_unwaited then
+    redis.call('ZREMRANGEBYSCORE', leases, '-inf', ms)
+  end
+  redis.call('ZADD', leases, ms + WAITER_LEASE, 'gone:' .. nonce)
+  redis.call('PEXPIRE', leases, WAITER_LEASE)
+end
 -- Nobody waits: by far the most frequent case.
-if redis.call('EXISTS', queue) == 0 then
+if is_unwaited then
   return had_it and 1 or 0
 end
 

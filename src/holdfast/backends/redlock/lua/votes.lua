@@ -6,6 +6,8 @@
 --                    run: the id of the process that has counted. holder: who has the vote or had it last, for people.
 --   queue    zset    tickets that were refused here, by the time when they first asked: whom to wake after a release.
 --                    They may overtake each other; the order is a hint.
+--   leases   zset    the same tickets by the time when they lapse; "gone:<nonce>" for tickets that have left while a
+--                    request of theirs had no answer.
 --
 -- The sixth key, where a script has one, is the record as earlier versions named it. While one of them counts there, both
 -- counts go on together, so that fences grow whichever version is next.

@@ -52,8 +52,8 @@ class RedlockServer(Server):
     """Three nodes, or five."""
 
     guarantees = GUARANTEES
-    # As with one Redis; and nobody remembers who left, so an acquire that comes late takes a vote for nobody.
-    lapses_after = frozenset({"crash", "stall", "slow", "restart", "lose_data", "old_data", "leap_clock"})
+    # As with one Redis; and a node that does not count yet is told less.
+    lapses_after = frozenset({"crash", "stall", "restart", "lose_data", "old_data", "leap_clock"})
     cannot = POOLED | {"duplicate"}  # as for one Redis; a node that is silent is a fault of its own
     kinds = ("lock",)
     back_max = 10.0
