@@ -250,6 +250,44 @@ def test_a_task_of_a_loop_that_still_runs_keeps_its_lease() -> None:
         assert other.lock("a").acquire(timeout=0) is None
 
 
+def test_a_task_of_a_stopped_loop_keeps_its_lease_while_the_thread_of_the_loop_runs() -> None:
+    """It could run the loop again."""
+    url = redis.fresh_url()
+    end_of(
+        """
+        import asyncio, threading, time
+
+        def work():
+            loop = asyncio.new_event_loop()
+            kept.append(loop.run_until_complete(client.lock('a').acquire()))
+            ready.set()
+            time.sleep(60)
+
+        client, kept, ready = holdfast.AsyncClient(url), [], threading.Event()
+        threading.Thread(target=work, daemon=True).start()
+        ready.wait()
+        """,
+        url,
+    )
+
+    with holdfast.Client(url) as other:
+        assert other.lock("a").acquire(timeout=0) is None
+
+
+def test_a_task_of_a_loop_that_the_main_thread_has_stopped_is_released() -> None:
+    url = redis.fresh_url()
+    end_of(
+        """
+        import asyncio
+        client, loop = holdfast.AsyncClient(url), asyncio.new_event_loop()
+        lease = loop.run_until_complete(client.lock('a').acquire())
+        """,
+        url,
+    )
+
+    assert is_free(url)
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_child_of_multiprocessing_releases(method: str, tmp_path: Path) -> None:
     """Up to Python 3.12 a forked child skips `atexit`."""

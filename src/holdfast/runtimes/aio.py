@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
@@ -67,6 +68,7 @@ class AsyncioRuntime(Rests):
     def __init__(self) -> None:
         super().__init__()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.current_thread()  # that runs the loop
         self.waits_for_sockets = False  # set by a backend that needs a loop which can
         self._tasks: set[asyncio.Task[None]] = set()
         self._callbacks: set[asyncio.Task[None]] = set()  # of users: `join` does not wait for them
@@ -89,7 +91,7 @@ class AsyncioRuntime(Rests):
                     "this event loop cannot wait for sockets, as the default one of Windows cannot: use "
                     "asyncio.run(main(), loop_factory=asyncio.SelectorEventLoop), or asyncio.Runner before Python 3.12"
                 )
-            self._loop = running
+            self._loop, self._thread = running, threading.current_thread()
         elif self._loop is not running:
             raise UsageError(
                 "this AsyncClient belongs to another event loop: make one for each loop, inside it "
@@ -109,7 +111,11 @@ class AsyncioRuntime(Rests):
         return self.owner_of(current_task())
 
     def has_ended(self, owner: Owner | None) -> bool:
-        return self._loop is None or not self._loop.is_running()
+        if self._loop is None or self._loop.is_closed():
+            return True
+        # A loop that is stopped can be run again, by a thread that still runs.
+        thread = self._thread
+        return not self._loop.is_running() and (thread is threading.current_thread() or not thread.is_alive())
 
     @classmethod
     def owner_of(cls, task: asyncio.Task[Any]) -> Owner:
