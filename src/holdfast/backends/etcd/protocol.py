@@ -365,17 +365,23 @@ class EtcdBackend(Together):
     def _begin_leaving(self, tickets: Sequence[Ticket]) -> None:
         """Of two leaves of one ticket, the other one may arrive after the answer: its key must not be used again."""
         with self._mutex:
-            for ticket in tickets:
-                self._leaving[ticket.nonce] += 1
-                if self._leaving[ticket.nonce] > 1:
-                    self._left_unheard.add(ticket.nonce)
+            self._count_leaving(tickets)
+
+    def _count_leaving(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            self._leaving[ticket.nonce] += 1
+            if self._leaving[ticket.nonce] > 1:
+                self._left_unheard.add(ticket.nonce)
 
     def _end_leaving(self, tickets: Sequence[Ticket]) -> None:
         with self._mutex:
-            for ticket in tickets:
-                self._leaving[ticket.nonce] -= 1
-                if not self._leaving[ticket.nonce]:
-                    del self._leaving[ticket.nonce]
+            self._count_left(tickets)
+
+    def _count_left(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            self._leaving[ticket.nonce] -= 1
+            if not self._leaving[ticket.nonce]:
+                del self._leaving[ticket.nonce]
 
     async def _leave(self, tickets: Sequence[Ticket], deadline: float) -> list[bool]:
         while True:

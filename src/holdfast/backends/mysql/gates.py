@@ -198,11 +198,12 @@ class Gates:
     def close(self) -> None:
         """Those that somebody waits on are closed by who waits; it was told before, or looks again soon."""
         with self._mutex:
-            wires = [one.wire for one in self._sessions.values() if not one.is_busy]
+            sessions = list(self._sessions.values())
             self._sessions.clear()
         self._pool.close()
-        for wire in wires:
-            wire.close()
+        for session in sessions:
+            if not session.is_busy:
+                session.wire.close()
 
     def abandon(self) -> None:
         self._mutex = self._runtime.mutex()  # another thread of the parent may have had it
