@@ -130,7 +130,7 @@ async def test_a_body_is_cancelled_when_the_end_of_the_session_is_known(url: str
     async with holdfast.AsyncClient(url) as client, asyncio.timeout(10):
         with pytest.raises(LockLost, match="session"):
             async with client.lock("a", ttl=30, renew=False):
-                (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]
+                (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]  # its own port
                 await asyncio.to_thread(_close_elsewhere, session, server)
                 await asyncio.sleep(PATIENCE)
 
@@ -223,7 +223,7 @@ def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> N
 
 
 def _end_session(client: holdfast.Client, server: Server) -> None:
-    (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]
+    (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]  # its own port
     _close_elsewhere(session, server)
 
 
