@@ -203,3 +203,10 @@ def test_a_ticket_whose_owner_is_in_passes_those_who_wait() -> None:
     assert not found(FairOrder, [*line, kin])
     assert found(FairOrder, [*line, kin._replace(owner="y")])
     assert found(FairOrder, [*line, left(1.5, "a", 1), kin])
+
+
+def test_a_call_with_two_tickets_is_judged_by_the_place_of_the_one_that_was_granted() -> None:
+    history: h.History = [queued(0, "d", 1, place=9), queued(1, "b", 2, place=10), queued(2, "d", 1, place=11)]
+
+    assert not found(FairOrder, [*history, admitted(3, "d", 1, place=9)])
+    assert found(FairOrder, [*history, admitted(3, "d", 1, place=11)])

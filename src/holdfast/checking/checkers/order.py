@@ -78,6 +78,10 @@ class FairOrder(Checker):
         line = self._lines[event.lock]
         spot = self._spots.get(event.ticket)
         since = None
+        if spot is not None and spot.is_waiting and event.place is not None and event.place < spot.place:
+            # A call has a second ticket on the server if its first one was late. It is granted by the place of either.
+            self._out(event)
+            spot = None
         if spot is None or not spot.is_waiting:
             if spot is not None:
                 since = spot.joined
