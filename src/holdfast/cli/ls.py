@@ -65,6 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.no_search and not has_index(client):
             from holdfast.cli.text import escape
 
+            if arguments.json:
+                print("[]")
             print(f"{escape(url)} has no index of its locks, and --no-search was given", file=sys.stderr)
             return statuses.DONE
         locks = LocksInUse(client, arguments.prefix).find()

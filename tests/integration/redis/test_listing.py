@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import take
-from tests.support.processes import PATIENCE
+from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster, Watched
 from tests.support.terminals import OnTerminal
@@ -175,6 +175,21 @@ def test_a_long_search_shows_its_progress_and_ends_at_ctrl_c(server: Server) -> 
     assert "searching keys: about" in terminal.text
     assert "Traceback" not in terminal.text
     assert terminal.output.endswith("\r\x1b[K")
+    server.call("FLUSHALL")
+
+
+def test_a_signal_ends_watching_in_the_middle_of_its_first_search(server: Server) -> None:
+    server.call("EVAL", FILL, 0, 100_000)
+    before = calls(server, "scan")
+    process = subprocess.Popen(
+        [*HOLDFAST, "watch", "--url", server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    eventually(lambda: calls(server, "scan") > before)
+
+    process.terminate()
+
+    assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert process.returncode == 143
     server.call("FLUSHALL")
 
 

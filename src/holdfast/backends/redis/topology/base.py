@@ -130,9 +130,9 @@ class Topology(ABC):
         return outcomes
 
     async def servers(self, *, deadline: float) -> Sequence[Node]:
-        if not self.primaries():
-            await self.find(0, deadline)
-        return list(self.primaries())
+        # Asked for each search: a primary that is not known yet would be left out.
+        node = await self.find(0, deadline)
+        return list(self.primaries()) or [node]
 
     async def key_count(self, server: Node, *, deadline: float) -> int:
         reply = await self._lines.one(server, pack("DBSIZE"), deadline)
