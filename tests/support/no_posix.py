@@ -1,7 +1,7 @@
 """A Python that looks as on Windows: modules and attributes that only POSIX systems have are hidden.
 
-Run as `python no_posix.py PROGRAM …`. The standard library and the drivers are imported before, because they have
-been told at build or import time what the system is. What is hidden is then only missing for holdfast.
+Run as `python no_posix.py PROGRAM …`. The standard library and the drivers are imported before, because they choose
+at import what they use of the system. So these names are missing for holdfast only.
 """
 
 from __future__ import annotations

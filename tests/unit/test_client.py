@@ -24,7 +24,7 @@ import pytest
 import holdfast
 from holdfast import default as module
 from holdfast.backends.memory.port import stores
-from holdfast.runtimes import threads
+from holdfast.runtimes import exits, threads
 from holdfast.url import parse
 from tests.conformance.lab import Lab
 from tests.support.processes import eventually
@@ -421,3 +421,19 @@ async def test_an_election_does_not_wait_with_blocking_false(lab: Lab) -> None:
 
     assert await leader(lambda client: client.election("a").campaign(blocking=False))
     assert await other(lambda client: client.election("a").campaign(blocking=False)) is None
+
+
+def test_a_dropped_client_is_not_kept_for_the_end_of_the_process() -> None:
+    async def use() -> None:
+        client = holdfast.AsyncClient("memory://")
+        async with client.lock("a"):
+            pass
+
+    gc.collect()
+    before = len(exits._engines)
+
+    holdfast.Client("memory://")
+    asyncio.run(use())
+    gc.collect()
+
+    assert len(exits._engines) <= before
