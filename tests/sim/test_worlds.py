@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.checking import history as h
 from holdfast.checking import report
+from holdfast.core.handles import LockOptions
 from holdfast.sim import faults
 from holdfast.sim.choices import Choices
 from holdfast.sim.process import Process
@@ -158,6 +159,28 @@ def test_a_process_that_stands_still_does_nothing_and_then_goes_on() -> None:
     world.world.run(11.5)
 
     assert said == [1.0, 2.0, 10.0, 11.0]
+    world.end()
+
+
+def test_a_lease_that_a_worker_of_the_keeper_saw_first_is_reported_lost_at_its_deadline() -> None:
+    """Seed 6640 of `holdfast simulate --backend memory`: the timer had nothing to do, and ended."""
+    world = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+    party = world.add("a")
+    keeper = party.client.engine._keeper
+
+    async def works() -> None:
+        first = await party.client.acquire(party.lock(5.0), 0)
+        assert first is not None
+        await party.client.release(first)
+        await party.client.runtime.sleep(1.0)  # the timer has nothing to do, and would end at 1.65 s
+        options: LockOptions = {"ttl": 15.0, "renew": False}
+        assert await party.client.acquire(party.client.lock("second", options=options), 0)
+        keeper._take_due(number=7)  # as a worker does that comes back from a request
+
+    party.start(works())
+    world.world.run(40.0)
+
+    assert [round(event.at) for event in world.recorder.history if isinstance(event, h.Told)] == [16]
     world.end()
 
 

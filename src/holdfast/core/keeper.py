@@ -248,7 +248,9 @@ class Keeper:
         rung = await self._bell.wait(self._wakes_at)
         if is_idle and not rung:
             with self._mutex:
-                if not self._fresh and not self._debts and not self._dropped:
+                # A worker may have moved new leases from `_fresh` to the lists since then.
+                is_over = not self._fresh and self._alarms.earliest() is None
+                if is_over and not self._debts and not self._dropped:
                     self._end_timer(number)
             if self._timer != number:
                 try:
