@@ -30,20 +30,25 @@ def has_index(client: Client) -> bool:
 
 
 class LocksInUse:
-    """Those whose names begin with `prefix`. A signal that `interrupts` has noted ends a search with Stopped."""
+    """Those whose names begin with `prefix`; once, or with `interrupts` again and again.
+
+    A signal that `interrupts` has noted ends a search with Stopped.
+    """
 
     def __init__(self, client: Client, prefix: str, interrupts: Interrupts | None = None) -> None:
         self._client = client
         self._prefix = prefix
         self._interrupts = interrupts
         self._listing = client._engine.listing(prefix)  # noqa: SLF001 - the progress of a search has no public name
+        if self._listing is not None:
+            self._listing.on_step = self._step
+            self._listing.follows = interrupts is not None
         self._shown_at = math.inf  # when progress was shown last; never outside of `find`
 
     def find(self) -> list[LockInfo]:
         """All of them. If the search takes long, its progress is shown on stderr, if that is a terminal."""
         if self._listing is None:
             return self._client.locks(self._prefix)
-        self._listing.on_step = self._step
         can_move = Terminal.of(sys.stderr).can_move
         self._shown_at = time.monotonic() + _PROGRESS_AFTER if can_move else math.inf
         try:
@@ -66,6 +71,11 @@ class LocksInUse:
                 run_sync(self._listing.search(seconds))
         finally:
             interrupts.wait(max(0.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        """Let go of the store; the client stays open."""
+        if self._listing is not None:
+            self._listing.close()
 
     def _step(self) -> None:
         if self._interrupts is not None and self._interrupts.received:

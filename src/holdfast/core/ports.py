@@ -206,12 +206,15 @@ class Listing(Protocol):
     locks_total: int  # how many locks are being read; 0 during a search
     locks_read: int
     on_step: Callable[[], object]  # called after each request; what it raises ends the search
+    follows: bool  # let the store report changes as well, if it can
 
     async def search(self, seconds: float) -> bool:
         """Search for that long, or to the end of the keys; whether that is reached, and the next search can begin."""
 
     async def read(self) -> list[LockInfo]:
         """All locks in use that were found by now, as they are now."""
+
+    def close(self) -> None: ...
 
 
 @runtime_checkable

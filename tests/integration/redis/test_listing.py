@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.redis.conftest import OpenClient, StartServer
 from tests.integration.redis.scenes import take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.servers import Server
@@ -20,7 +20,7 @@ from tests.support.redis.topologies import Cluster, Watched
 from tests.support.terminals import OnTerminal
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
-FILL = "for number = 1, tonumber(ARGV[1]) do redis.call('SET', 'foreign:' .. number, 'x') end"
+FILL = "for number = ARGV[1], ARGV[2] do redis.call('SET', 'foreign:' .. number, 'x') end"
 
 
 class Watch:
@@ -54,6 +54,13 @@ def watch() -> Iterator[Callable[[str], Watch]]:
         one.end()
 
 
+def fill(server: Server, number: int) -> None:
+    """Keys of other programs, in steps that a busy machine does in time."""
+    with server.connect() as connection:
+        for first in range(1, number + 1, 5000):
+            connection.call("EVAL", FILL, 0, first, min(first + 4999, number))
+
+
 def ls(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [*HOLDFAST, "ls", "--names", "--url", url, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -81,7 +88,7 @@ def scan_counts(server: Server, during: Callable[[], object]) -> list[int]:
 
 def test_a_listing_asks_for_few_keys_at_a_time(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
-    server.call("EVAL", FILL, 0, 2000)
+    fill(server, 2000)
     lease = take(client.lock("one"))
 
     counts = scan_counts(server, lambda: ls(server.url))
@@ -97,7 +104,7 @@ def test_locks_without_a_prefix_are_told_from_keys_of_other_programs(
     server: Server, open_client: OpenClient, method: str
 ) -> None:
     client = open_client(f"{server.url}?prefix=&method={method}")
-    server.call("EVAL", FILL, 0, 30)
+    fill(server, 30)
     leases = [take(client.lock(name)) for name in ("one", "a}b", "{tag}c")]
 
     assert [info.name for info in client.locks()] == ["a}b", "one", "{tag}c"]
@@ -109,7 +116,7 @@ def test_locks_without_a_prefix_are_told_from_keys_of_other_programs(
 
 def test_keys_of_other_programs_are_not_read(server: Server, open_client: OpenClient) -> None:
     client = open_client(f"{server.url}?prefix=")
-    server.call("EVAL", FILL, 0, 300)
+    fill(server, 300)
     lease = take(client.lock("one"))
     before = calls(server, "evalsha")
 
@@ -155,17 +162,39 @@ def test_watching_reads_a_known_lock_without_waiting_for_the_end_of_a_search(
     lease = take(client.lock("known"))
     watching = watch(server.url)
     assert watching.next_change() == ("holds", "known")
-    server.call("EVAL", FILL, 0, 100_000)  # from now on a search takes several seconds at least
+    fill(server, 100_000)  # from now on a search takes several seconds at least
     before = calls(server, "scan")
 
     lease.release()
     assert watching.next_change() == ("released", "known")
 
-    assert calls(server, "scan") - before < 1000
+    assert calls(server, "scan") - before < 500
+
+
+@pytest.mark.parametrize("events", ["KA", "K$"])
+def test_watching_shows_a_new_lock_at_once_if_the_server_reports_changes(
+    start_server: StartServer, open_client: OpenClient, watch: Callable[[str], Watch], events: str
+) -> None:
+    server = start_server("--notify-keyspace-events", events)
+    client = open_client(server.url)
+    first = take(client.lock("first"))
+    watching = watch(server.url)
+    assert watching.next_change() == ("holds", "first")
+    fill(server, 200_000)  # from now on a search takes 1,000 requests
+
+    for name in ("second", "third"):
+        lease = take(client.lock(name))
+        before = calls(server, "scan")
+        assert watching.next_change() == ("acquired", name)
+        # Within two looks. Between two of them there is time for 25 requests at most.
+        assert calls(server, "scan") - before <= 100
+        lease.release()
+        assert watching.next_change() == ("released", name)
+    first.release()
 
 
 def test_a_long_search_shows_its_progress_and_ends_at_ctrl_c(server: Server) -> None:
-    server.call("EVAL", FILL, 0, 100_000)
+    fill(server, 100_000)
     terminal = OnTerminal([*HOLDFAST, "ls", "--url", server.url], {**os.environ, "TERM": "xterm"})
 
     terminal.read_until(" of 100,000, slowly, to spare the server")
@@ -179,7 +208,7 @@ def test_a_long_search_shows_its_progress_and_ends_at_ctrl_c(server: Server) -> 
 
 
 def test_a_signal_ends_watching_in_the_middle_of_its_first_search(server: Server) -> None:
-    server.call("EVAL", FILL, 0, 100_000)
+    fill(server, 100_000)
     before = calls(server, "scan")
     process = subprocess.Popen(
         [*HOLDFAST, "watch", "--url", server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -218,7 +247,7 @@ def test_the_primary_behind_sentinels_is_searched(watched: Watched, open_client:
 
 
 async def test_tasks_go_on_while_another_one_searches(server: Server) -> None:
-    server.call("EVAL", FILL, 0, 2000)
+    fill(server, 2000)
     async with holdfast.AsyncClient(server.url) as client, client.lock("one") as lease:
         assert [info.name for info in await client.locks()] == ["one"]
         lease.check()

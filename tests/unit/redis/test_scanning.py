@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.backends.redis.scanning import (
     FREE_NAMES,
+    NOTIFICATIONS_MAX,
     PAUSE_PER_ITEM,
     READ_COUNT,
     SCAN_COUNT,
@@ -17,7 +18,7 @@ from holdfast.backends.redis.scanning import (
     Pacer,
 )
 from holdfast.core.tickets import LockInfo, make_ticket_info
-from holdfast.errors import BackendUnavailable
+from holdfast.errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 
@@ -37,6 +38,24 @@ class Clock(ThreadRuntime):
         self.slept += seconds
 
 
+class Changes:
+    """The notifications of a server."""
+
+    def __init__(self) -> None:
+        self.changed: list[str] = []
+        self.error: HoldfastError | None = None
+        self.is_closed = False
+
+    async def keys(self) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        changed, self.changed = self.changed, []
+        return changed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 class Store:
     """Two servers with keys, each request of which takes its time."""
 
@@ -47,6 +66,11 @@ class Store:
         self.took = took
         self.sent: list[tuple[str, object]] = []
         self.is_down = False
+        self.subscribed: list[Changes] = []
+
+    async def notifications(self, server: str, pattern: str, *, deadline: float) -> Changes:
+        self.subscribed.append(Changes())
+        return self.subscribed[-1]
 
     def _answer(self, request: str, about: object) -> None:
         self.clock.at += self.took
@@ -210,3 +234,60 @@ def test_after_each_request_the_caller_can_end_a_search(open_store: Open) -> Non
         run_sync(listing.search(1e9))
 
     assert len(store.requests("SCAN")) == 1
+
+
+def test_a_lock_that_a_server_reports_is_read_before_a_search_has_found_it(open_store: Open) -> None:
+    store, listing = open_store([])
+    listing.follows = True
+    run_sync(listing.search(1e9))
+    assert run_sync(listing.read()) == []
+
+    store.in_use = {"new"}
+    store.subscribed[1].changed = ["app:new", "app:new{app:new}:record"]
+
+    assert [info.name for info in run_sync(listing.read())] == ["new"]
+    listing.close()
+    assert [one.is_closed for one in store.subscribed] == [True, True]
+
+
+def test_only_who_looks_again_and_again_subscribes(open_store: Open) -> None:
+    store, listing = open_store([])
+
+    run_sync(listing.search(1e9))
+
+    assert store.subscribed == []
+
+
+def test_a_server_that_reports_too_much_is_not_listened_to(open_store: Open) -> None:
+    store, listing = open_store([])
+    listing.follows = True
+    run_sync(listing.search(1e9))
+    store.subscribed[0].changed = ["app:a"] * (NOTIFICATIONS_MAX + 1)
+
+    run_sync(listing.read())
+    run_sync(listing.search(1e9))
+
+    assert store.subscribed[0].is_closed
+    assert len(store.subscribed) == 2, "not again"
+
+
+@pytest.mark.parametrize(
+    ("error", "subscriptions"),
+    [
+        (OutcomeUnknown(backend="test", problem="the connection has ended"), 3),
+        (BackendUnavailable(backend="test", problem="NOPERM"), 2),
+    ],
+)
+def test_a_subscription_that_has_ended_is_renewed_unless_it_was_refused(
+    open_store: Open, error: HoldfastError, subscriptions: int
+) -> None:
+    store, listing = open_store([])
+    listing.follows = True
+    run_sync(listing.search(1e9))
+    store.subscribed[0].error = error
+
+    run_sync(listing.read())
+    run_sync(listing.search(1e9))
+
+    assert store.subscribed[0].is_closed
+    assert len(store.subscribed) == subscriptions

@@ -197,6 +197,10 @@ class Hints:
 
     # ── for the listeners ────────────────────────────────────────────────────────────────────────────────────────
 
+    async def notifications(self, node: Node, pattern: str, deadline: float) -> KeyspaceNotifications:
+        ear = await self._ears.open(node, min(deadline, self._runtime.now() + self._place.connect_timeout))
+        return KeyspaceNotifications(ear, node, self._place, pattern, self._runtime)
+
     def on(self, node: Node) -> list[_Subscription]:
         return [one for one in list(self._subscriptions.values()) if one.node == node]
 
@@ -434,3 +438,28 @@ class Listener:
         if replies.redirection(reply) is not None:
             raise replies.refusal(reply, self._place.url, self._node, refused.channel.name)
         self._hints.refuse(refused, replies.refusal(reply, self._place.url, self._node, refused.channel.name))
+
+
+class KeyspaceNotifications:
+    """A connection that is subscribed to the changes of keys: as far as `notify-keyspace-events` of the server says."""
+
+    def __init__(self, ear: Ear, node: Node, place: Place, pattern: str, runtime: Runtime) -> None:
+        self._ear, self._node, self._place, self._runtime = ear, node, place, runtime
+        self._channel = f"__keyspace@{place.db}__:"
+        ear.send(pack("PSUBSCRIBE", self._channel + pattern))
+
+    async def keys(self) -> list[str]:
+        found: list[str] = []
+        while said := await self._ear.receive(self._runtime.now()):
+            for reply in said:
+                if isinstance(reply, ErrorReply):
+                    raise replies.refusal(reply, self._place.url, self._node, self._channel)
+                match reply:
+                    case [b"pmessage", _, channel, _]:
+                        found.append(channel.decode(errors="replace").removeprefix(self._channel))
+                    case _:
+                        pass  # the answer to PSUBSCRIBE
+        return found
+
+    def close(self) -> None:
+        self._ear.close()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.backends.redis.address import Node
 from holdfast.backends.redis.keys import Keys, OtherKeys
+from holdfast.backends.redis.scanning import Notifications
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.standing import Standing
 from holdfast.core.hearing import Ear
@@ -64,6 +65,9 @@ class RedisPort(Ear[Channel], Protocol):
 
     async def scan(self, server: Node, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
         """One step of SCAN on one of them: the next cursor, b"0" at the end, and keys that match."""
+
+    async def notifications(self, server: Node, pattern: str, *, deadline: float) -> Notifications | None:
+        """Subscribe to the keyspace notifications of one of them, for keys that match."""
 
     def channel(self, keys: Keys) -> Channel:
         """Where hints for this lock's tickets would be heard."""

@@ -6,11 +6,13 @@ command after the other, so each request is small, and a pause follows it that i
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from holdfast.backends.redis.keys import name_of, pattern_of
+from holdfast.errors import HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
@@ -26,6 +28,8 @@ PAUSE_MIN = 0.002  # seconds between two requests, at least: clocks may be coars
 # Seconds. A reply may take long because of the network or of other clients' commands, so a pause has a limit: no key,
 # and no ticket of a lock, takes a server longer than a twentieth of this.
 PAUSE_PER_ITEM = 0.0005
+# Keyspace notifications of one server in a second, at most. Each costs it some microseconds, and they cannot be paced.
+NOTIFICATIONS_MAX = 1000
 FREE_NAMES = 1000  # locks that were in use, and are read again in case they are taken again
 
 
@@ -67,6 +71,23 @@ class KeySource(Protocol[S]):
 
     async def scan(self, server: S, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, Sequence[str]]:
         """The next cursor, b"0" at the end, and the keys that match among the next SCAN_COUNT."""
+
+    async def notifications(self, server: S, pattern: str, *, deadline: float) -> Notifications | None:
+        """Of the keys that match; None if this is not possible here."""
+
+
+class Notifications(Protocol):
+    """A subscription to the keyspace notifications of one server, which sends none unless it is configured to."""
+
+    async def keys(self) -> Sequence[str]:
+        """The keys that have changed since the last call; does not wait.
+
+        Raises:
+            OutcomeUnknown: the connection has ended.
+            HoldfastError: the subscription was refused.
+        """
+
+    def close(self) -> None: ...
 
 
 class Lister(Generic[S]):
@@ -125,6 +146,9 @@ class Listing(Generic[S]):
         self.keys_total = self.keys_searched = 0  # the second is a guess: servers do not tell
         self.locks_total = self.locks_read = 0
         self.on_step: Callable[[], object] = lambda: None
+        self.follows = False  # subscribe to keyspace notifications too
+        self._subscribed: dict[S, Notifications | None] = {}  # None: refused, or too many
+        self._received_at = 0.0
 
     async def search(self, seconds: float) -> bool:
         """Search for that long, or to the end of the keys; whether that is reached, and the next pass can begin."""
@@ -140,6 +164,7 @@ class Listing(Generic[S]):
 
     async def read(self) -> list[LockInfo]:
         """All locks in use that were found by now."""
+        await self._receive()
         names = sorted(self._found | self._in_use | self._free.keys())
         infos: list[LockInfo] = []
         self.locks_total = len(names)
@@ -161,6 +186,8 @@ class Listing(Generic[S]):
         self.keys_total = self.keys_searched = 0
         for server in servers:
             self.keys_total += await self._count_keys(server)
+            if self.follows and server not in self._subscribed:
+                await self._subscribe(server)
         self._servers, self._cursor = list(reversed(servers)), b"0"
 
     async def _search_on(self, server: S) -> None:
@@ -172,13 +199,50 @@ class Listing(Generic[S]):
             self._servers = []  # the server may be another one next time, and a cursor is worth nothing there
             raise
         self.keys_searched = min(self.keys_searched + SCAN_COUNT, self.keys_total)
+        self._note(keys)
+        if self._cursor == b"0":
+            self._servers.pop()
+        self.on_step()
+
+    def _note(self, keys: Sequence[str]) -> None:
         for key in keys:
             name = name_of(self._lister.prefix, key, by_record=self._lister.by_record)
             if name and name.startswith(self._prefix) and name not in self._in_use:
                 self._found.add(name)
-        if self._cursor == b"0":
-            self._servers.pop()
-        self.on_step()
+
+    async def _subscribe(self, server: S) -> None:
+        # Before its keys are searched, so that no new lock is missed in between.
+        with contextlib.suppress(HoldfastError):  # the search finds new locks too, only later
+            found = await self._source.notifications(server, self._pattern, deadline=self._limit())
+            self._received_at, self._subscribed[server] = self._runtime.now(), found
+
+    async def _receive(self) -> None:
+        now = self._runtime.now()
+        limit = NOTIFICATIONS_MAX * max(1.0, now - self._received_at)
+        self._received_at = now
+        for server, subscribed in list(self._subscribed.items()):
+            if subscribed is None:
+                continue
+            try:
+                keys = await subscribed.keys()
+            except OutcomeUnknown:  # the connection has ended
+                subscribed.close()
+                del self._subscribed[server]  # the next search subscribes again
+                continue
+            except HoldfastError:  # an ACL, say, does not allow it
+                subscribed.close()
+                self._subscribed[server] = None
+                continue
+            self._note(keys)
+            if len(keys) > limit:
+                subscribed.close()
+                self._subscribed[server] = None
+
+    def close(self) -> None:
+        """End the subscriptions."""
+        for subscribed in self._subscribed.values():
+            if subscribed is not None:
+                subscribed.close()
 
     async def _count_keys(self, server: S) -> int:
         return await self._pacer.run(lambda: self._source.key_count(server, deadline=self._limit()))

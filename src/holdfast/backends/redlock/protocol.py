@@ -246,6 +246,9 @@ class RedlockBackend(OneByOne):
             self._attendance.miss(server, error)
             return b"0", ()
 
+    async def notifications(self, server: int, pattern: str, *, deadline: float) -> None:
+        return None  # the search finds new locks too, only later
+
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         (ballots,) = await self._ballots([name], deadline)
         nonce = nonce_of_holder(ballots, self._quorum, len(self._nodes), fence)

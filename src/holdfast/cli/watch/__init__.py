@@ -7,6 +7,7 @@ views     a table drawn in place for a terminal, lines for a pipe, JSON for a pr
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import select
 import stat
@@ -32,7 +33,8 @@ Redis and Redlock have no index of their locks: all keys are searched once, and
 then each look reads the locks that were found, while the search begins again
 for new ones. Search and looks take at most 5 % of the server's time. A new lock
 is shown when the search finds it: at the next look if there are few keys, after
-a minute or more if there are a million. memcached is searched at each look.
+a minute or more if there are a million. It is shown at the next look if Redis
+sends keyspace notifications. memcached is searched at each look.
 """
 
 
@@ -69,8 +71,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.watch.changes import Change, between
     from holdfast.errors import BackendError
 
-    with Interrupts() as interrupts, options.open_to_read(arguments) as client:
-        in_use = LocksInUse(client, arguments.prefix, interrupts)
+    with (
+        Interrupts() as interrupts,
+        options.open_to_read(arguments) as client,
+        contextlib.closing(LocksInUse(client, arguments.prefix, interrupts)) as in_use,
+    ):
         # The first look decides whether there is anything to watch; later ones may fail for a while.
         try:
             locks = in_use.find()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.keys import Keys, OtherKeys
     from holdfast.backends.redis.listening import Hints
     from holdfast.backends.redis.port import Call, Channel, Reply, Word
+    from holdfast.backends.redis.scanning import Notifications
     from holdfast.backends.redis.standing import Standing
     from holdfast.backends.redis.wire import Lines
     from holdfast.core.ports import Event, Runtime
@@ -145,6 +146,9 @@ class Topology(ABC):
             raise replies.refusal(reply, self._place.url, server, pattern)
         following, keys = reply
         return following, [key.decode(errors="replace") for key in keys]
+
+    async def notifications(self, server: Node, pattern: str, *, deadline: float) -> Notifications | None:
+        return await self.hints.notifications(server, pattern, deadline)
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
         self.hints.listen(wake, missed)

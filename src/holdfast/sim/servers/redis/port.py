@@ -71,6 +71,9 @@ class SimPort(Listening[Channel]):
         reply: Reply = await self._ask(lambda: self._server.machine.command(["SCAN", 0, "MATCH", pattern]), deadline)
         return b"0", [key.decode() for key in reply[1]]
 
+    async def notifications(self, server: Node, pattern: str, *, deadline: float) -> None:
+        return None  # for `holdfast watch` only
+
     async def _ask(self, step: Callable[[], T], deadline: float) -> T:
         try:
             return await self.request(step, deadline)
