@@ -24,6 +24,7 @@ import pytest
 import holdfast
 from holdfast import default as module
 from holdfast.backends.memory.port import stores
+from holdfast.core import holds
 from holdfast.runtimes import exits, threads
 from holdfast.url import parse
 from tests.conformance.lab import Lab
@@ -437,3 +438,15 @@ def test_a_dropped_client_is_not_kept_for_the_end_of_the_process() -> None:
     gc.collect()
 
     assert len(exits._engines) <= before
+
+
+def test_a_lease_is_freed_quietly_when_its_module_has_been_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of a process, in Python without the GIL."""
+    with holdfast.Client("memory://") as client:
+        lease = client.lock("a").acquire()
+        assert lease is not None
+        lease.release()
+        monkeypatch.setattr(holds, "_NOT_GIVEN_BACK", None)
+
+        del lease
+        gc.collect()

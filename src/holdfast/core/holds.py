@@ -204,9 +204,10 @@ class Hold:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease belongs to the process that took it and cannot be pickled; send its fence")
 
-    def __del__(self) -> None:
+    def __del__(self, not_given_back: tuple[Phase, ...] = _NOT_GIVEN_BACK) -> None:
+        # The default is bound here, because Python may set module variables to None before it frees the last leases.
         # Nothing is released here: whoever dropped the lease may still be working under it. It runs out instead.
-        if getattr(self, "_phase", None) in _NOT_GIVEN_BACK:
+        if getattr(self, "_phase", None) in not_given_back:
             self._engine.dropped(self)
 
     @property
