@@ -317,3 +317,36 @@ def test_a_dispatcher_that_hangs_drops_what_is_too_much(blocked: Blocked, monkey
 
     eventually(lambda: dispatcher.is_idle)
     assert called == [0, 1, 2]
+
+
+class LostJustAfter(holdfast.Lease):
+    """Is reported lost in the moment after it was found not to be, as another thread may do; if its time is up."""
+
+    is_time_up = False
+
+    @property
+    def lost(self) -> bool:
+        was_lost = super().lost
+        if self.is_time_up:
+            self._engine.lose(self, "its time was up")
+        return was_lost
+
+
+@pytest.mark.parametrize("kind", ["lock", "lock_all"])
+def test_a_loss_during_a_release_or_check_is_lock_lost_and_never_not_held(
+    client: holdfast.Client, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client._engine._lease_type = LostJustAfter
+
+    def acquire() -> holdfast.Lease | holdfast.LeaseAll:
+        lease = client.lock("a").acquire() if kind == "lock" else client.lock_all(["a"]).acquire()
+        assert lease is not None
+        monkeypatch.setattr(LostJustAfter, "is_time_up", True)
+        return lease
+
+    with pytest.raises(holdfast.LockLost, match="its time was up"):
+        acquire().release()
+    monkeypatch.undo()
+    lease = acquire()
+    with pytest.raises(holdfast.LockLost, match="its time was up"):
+        (lease.check(), lease.check())  # the first may be just before it

@@ -152,9 +152,10 @@ async def release_all(bundle: Bundle) -> None:
         LockLost: one had ended or was taken before this release.
         BackendError: no answer; the keeper goes on trying, and so may the caller.
     """
+    is_over = bundle._phase not in (Phase.HELD, Phase.OWED)  # read before `lost`, as in Hold.check
     if bundle.lost:
         _end_lost(bundle)
-    if bundle._phase not in (Phase.HELD, Phase.OWED):
+    if is_over:
         reason = bundle._holds[0]._reason or f"these leases were {bundle._phase.value} already"
         raise NotHeld(lock=shown(bundle.names), reason=reason)
     errors: list[BackendError] = []

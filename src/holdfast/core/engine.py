@@ -350,11 +350,14 @@ class Engine(Generic[L]):
         repeated = begun = False
         try:
             with self.mutex:
-                if hold._phase is not HELD and hold._phase is not OWED:
-                    raise NotHeld(lock=hold.name, reason=hold._reason or f"this lease was {hold._phase.value} already")
-                repeated = hold._phase is OWED
-                begun = True
-                hold._phase = RELEASING
+                if hold._phase is HELD or hold._phase is OWED:
+                    repeated = hold._phase is OWED
+                    begun = True
+                    hold._phase = RELEASING
+            if not begun:
+                if hold._phase is LOST:  # since it was found not to be
+                    self._end_lost(hold)
+                raise NotHeld(lock=hold.name, reason=hold._reason or f"this lease was {hold._phase.value} already")
             was_ours = (await self.backend.leave([hold._ticket], deadline=self._limit()))[0]
             if isinstance(was_ours, BackendError):
                 raise was_ours

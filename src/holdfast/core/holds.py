@@ -191,9 +191,10 @@ class Hold:
         is_taken_away = self._phase is HELD and not self._engine.backend.intact(self._store)
         if is_taken_away:
             self._engine.lose(self, STORE_GONE)
+        is_over = self._phase is not HELD  # read before `lost`: a loss that comes after it is not reported as NotHeld
         if self.lost:
             raise self._loss()
-        if self._phase is not HELD:
+        if is_over:
             raise NotHeld(lock=self.name, reason=self._reason or f"this lease was {self._phase.value}")
         if is_taken_away:  # a thread beside the loop, as above
             raise LockLost(lock=self.name, fence=self._fence, reason=STORE_GONE)
