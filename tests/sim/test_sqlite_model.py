@@ -96,6 +96,8 @@ def sides(tmp_path: Path) -> Iterator[Sides]:
     for client in CLIENTS:
         for side in both:
             side.open(client)
+    # The model has no state without a file, which reading verbs report and do not create.
+    both.real.do("a", lambda backend, by: backend.mark("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
     yield both
     for client in CLIENTS:
         both.real.do(client, lambda backend, _: backend.close())

@@ -117,6 +117,8 @@ def test_a_closed_output_leaves_the_status(place: Place, holder: Worker) -> None
 
 
 def test_a_store_that_cannot_be_asked_is_status_125(place: Place) -> None:
+    place.path = place.path.with_name("text.db")  # SQLite's log would restore the file of the fixture
+    place.environment["HOLDFAST_URL"] = f"sqlite://{place.path}"
     place.path.write_text("this is no lock file, whatever it is called\n" * 100)
 
     for arguments in (("ls",), ("show", "a"), ("break", "a", "--yes"), ("watch",)):

@@ -164,8 +164,12 @@ class _waiting:  # noqa: N801  (reads as a function)
         self._got.append(lease)
 
     def __enter__(self) -> list[holdfast.Lease]:
+        # Its ticket is on the server a moment before it knows that, and until it does an outage is an error.
+        is_waiting = threading.Event()
+        unsubscribe = self._client.subscribe(lambda event: is_waiting.set() if event.kind == "waiting" else None)
         self._thread.start()
-        eventually(lambda: len(self._client.inspect(self._name).waiters) == 1)
+        assert is_waiting.wait(PATIENCE)
+        unsubscribe()
         return self._got
 
     def __exit__(self, *_: object) -> None:
