@@ -80,6 +80,16 @@ def test_a_stranger_whose_wall_clock_differs_is_watched_for_a_moment(ahead: floa
     assert looks[-1] is True
 
 
+def test_the_time_for_which_a_stranger_has_answered_counts_from_its_first_answer() -> None:
+    """A server that stood still when it was first asked: `holdfast simulate --backend memcached`, seed 7671."""
+    pulse = Pulse()
+    pulse.was_heard(6.75, LIFE)
+    assert not look(pulse, 7.2, behind=6.2, took=0.45)
+
+    assert not look(pulse, 7.22, behind=6.22)
+    assert look(pulse, 7.5, behind=6.5)
+
+
 def test_watching_begins_anew_after_a_silence() -> None:
     pulse = Pulse()
     pulse.was_heard(0.0, LIFE)

@@ -57,7 +57,7 @@ def seconds_for(ttl: float) -> int:
 class _Watched(NamedTuple):
     """A server of which nothing is known but that it answers."""
 
-    first: tuple[int, float]  # its time, and when it was asked
+    first: tuple[int, float]  # its time, and when its first answer came: it may have stood still until then
     last: float  # when it was asked last
 
 
@@ -92,7 +92,7 @@ class Pulse:
         ahead = time - now
         if self._ahead is None:
             if abs(time - wall) > SLACK:
-                first = (time, sent) if watched is None or sent - watched.last > QUIET else watched.first
+                first = (time, now) if watched is None or sent - watched.last > QUIET else watched.first
                 self._watched = _Watched(first, sent)
                 if time == first[0] and sent - first[1] < SETTLES:
                     return False
