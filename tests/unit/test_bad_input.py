@@ -540,6 +540,8 @@ COMMANDS: list[Any] = [
     ("demo --workers 1", "holdfast demo: error: argument --workers: must be from 2 to 9, not 1"),
     ("demo --seconds soon", "holdfast demo: error: argument --seconds: must be a number, not 'soon'"),
     ("lst", "holdfast: there is no command 'lst' (did you mean 'ls'?)"),
+    ("--url memory:// ls", "holdfast: --url goes behind the command: holdfast run --url …"),
+    ("--quick ls", "holdfast: holdfast has no option --quick: `holdfast --help` lists them; -- goes before a name with a dash"),
     ("nonsense", "holdfast: there is no command 'nonsense' (known: run, ls, show, revoke, break, watch, init, backends, completion, simulate, demo)"),
     ("--verson", "holdfast: holdfast has no option --verson: did you mean --version?"),
 ]

@@ -74,6 +74,11 @@ def _prepared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[lis
     name = argv[0] if argv else ""
     found = command_parsers(parser)
     if name.startswith("-") or not name:
+        option = name.partition("=")[0]
+        if option not in option_values(parser):
+            owner = next((command for command in found if option in option_values(found[command])), None)
+            if owner is not None:
+                raise ConfigurationError(f"{option} goes behind the command: holdfast {owner} {option} …")
         return cut("holdfast", argv, option_values(parser), runs_another=False)
     if name not in found:
         raise ConfigurationError(f"there is no command {name!r}{did_you_mean(name, found)}")

@@ -68,10 +68,11 @@ def _check(command: str, name: str, known: Mapping[str, bool]) -> None:
     if name not in known:
         import difflib
 
+        program = command if command == "holdfast" else f"holdfast {command}"
         close = difflib.get_close_matches(name, known, n=1)
         hint = (
             f"did you mean {close[0]}?"
             if close
-            else f"`holdfast {command} --help` lists them; -- goes before a name with a dash"
+            else f"`{program} --help` lists them; -- goes before a name with a dash"
         )
         raise ConfigurationError(f"{command} has no option {name}: {hint}")
