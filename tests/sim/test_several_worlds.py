@@ -36,9 +36,9 @@ from holdfast.sim.world import Cancelled
 TTL, DELAY = 6.0, 1.2  # seconds
 NAMES = [f"lock-{number}" for number in range(5)]
 SEEDS = range(30)
-SEEDS_OF_A_BUG = range(120)  # until it is caught
+SEEDS_OF_A_BUG = range(120)  # until it is caught: the rarest is, in one world of seventeen
 ROUGH_UNTIL, REST = 25.0, 20.0  # seconds; then all debts are paid, and nothing stands still
-ROUGH = Faults(slow=0.25, slow_max=4.0, lose_request=0.05, lose_reply=0.1, refuse=0.03)
+ROUGH = Faults(slow=0.1, slow_max=4.0, lose_request=0.05, lose_reply=0.1, refuse=0.03)
 
 
 class Rough(SmallWorld):
