@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.backends.redis.keys import keys_of
 from holdfast.backends.redis.port import Channel
+from holdfast.core.tickets import Ticket
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.choices import Choices
 from holdfast.sim.recorder import Recorder
@@ -177,6 +178,29 @@ def test_nothing_stays_behind_but_the_record_and_that_not_for_ever(backend: str)
                 assert not key.endswith(b":leases"), "tombstones go too"
 
     assert (records > 0) == (backend == "redis")
+
+
+def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
+    """Seed 3425 of `holdfast simulate --backend redis-getset`: the later DEL deleted the key of the next holder."""
+    small = SmallWorld(Plan(backend="redis-getset"), Choices(tape=()))
+    party = small.add("a")
+    backend, outcomes = party.client.engine.backend, list[object]()
+
+    async def leave(ticket: Ticket) -> None:
+        outcomes.extend(await backend.leave([ticket], deadline=party.process.now() + 1.0))
+
+    async def take() -> None:
+        lease = await party.client.acquire(party.lock(30.0), 0)
+        assert lease is not None
+        for _ in range(2):
+            party.start(leave(lease._ticket), "release")
+
+    party.start(take())
+    small.world.run(1.0)
+
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, bool]
+    assert outcomes[1] is True
+    small.end()
 
 
 def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
