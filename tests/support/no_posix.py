@@ -56,7 +56,7 @@ def hide() -> None:
         for name in names:
             if hasattr(owner, name):
                 delattr(owner, name)
-    socket.socketpair = socketpair  # type: ignore[assignment]
+    socket.socketpair = socketpair  # type: ignore[assignment]  # it takes fewer arguments
     fstat = os.fstat
 
     def fstat_of_files(descriptor: int) -> os.stat_result:
@@ -65,7 +65,7 @@ def hide() -> None:
             raise OSError(9, "a socket has no descriptor of the C library")
         return status
 
-    os.fstat = fstat_of_files  # type: ignore[assignment]
+    os.fstat = fstat_of_files  # type: ignore[assignment]  # its parameter has another name
 
 
 def socketpair(*_: object) -> tuple[socket.socket, socket.socket]:

@@ -98,7 +98,7 @@ async def elect_in_asyncio(client: holdfast.AsyncClient) -> None:
 
 
 def taken_elsewhere() -> holdfast.Lease:
-    raise NotImplementedError
+    raise NotImplementedError  # only its type is used
 
 
 def decorate(client: holdfast.Client) -> None:
@@ -144,9 +144,9 @@ def decorate(client: holdfast.Client) -> None:
     assert_type(Stock().count("tea"), str)
     if TYPE_CHECKING:
         assert_type(hourly("monday"), str | None)
-        leased(7)  # type: ignore[arg-type]
-        leased(taken_elsewhere(), "monday")  # type: ignore[arg-type, call-arg]
-        Stock().count()  # type: ignore[call-arg]
+        leased(7)  # type: ignore[arg-type]  # must be refused
+        leased(taken_elsewhere(), "monday")  # type: ignore[arg-type, call-arg]  # must be refused
+        Stock().count()  # type: ignore[call-arg]  # must be refused
     assert_type(kept("monday", count=2), int)
     assert_type(maybe(), int | None)
     if TYPE_CHECKING:
@@ -193,11 +193,11 @@ def refused_by_type_checkers(client: holdfast.Client) -> None:
     client.election("a").run(print, "a")  # type: ignore[call-arg]
     client.locked("a", busy="later")  # type: ignore[call-overload]
     client.locked("a", skipped=1)  # type: ignore[call-overload]
-    client.locked(print)  # type: ignore[call-overload]
-    client.lock("a").acquire(blocking_timeout=5)  # type: ignore[arg-type]
-    client.lock("a").acquire(blocking="no")  # type: ignore[arg-type]
-    client.lock_all(["a"]).acquire(sleep=1)  # type: ignore[arg-type]
-    client.election("a").campaign(wait=1)  # type: ignore[arg-type]
+    client.locked(print)  # type: ignore[call-overload]  # must be refused
+    client.lock("a").acquire(blocking_timeout=5)  # type: ignore[arg-type]  # must be refused
+    client.lock("a").acquire(blocking="no")  # type: ignore[arg-type]  # must be refused
+    client.lock_all(["a"]).acquire(sleep=1)  # type: ignore[arg-type]  # must be refused
+    client.election("a").campaign(wait=1)  # type: ignore[arg-type]  # must be refused
 
     @client.locked("a:{day}")
     def kept(day: str) -> int:

@@ -93,7 +93,8 @@ class GetsetBackend(OneByOne, PlainBackend):
         # Tickets that have tried to take over and do not know that they were first: should the key have their value,
         # it may be because they have overwritten the winner's. It is not theirs then.
         self._claims: set[str] = set()
-        self._leaving: set[str] = set()  # tickets whose release is between its GET and the answer to its DEL
+        # By nonce: tickets whose release is between its GET and the answer to its DEL, and which call that is.
+        self._leaving: dict[str, object] = {}
 
     async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()
@@ -163,17 +164,18 @@ class GetsetBackend(OneByOne, PlainBackend):
         if ticket.nonce in self._claims:
             self._claims.discard(ticket.nonce)
             return False
-        if ticket.nonce in self._leaving:
-            # The DEL of the later one could delete the key of the next holder. The keeper repeats it.
-            raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is on its way")
-        self._leaving.add(ticket.nonce)
+        this_call = object()
         try:
+            if self._leaving.setdefault(ticket.nonce, this_call) is not this_call:  # one step, for threads
+                # The DEL of the later one could delete the key of the next holder. The keeper repeats it.
+                raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is on its way")
             value = await self._mine(ticket, keys, deadline)
             if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
                 return value is not None and value.end > self._runtime.wall()
             return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
         finally:
-            self._leaving.discard(ticket.nonce)
+            if self._leaving.get(ticket.nonce) is this_call:
+                del self._leaving[ticket.nonce]
 
     async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | Gone:
         value = await self._mine(ticket, keys, deadline)
