@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -42,9 +43,9 @@ class Scene:
         """Who connects from now on takes the first: this one."""
         self.server._members.sort(key=lambda one: one is not member)
 
-    def take(self, party: Party, *, hold: float = 0.0, renew: bool = True) -> None:
+    def take(self, party: Party, *, name: str = LOCK, hold: float = 0.0, renew: bool = True) -> None:
         async def run() -> None:
-            lock = party.client.lock(LOCK, options={"ttl": TTL, "renew": renew})
+            lock = party.client.lock(name, options={"ttl": TTL, "renew": renew})
             lease = await party.client.acquire(lock, None)
             assert lease is not None
             self.leases[party.process.name] = lease
@@ -264,3 +265,25 @@ def test_a_session_is_kept_although_the_node_that_its_pulse_writes_to_was_delete
 
     assert scene.leases["holder"].held
     assert (port.connections == 1) == (mutant is None), "else it connects again and again"
+
+
+@pytest.mark.parametrize("mutant", [None, "root-taken-for-granted"])
+def test_a_client_creates_the_root_node_again_for_a_lock_that_is_new_to_it(
+    scenes: list[Scene], mutant: str | None
+) -> None:
+    scene = Scene(mutant, timeout=6.0, tick=0.5)
+    scenes.append(scene)
+    party = scene.client("holder", scene.server.nodes[0])
+    scene.take(party, hold=0.001)
+    scene.run_until("holder")
+    scene.run(0.1)
+    scene.granted.clear()
+
+    scene.server.lose_data()
+    scene.take(party, name="another")
+    with suppress(BackendError):
+        scene.run(2.0)
+
+    assert ("holder" in scene.granted) == (mutant is None)
+    if mutant is None:
+        assert any("%sessions/" in path for path in scene.server.leader.tree.nodes), "the heartbeat has its node too"

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,7 +16,7 @@ from holdfast.guarantees import FenceOrder
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.ensembles import Linked
-from tests.support.zookeeper.servers import Server, running
+from tests.support.zookeeper.servers import Server, kazoo, running
 
 Open = Callable[[str], holdfast.Client]
 CROWD = 50
@@ -236,6 +237,20 @@ def test_a_released_ticket_in_a_restored_copy_does_not_come_back_with_its_sessio
 
         with other.lock("released", timeout=PATIENCE):
             held.release()  # in the same session, which goes on
+
+
+def test_a_client_creates_the_root_node_again_that_an_operator_has_deleted(
+    server: Server, url: str, client_of: Open
+) -> None:
+    client = client_of(url)
+    with client.lock("a", timeout=PATIENCE):
+        pass
+
+    with kazoo(server.address) as operator:
+        operator.delete(urlsplit(url).path, recursive=True)
+
+    with client.lock("b", timeout=PATIENCE):  # whose node the client has never created
+        pass
 
 
 def _renews(lease: holdfast.Lease) -> bool:

@@ -55,9 +55,10 @@ class Parents:
 
     def missed(self, path: str, answers: Sequence[Answer]) -> None:
         """A node below it could not be made: begin from the top, or find that we cannot."""
-        if not answers:
+        if not answers or Refusal.NO_NODE in answers:
+            # What was known to exist does not: it was deleted, or the servers came back with older data.
             self._known.clear()
-        elif answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
+        if answers and answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
             self._has_containers = False
         elif (refused := next((one for one in answers if one not in _DONE), None)) is not None:
             raise self.refused(refused, path)

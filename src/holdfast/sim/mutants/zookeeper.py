@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.zookeeper.nodes import Contender
-from holdfast.backends.zookeeper.port import Children, Get, Set
+from holdfast.backends.zookeeper.port import Children, Get, Refusal, Set
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend, _Holding
 from holdfast.backends.zookeeper.pulse import Pulse
 from holdfast.errors import BackendError, BackendUnavailable
@@ -175,6 +175,20 @@ class OwnNodeNotMadeAgain(ZookeeperBackend):
     pulse_type = OwnNodeForGood
 
 
+class RootTakenForGranted(ZookeeperBackend):
+    """Believes in the root node for ever, once something was created below it."""
+
+    def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
+        super().__init__(place, port, runtime)
+        missed = self._parents.missed
+
+        def mistaken(path: str, answers: Sequence[Answer]) -> None:
+            if Refusal.NO_NODE not in answers:
+                missed(path, answers)
+
+        self._parents.missed = mistaken  # type: ignore[method-assign]
+
+
 class SilentAboutFences(ZookeeperBackend):
     """Gives fences that are smaller than those before, as if nothing had happened."""
 
@@ -305,6 +319,12 @@ STAGED = [
         mistake="a client whose own node was deleted, or is not in restored data, connects again and again",
         backend="zookeeper",
         server=_with(OwnNodeNotMadeAgain),
+    ),
+    Mutant(
+        name="root-taken-for-granted",
+        mistake="the root node that was deleted is not created again for a lock that is new to the client",
+        backend="zookeeper",
+        server=_with(RootTakenForGranted),
     ),
     Mutant(
         name="silent-about-fences",
