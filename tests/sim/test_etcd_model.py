@@ -33,13 +33,17 @@ from holdfast.backends.etcd.messages import (
     watch_request,
 )
 from holdfast.backends.etcd.port import LeaseNotFound, Watch
+from holdfast.checking import Promises, judge
 from holdfast.checking import history as h
+from holdfast.core.handles import LockOptions
+from holdfast.sim.choices import Choices
 from holdfast.sim.faults import CALM
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.mutants.etcd import HintsOnly
-from holdfast.sim.run import Plan, run
+from holdfast.sim.run import Plan, quiet, run
 from holdfast.sim.servers.etcd.server import EtcdServer
 from holdfast.sim.servers.etcd.store import Store
+from holdfast.sim.small import SmallWorld
 from holdfast.sim.workload import USUAL
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, running
@@ -252,6 +256,50 @@ def test_a_waiter_that_runs_keeps_its_place_for_as_long_as_it_waits() -> None:
                 waits.append(event.at - places[event.ticket].at)
 
     assert max(waits) > 5 * WAITER_TTL
+
+
+def test_a_waiter_dies_behind_a_lost_lease_of_its_own_call() -> None:
+    """The lost lease has a `lock_delay`, so its key stays. The waiter's key leaves in time."""
+    small = SmallWorld(Plan(backend="etcd"), Choices(tape=()))
+    world, server = small.world, small.server
+    a, b = small.add("a"), small.add("b")
+
+    async def hold_y() -> None:
+        lease = await b.client.acquire(b.client.lock("y", options={"ttl": 6.0}), None)
+        assert lease is not None
+        await b.client.runtime.sleep(8.0)
+        await b.client.release(lease)
+
+    async def take_both() -> None:
+        await a.client.runtime.sleep(1.0)
+        options: LockOptions = {"ttl": 6.0, "lock_delay": 3.0}
+        await a.client.acquire_all([a.client.lock(name, options=options) for name in ("x", "y")], None)
+
+    def on_x() -> tuple[int, int]:
+        """How many hold it, and how many wait for it."""
+        fences = [entry.fence for entry in server.live().values() if entry.lock == "x"]
+        return len(fences) - fences.count(None), fences.count(None)
+
+    with quiet():
+        b.start(hold_y())
+        a.start(take_both())
+        world.run(1.5)
+        a.process.pause()  # it loses 'x'
+        world.run(7.5)
+        a.process.go_on()
+        world.run(9.0)  # it was granted 'y', and began again
+        assert on_x() == (1, 1)
+        a.process.crash()
+        server.process_died(a.process)
+        small.recorder.add(h.Crashed(world.now, "a"))
+        world.run(world.now + WAITER_TTL + 0.5)
+        assert on_x() == (1, 0)
+        world.run(30.0)
+        assert on_x() == (0, 0)
+        small.end()
+
+    verdict = judge(small.recorder.history, Promises(dead_waiter_max=WAITER_TTL + 0.5))
+    assert not verdict.broken.get("dead waiters")
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-key"])

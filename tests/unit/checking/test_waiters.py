@@ -46,6 +46,14 @@ def test_a_dead_waiter_that_its_last_request_made_a_holder_may_stay() -> None:
     assert not found(DeadWaitersLeave, down, WITHIN_2)
 
 
+def test_a_ticket_that_waits_again_while_its_lost_lease_is_still_on_the_server_may_stay_as_a_holder() -> None:
+    lost: h.History = [asked(0, "a", 1), admitted(1, "a", 1)]
+    dead: h.History = [queued(4, "a", 1), h.Crashed(5, "a")]
+
+    assert not found(DeadWaitersLeave, [*lost, *dead, left(9, "a", 1)], WITHIN_2)
+    assert found(DeadWaitersLeave, [*lost, left(3, "a", 1), *dead, left(9, "a", 1)], WITHIN_2), "its lease has left"
+
+
 def test_time_in_which_the_server_is_down_does_not_count() -> None:
     down: h.History = [*DEAD, h.CutOff(6), h.Rejoined(9), left(10, "a", 1)]
 

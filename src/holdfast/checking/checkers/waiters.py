@@ -17,6 +17,10 @@ class DeadWaitersLeave(Checker):
 
     Time in which the server answers no client does not count, nor does time before it came back with old data. A ticket
     that was granted before the crash, or by the last request of the process, is a holder: it may stay for its ttl.
+
+    A call that waits again while the server still has its lost lease (`lock_all` with a `lock_delay`, say) is not
+    judged: it has a holder and a waiter there under one number, and `Left` tells when the last of them has left. The
+    holder may stay for its ttl, so that moment says nothing about the waiter.
     """
 
     name = "dead waiters"
@@ -25,6 +29,7 @@ class DeadWaitersLeave(Checker):
         super().__init__(promises)
         self._asked: defaultdict[str, list[int]] = defaultdict(list)  # since the client's last crash
         self._waiting: dict[int, Queued] = {}
+        self._held: set[int] = set()  # tickets that were granted and have not left
         self._dead: dict[int, tuple[Crashed, float]] = {}  # the crash, and how long the server had been down by then
         self._down = 0.0  # seconds for which the server has answered no client, all in all
         self._down_since: float | None = None
@@ -53,14 +58,17 @@ class DeadWaitersLeave(Checker):
         self._asked[event.client].append(event.ticket)
 
     def _on_queued(self, event: Queued) -> None:
-        self._waiting[event.ticket] = event
+        if event.ticket not in self._held:
+            self._waiting[event.ticket] = event
 
     def _on_admitted(self, event: Admitted) -> None:
         if event.ticket not in self._dead or self._lasted(event.ticket, event.at) <= IN_FLIGHT:
             self._waiting.pop(event.ticket, None)
+            self._held.add(event.ticket)
 
     def _on_left(self, event: Left) -> None:
         self._judge(event.ticket, event.at)
+        self._held.discard(event.ticket)
 
     def _on_crashed(self, event: Crashed) -> None:
         for ticket in self._asked.pop(event.client, ()):
