@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,11 @@ import pytest
 from holdfast.checking import history as h
 from holdfast.checking import report
 from holdfast.core.handles import LockOptions
+from holdfast.core.tickets import Gone, Live, Ticket
+from holdfast.errors import BackendError
 from holdfast.sim import faults
 from holdfast.sim.choices import Choices
+from holdfast.sim.client import SimLease
 from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.run import SERVERS, Plan, run
@@ -181,6 +185,32 @@ def test_a_lease_that_a_worker_of_the_keeper_saw_first_is_reported_lost_at_its_d
     world.world.run(40.0)
 
     assert [round(event.at) for event in world.recorder.history if isinstance(event, h.Told)] == [16]
+    world.end()
+
+
+def test_a_lease_that_a_renewal_has_not_prolonged_is_renewed_again_before_its_end() -> None:
+    """As on ZooKeeper, where nothing new may be known of the session for a while; seed 29 of its worlds."""
+    world = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+    party = world.add("a")
+    backend, now = party.client.engine.backend, party.client.runtime.now
+    renew = backend.renew
+    leases: list[SimLease] = []
+
+    async def prolongs_late(tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
+        if now() < 9.7:
+            return [Live(leases[0]._deadline) for _ in tickets]
+        return await renew(tickets, deadline=deadline)
+
+    async def works() -> None:
+        lease = await party.client.acquire(party.lock(10.0), 0)
+        assert lease is not None
+        leases.append(lease)
+
+    backend.renew = prolongs_late  # type: ignore[method-assign]
+    party.start(works())
+    world.world.run(15.0)
+
+    assert leases[0].held
     world.end()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -43,9 +44,11 @@ class Scene:
         """Who connects from now on takes the first: this one."""
         self.server._members.sort(key=lambda one: one is not member)
 
-    def take(self, party: Party, *, name: str = LOCK, hold: float = 0.0, renew: bool = True) -> None:
+    def take(
+        self, party: Party, *, name: str = LOCK, hold: float = 0.0, renew: bool = True, delay: float = 0.0
+    ) -> None:
         async def run() -> None:
-            lock = party.client.lock(name, options={"ttl": TTL, "renew": renew})
+            lock = party.client.lock(name, options={"ttl": TTL, "renew": renew, "lock_delay": delay})
             lease = await party.client.acquire(lock, None)
             assert lease is not None
             self.leases[party.process.name] = lease
@@ -59,6 +62,11 @@ class Scene:
     def run(self, seconds: float) -> None:
         with quiet():
             self.world.run(self.world.now + seconds)
+
+    def pause(self, party: Party, seconds: float) -> None:
+        party.process.pause()
+        self.run(seconds)
+        party.process.go_on()
 
     def run_until(self, what: str) -> None:
         """Until this client has got the lock."""
@@ -287,3 +295,64 @@ def test_a_client_creates_the_root_node_again_for_a_lock_that_is_new_to_it(
     assert ("holder" in scene.granted) == (mutant is None)
     if mutant is None:
         assert any("%sessions/" in path for path in scene.server.leader.tree.nodes), "the heartbeat has its node too"
+
+
+@pytest.mark.parametrize("delay", [0.0, 3.0])
+@pytest.mark.parametrize("phase", [0.0, 0.5, 1.0, 1.5])
+def test_a_lease_that_was_not_lost_in_a_pause_is_not_lost_after_it(
+    scenes: list[Scene], phase: float, delay: float
+) -> None:
+    scene = Scene(None, timeout=12.0, tick=1.0)
+    scenes.append(scene)
+    holder = scene.client("holder", scene.server.nodes[1])
+    scene.take(holder, delay=delay)
+    scene.run_until("holder")
+    scene.run(8.0 + phase)
+    lease = scene.leases["holder"]
+
+    scene.pause(holder, lease.remaining - 0.2)
+    scene.run(15.0)
+
+    assert lease.held
+
+
+@pytest.mark.parametrize("delay", [0.0, 3.0])
+@pytest.mark.parametrize("pause", [4.0, 6.0, 8.0])
+@pytest.mark.parametrize("later", [0.0, 1.0, 3.3])
+def test_a_lease_is_not_granted_for_the_rest_of_what_was_proven_before_a_pause(
+    scenes: list[Scene], delay: float, pause: float, later: float
+) -> None:
+    scene = Scene(None, timeout=12.0, tick=1.0)
+    scenes.append(scene)
+    party = scene.client("holder", scene.server.nodes[1])
+    scene.take(party, hold=0.001, delay=delay)
+    scene.run_until("holder")
+    scene.run(1.0)
+    scene.granted.clear()
+
+    scene.pause(party, pause)
+    scene.run(later)
+    scene.take(party, delay=delay)
+    scene.run(15.0)
+
+    assert scene.leases["holder"].held
+
+
+@pytest.mark.parametrize("mutant", [None, "lease-without-proof"])
+def test_a_waiter_that_was_paused_gets_a_lease_that_can_be_renewed(scenes: list[Scene], mutant: str | None) -> None:
+    is_kept: list[bool] = []
+    for delay, pause, later in itertools.product((0.0, 3.0), (4.0, 6.0, 8.0), (0.01, 1.0, 3.3)):
+        scene = Scene(mutant, timeout=12.0, tick=1.0)
+        scenes.append(scene)
+        holder, waiter = scene.client("holder", scene.server.nodes[2]), scene.client("waiter", scene.server.nodes[1])
+        scene.take(holder, hold=8.0 + pause + later)
+        scene.run_until("holder")
+        scene.take(waiter, delay=delay)
+        scene.run(8.0)
+
+        scene.pause(waiter, pause)
+        scene.run_until("waiter")
+        scene.run(15.0)
+        is_kept.append(scene.leases["waiter"].held)
+
+    assert all(is_kept) == (mutant is None)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.agenda import Agenda
 from holdfast.core.events import logger
-from holdfast.core.holds import HELD, Hold
+from holdfast.core.holds import HELD, Hold, next_renewal
 from holdfast.core.ports import ReleasesLater
 from holdfast.core.tickets import Gone, Ticket
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
@@ -439,7 +439,9 @@ class Keeper:
 
     def _put_back(self, holds: Sequence[Hold], now: float) -> None:
         for hold in holds:
-            hold._renew_at = now + min(RETRY_MAX, hold.ttl / 10)
+            # Sooner if it ends soon: it may have been renewed without being prolonged.
+            soon = max(RETRY_MIN, next_renewal(now, hold._deadline) - now)
+            hold._renew_at = now + min(RETRY_MAX, hold.ttl / 10, soon)
             self._renewals.add(hold)
 
     async def _pay(self, tickets: Sequence[Ticket], deadline: float) -> bool:

@@ -83,6 +83,8 @@ CONNECTIONS_MAX = 3  # on which a request is tried, while each is lost before th
 _LOOKS_OFTEN = 2
 _LOOK_AGAIN_BEHIND = 10.0  # seconds, for the others: a watch is lost only with its connection, and then all look again
 
+# Of the session's timeout: a new lease lasts for so much longer than until more can be proven, to be renewed then.
+_SPARE_SHARE = 1 / 12
 
 _Watch = tuple["Session", type[Children | Get], str]
 
@@ -308,8 +310,8 @@ class ZookeeperBackend:
     ) -> Granted | Waiting | None:
         """In, or in the queue with a watch set; None: look again at once."""
         ticket, session = holding.ticket, holding.session
-        if len(children) == 1 and holding.path.endswith(children[0]):
-            return self._grant(holding, sent, is_followed=False)  # nobody else is there
+        if len(children) == 1 and holding.path.endswith(children[0]):  # nobody else is there
+            return self._unproven(holding, queue=queue) or self._grant(holding, sent, is_followed=False)
         ordered = in_order(children)
         if not any(one.nonce == ticket.nonce for one in ordered):
             # It was deleted by another program; to be sure of that, it is looked for. In this order: see `released_in`.
@@ -323,7 +325,8 @@ class ZookeeperBackend:
             await self._withdraw(holding, deadline)
             raise
         if obstacle is None:
-            return self._grant(holding, sent, is_followed=ordered[-1].nonce != ticket.nonce)
+            is_followed = ordered[-1].nonce != ticket.nonce
+            return self._unproven(holding, queue=queue) or self._grant(holding, sent, is_followed=is_followed)
         if not queue:
             await self._withdraw(holding, deadline)
             return Waiting(LOOK_AGAIN, await self._holder(session, f"{lock}/{ahead[0].node}", deadline))
@@ -375,6 +378,20 @@ class ZookeeperBackend:
             return Children(lock, watch=True)  # the next in line: any permit that is given back will do
         # Behind others in line: the one before will write to its node when it gets in, and is the next no more.
         return Get(f"{lock}/{ahead[-1].node}", watch=True)
+
+    def _unproven(self, holding: _Holding, *, queue: bool) -> Waiting | None:
+        """Have it wait until more of its session is proven, if its lease would end before, and could not be renewed.
+
+        That is so if the process was paused while it waited.
+        """
+        ticket, session, now = holding.ticket, holding.session, self._runtime.now()
+        spare, next_proof = session.timeout * _SPARE_SHARE, self._pulse.next_proof(session)
+        is_proven = before_delay(self._pulse.proven(session), ticket.delay) >= next_proof + spare
+        if is_proven or not queue or holding.granted or session.is_over:
+            return None
+        holding.waited = True
+        self._wakeups.expect(ticket.nonce)
+        return Waiting(next_proof - now + spare / 2)
 
     def _grant(self, holding: _Holding, sent: float, *, is_followed: bool) -> Granted:
         ticket, session = holding.ticket, holding.session

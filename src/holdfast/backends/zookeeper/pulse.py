@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
 SPARE_AFTER = 1.0  # seconds after which an idle session makes room for one with another timeout
 DEFAULT_TIMEOUT = 30.0  # seconds: requested for what has no ttl, if no session is open
+# A session without tickets is used again if at least this share of its timeout is proven. The first is more than
+# APART_SHARE, so that pairs prove more in time. A session that was only read in has sent none yet, so it needs more.
+_PROVEN_MIN, _PROVEN_MIN_READ = 1 / 3, 1 / 2
 _PATIENCE_MIN, _PATIENCE_SHARE = 0.9, 1 / 3  # seconds for a write, unless that is more than this share of the timeout
 
 
@@ -107,12 +110,16 @@ class Pulse:
         return session
 
     def _end_unproven(self, of: _Class) -> None:
-        """End a session that was only read in and has not been proven for a while: a proof would take seconds."""
+        """End a session without tickets of which too little is proven: a proof would take seconds, a new one does not.
+
+        The process was paused, or has only read in that session.
+        """
         session = of.session
         beat = self._beats.get(session) if session is not None else None
-        if session is None or beat is None or beat.creates:
+        if session is None or beat is None or self._chores.needs(session):
             return
-        if beat.standing.until < self._runtime.now() + beat.standing.timeout / 2:
+        needed = _PROVEN_MIN if beat.creates else _PROVEN_MIN_READ
+        if beat.standing.until < self._runtime.now() + beat.standing.timeout * needed:
             self._end(session)
 
     async def reopen(self, session: Session, deadline: float) -> Session:
@@ -158,6 +165,11 @@ class Pulse:
         """Until when the ensemble certainly keeps it."""
         beat = self._beats.get(session)
         return 0.0 if beat is None else beat.standing.until
+
+    def next_proof(self, session: Session) -> float:
+        """When more of it is expected to be proven."""
+        now, beat = self._runtime.now(), self._beats.get(session)
+        return now if beat is None else beat.standing.next_proof_after(now)
 
     def own(self, session: Session) -> str:
         """The path of the node that the session's heartbeat writes to."""
@@ -236,7 +248,12 @@ class Pulse:
                     self._port.hang_up(session)  # another server may answer; this one has had its time
             except HoldfastError as error:
                 logger().warning("the session with %s cannot be kept: %s", self._url, error)
-            await beat.bell.wait(min(self._runtime.now() + standing.pause, self._chores.next_sweep(session)))
+            # After a pause of the process its leases may end soon, so a pair is sent as soon as it proves more.
+            now = self._runtime.now()
+            times = [now + standing.pause, self._chores.next_sweep(session)]
+            if standing.next_proof > now:
+                times.append(standing.next_proof)
+            await beat.bell.wait(min(times))
             beat.bell.clear()  # what rang until now is looked at after this
 
     def _is_idle(self, session: Session) -> bool:

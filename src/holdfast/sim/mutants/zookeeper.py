@@ -189,6 +189,13 @@ class RootTakenForGranted(ZookeeperBackend):
         self._parents.missed = mistaken  # type: ignore[method-assign]
 
 
+class LeaseWithoutProof(ZookeeperBackend):
+    """Grants a lease although it ends before more of its session can be proven."""
+
+    def _unproven(self, holding: _Holding, *, queue: bool) -> Waiting | None:
+        return None
+
+
 class SilentAboutFences(ZookeeperBackend):
     """Gives fences that are smaller than those before, as if nothing had happened."""
 
@@ -325,6 +332,12 @@ STAGED = [
         mistake="the root node that was deleted is not created again for a lock that is new to the client",
         backend="zookeeper",
         server=_with(RootTakenForGranted),
+    ),
+    Mutant(
+        name="lease-without-proof",
+        mistake="a waiter that was paused gets a lease for the little that was proven before, and cannot renew it",
+        backend="zookeeper",
+        server=_with(LeaseWithoutProof),
     ),
     Mutant(
         name="silent-about-fences",
