@@ -439,9 +439,10 @@ class Keeper:
 
     def _put_back(self, holds: Sequence[Hold], now: float) -> None:
         for hold in holds:
-            # Sooner if it ends soon: it may have been renewed without being prolonged.
-            soon = max(RETRY_MIN, next_renewal(now, hold._deadline) - now)
-            hold._renew_at = now + min(RETRY_MAX, hold.ttl / 10, soon)
+            pause = min(RETRY_MAX, hold.ttl / 10)
+            if now < hold._deadline:  # sooner if it ends soon: it may have been renewed without being prolonged
+                pause = min(pause, max(RETRY_MIN, next_renewal(now, hold._deadline) - now))
+            hold._renew_at = now + pause
             self._renewals.add(hold)
 
     async def _pay(self, tickets: Sequence[Ticket], deadline: float) -> bool:
