@@ -124,9 +124,9 @@ def _run_at(record: Record, cores: list[int], folder: str, place: str) -> None:
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    patience = now() + 5.0  # killed, they need a moment; what they still have open must not disturb the next case
+    backoff = now() + 5.0  # killed, they need a moment; what they still have open must not disturb the next case
     with contextlib.suppress(ProcessLookupError):
-        while now() < patience:
+        while now() < backoff:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             time.sleep(0.005)

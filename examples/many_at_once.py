@@ -90,8 +90,8 @@ def main() -> int:
     if urlsplit(arguments.url).port is None:
         print("no port in the URL, so no round trips to count")
     else:
-        enter, leave = count_round_trips(arguments.url, NAMES)
-        print(f"{len(NAMES)} locks: round trips to take them: {enter}, to give them back: {leave}")
+        try_acquire, release = count_round_trips(arguments.url, NAMES)
+        print(f"{len(NAMES)} locks: round trips to take them: {try_acquire}, to give them back: {release}")
 
     counts: multiprocessing.Queue[int] = multiprocessing.Queue()
     callers = [

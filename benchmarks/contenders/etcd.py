@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Etcd
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.etcd.address import Node
 from holdfast.backends.etcd.keys import after
 from holdfast.backends.etcd.messages import absent, b64, encoded, first, get, put, txn
 from holdfast.backends.etcd.wires import Wire
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 TTL = 60  # seconds
@@ -58,7 +58,7 @@ class TwoCalls:
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
         self._runtime = ThreadRuntime()
-        self._wire = Wire(Node(place.hostname or "", place.port or 0), BlockingEyes(), self._runtime)
+        self._wire = Wire(Node(place.hostname or "", place.port or 0), BlockingPoller(), self._runtime)
         run_sync(self._wire.connect(None, self._runtime.now() + 5))
         self._lease = int(self.ask("lease/grant", {"TTL": str(TTL * 60)})["ID"])
 

@@ -177,8 +177,8 @@ def last_of(log: str) -> str:
 
 def _comes_up(process: subprocess.Popen[bytes], port: int, is_up: Callable[[int], bool]) -> bool:
     """Wait for it; False if it ends instead, or takes too long."""
-    patience = time.monotonic() + START_MAX
-    while process.poll() is None and time.monotonic() < patience:
+    backoff = time.monotonic() + START_MAX
+    while process.poll() is None and time.monotonic() < backoff:
         with contextlib.suppress(OSError):
             if is_up(port):
                 return process.poll() is None  # or somebody else has the port, and answers

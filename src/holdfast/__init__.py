@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bundles.threads import LeaseAll, LockAll
 from holdfast.client import Client, Lease, Lock, RWLock, Semaphore
 from holdfast.core.elections import Leader
 from holdfast.core.events import Event, log_events
-from holdfast.core.handles import LockOptions
+from holdfast.core.locks import LockOptions
 from holdfast.core.tickets import LockInfo, TicketInfo
 from holdfast.default import default_client, election, lock, lock_all, locked, once_per, rwlock, semaphore
 from holdfast.errors import (
@@ -39,6 +38,7 @@ from holdfast.errors import (
     WouldDeadlock,
 )
 from holdfast.guarantees import Guarantees, Requirements
+from holdfast.lease_groups.threads import LeaseAll, LockAll
 from holdfast.runtimes.exits import exit_on
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
         AsyncRWLock,
         AsyncSemaphore,
     )
-    from holdfast.bundles.aio import AsyncLeaseAll, AsyncLockAll
     from holdfast.elections.aio import AsyncElection
     from holdfast.elections.threads import Election
+    from holdfast.lease_groups.aio import AsyncLeaseAll, AsyncLockAll
 
 __version__ = "0.1.0"
 
@@ -111,8 +111,8 @@ __all__ = [
 
 _ELSEWHERE = {
     "AsyncElection": "holdfast.elections.aio",
-    "AsyncLeaseAll": "holdfast.bundles.aio",
-    "AsyncLockAll": "holdfast.bundles.aio",
+    "AsyncLeaseAll": "holdfast.lease_groups.aio",
+    "AsyncLockAll": "holdfast.lease_groups.aio",
     "Election": "holdfast.elections.threads",
 }
 

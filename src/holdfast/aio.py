@@ -20,28 +20,28 @@ from typing import (
     overload,
 )
 
-from holdfast.bundles.aio import AsyncLockAll
+from holdfast.base_client import BaseClient, BaseRWLock
 from holdfast.core import names
-from holdfast.core.calls import Plan, make_plan_locked, make_plan_once, terms_of, with_lease
-from holdfast.core.engine import Attempt, Engine
-from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, LockOptions, Unset
-from holdfast.core.holds import Hold, Terms
+from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once, spec_of, with_lease
+from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, LockOptions, Unset
 from holdfast.core.periods import claim
 from holdfast.core.ports import Inherits
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout
+from holdfast.lease_groups.aio import AsyncLockAll
 from holdfast.primitives import Primitive
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
 from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
 from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime
-from holdfast.shell import BaseClient, BaseRWLock
 from holdfast.url import opener
 
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from holdfast.core.ports import Backend, Owner
+    from holdfast.core.ports import Backend, Caller
     from holdfast.elections.aio import AsyncElection
     from holdfast.url import Address
 
@@ -52,7 +52,7 @@ D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
-class AsyncLease(AsyncBlocks, Hold):
+class AsyncLease(AsyncBlocks, BaseLease):
     """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ("_bodies",)
@@ -89,18 +89,18 @@ class AsyncLease(AsyncBlocks, Hold):
             runtime.check_loop()
 
     async def _release_at_end(self) -> None:
-        await self._engine.leave_body(self)
+        await self._engine.release_after_body(self)
 
     @property
     def _cancels_bodies(self) -> bool:
-        return self._terms.on_lost != "event"
+        return self._spec.on_lost != "event"
 
 
-class AsyncLock(Handle[AsyncLease]):
+class AsyncLock(BaseLock[AsyncLease]):
     """A named lock. Tasks can share one object: what they hold is in the leases."""
 
-    def __init__(self, client: AsyncClient, terms: Terms, timeout: float | None) -> None:
-        super().__init__(terms, timeout)
+    def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec, timeout)
         self._client = client
 
     def acquire(
@@ -144,11 +144,11 @@ class AsyncLock(Handle[AsyncLease]):
         return bool((await self._client.inspect(self.name)).holders)
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncLease]:
-        return self._enter(entered_block(self), calling_task())
+        return self._enter_block(entered_block(self), calling_task())
 
     __aexit__ = ExitOfBlock(TaskBlock)
 
-    async def _enter(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLease:
+    async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLease:
         attempt = await self._attempt(self._timeout, task)
         if attempt.lease is None:
             raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
@@ -160,12 +160,12 @@ class AsyncLock(Handle[AsyncLease]):
     def _last_entered(self) -> AsyncLease:
         return self._last_of(self._caller())
 
-    def _caller(self) -> Owner:
-        return self._client._engine.runtime.owner()
+    def _caller(self) -> Caller:
+        return self._client._engine.runtime.caller()
 
-    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> Attempt[AsyncLease]:
-        owner = None if task is None else AsyncioRuntime.owner_of(task)
-        return await self._client._engine.acquire(self, timeout, owner)
+    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLease]:
+        caller = None if task is None else AsyncioRuntime.caller_of(task)
+        return await self._client._engine.acquire(self, timeout, caller)
 
 
 class AsyncSemaphore(AsyncLock):
@@ -343,7 +343,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
                 name comes out empty or too long.
         """
         plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._insist_on_what(plan.terms)
+        self._require_primitives(plan.spec)
         return lambda function: _decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> AsyncElection:
@@ -433,8 +433,8 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
             Unsupported: this store keeps no marks.
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._insist_on(Primitive.ONCE_PER)
-        self._insist_on_what(plan.terms)
+        self._require_primitive(Primitive.ONCE_PER)
+        self._require_primitives(plan.spec)
         return lambda function: _decorated(function, plan, lambda: self)
 
     async def inspect(self, name: str) -> LockInfo:
@@ -469,7 +469,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         Raises:
             Unsupported: this store cannot carry requests.
         """
-        self._insist_on(Primitive.REVOKE)
+        self._require_primitive(Primitive.REVOKE)
         checked = None if fence is None else names.check_fence(fence)
         return await self._engine.request_revoke(names.check_name(name), checked)
 
@@ -513,7 +513,7 @@ def _open_blocking(address: Address, other: Backend) -> Backend:
 def _decorated(
     function: Callable[P, Coroutine[Any, Any, T]], plan: Plan, client: Callable[[], AsyncClient]
 ) -> Callable[P, Coroutine[Any, Any, Any]]:
-    terms_for, signature = terms_of(plan, function, is_async=True)
+    terms_for, signature = spec_of(plan, function, is_async=True)
     timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
     call = None if plan.lease is None else with_lease(function, plan.lease)
 

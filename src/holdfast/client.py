@@ -20,23 +20,23 @@ from typing import (
     overload,
 )
 
-from holdfast.bundles.threads import LockAll
+from holdfast.base_client import BaseClient, BaseRWLock
 from holdfast.core import names
-from holdfast.core.calls import Plan, make_plan_locked, make_plan_once, refuse_coroutine, terms_of, with_lease
-from holdfast.core.engine import Attempt, Engine
-from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, LockOptions, Unset
-from holdfast.core.holds import Hold, Phase, Terms
+from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once, refuse_coroutine, spec_of, with_lease
+from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.leases import BaseLease, LockSpec, Phase
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, LockOptions, Unset
 from holdfast.core.periods import claim
 from holdfast.core.tickets import LockInfo
 from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.lease_groups.threads import LockAll
 from holdfast.primitives import Primitive
 from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime, run_sync, warn_inside_loop
-from holdfast.shell import BaseClient, BaseRWLock
 
 if TYPE_CHECKING:
-    from holdfast.core.ports import Owner
+    from holdfast.core.ports import Caller
     from holdfast.elections.threads import Election
 
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
-class Lease(Hold):
+class Lease(BaseLease):
     """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ()
@@ -82,30 +82,30 @@ class Lease(Hold):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._leave(error)
+            self._exit_block(error)
         except HoldfastError:
             raise
         except BaseException:
-            self._interrupted_leaving()
+            self._interrupted_exit()
             raise
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _exit_block(self, error: BaseException | None) -> None:
         try:
-            run_sync(self._engine.leave_body(self))
+            run_sync(self._engine.release_after_body(self))
         except HoldfastError as also:
             if error is None:
                 raise
             error.add_note(f"holdfast: {also}")  # the body's own error goes first
 
-    def _interrupted_leaving(self) -> None:
-        self._engine.interrupted_leaving(self)
+    def _interrupted_exit(self) -> None:
+        self._engine.interrupted_exit(self)
 
 
-class Lock(Handle[Lease]):
+class Lock(BaseLock[Lease]):
     """A named lock. Threads can share one object: what they hold is in the leases."""
 
-    def __init__(self, client: Client, terms: Terms, timeout: float | None) -> None:
-        super().__init__(terms, timeout)
+    def __init__(self, client: Client, spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec, timeout)
         self._client = client
 
     def acquire(
@@ -161,10 +161,10 @@ class Lock(Handle[Lease]):
     def _last_entered(self) -> Lease:
         return self._last_of(self._caller())
 
-    def _caller(self) -> Owner:
-        return self._client._engine.runtime.owner()
+    def _caller(self) -> Caller:
+        return self._client._engine.runtime.caller()
 
-    def _attempt(self, timeout: float | None) -> Attempt[Lease]:
+    def _attempt(self, timeout: float | None) -> AcquireResult[Lease]:
         warn_inside_loop()
         return run_sync(self._client._engine.acquire(self, timeout))
 
@@ -331,7 +331,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
                 name comes out empty or too long.
         """
         plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._insist_on_what(plan.terms)
+        self._require_primitives(plan.spec)
         return lambda function: decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
@@ -421,8 +421,8 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
             Unsupported: this store keeps no marks.
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._insist_on(Primitive.ONCE_PER)
-        self._insist_on_what(plan.terms)
+        self._require_primitive(Primitive.ONCE_PER)
+        self._require_primitives(plan.spec)
         return lambda function: decorated(function, plan, lambda: self)
 
     def inspect(self, name: str) -> LockInfo:
@@ -457,7 +457,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         Raises:
             Unsupported: this store cannot carry requests.
         """
-        self._insist_on(Primitive.REVOKE)
+        self._require_primitive(Primitive.REVOKE)
         checked = None if fence is None else names.check_fence(fence)
         return run_sync(self._engine.request_revoke(names.check_name(name), checked))
 
@@ -486,7 +486,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
 def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
     """What `locked` and `once_per` make of a function."""
-    terms_for, signature = terms_of(plan, function, is_async=False)
+    terms_for, signature = spec_of(plan, function, is_async=False)
     timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
     call = None if plan.lease is None else with_lease(function, plan.lease)
 
@@ -511,7 +511,7 @@ def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]
         except BaseException:
             # A KeyboardInterrupt just before the first instruction of __exit__. Nobody else has the lock to release it.
             if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
-                lease._engine.interrupted_leaving(lease)
+                lease._engine.interrupted_exit(lease)
             raise
 
     if signature is not None:

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
+from holdfast.base_client import DEFAULT_TTL
 from holdfast.client import Client, decorated
-from holdfast.core.calls import Plan, make_plan_locked, make_plan_once
-from holdfast.core.handles import UNSET, AllOptions, LockOptions
+from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once
+from holdfast.core.locks import UNSET, AllOptions, LockOptions
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-from holdfast.shell import DEFAULT_TTL
 
 if TYPE_CHECKING:
-    from holdfast.bundles.threads import LockAll
     from holdfast.client import Lock, RWLock, Semaphore
     from holdfast.elections.threads import Election
+    from holdfast.lease_groups.threads import LockAll
 
 
 def default_client() -> Client:
@@ -98,8 +98,8 @@ else:
 def _client_for(plan: Plan) -> Client:
     made = default_client()
     if plan.period is not None:
-        made._insist_on(Primitive.ONCE_PER)
-    made._insist_on_what(plan.terms)
+        made._require_primitive(Primitive.ONCE_PER)
+    made._require_primitives(plan.spec)
     return made
 
 

@@ -45,7 +45,7 @@ class Requirement(NamedTuple):
                 found.append(f"{field} is {has.value}, not {least.value}{better}")
         return found
 
-    def insist(self, url: str, guarantees: Guarantees) -> None:
+    def require(self, url: str, guarantees: Guarantees) -> None:
         """Raise ConfigurationError if they fall short."""
         found = self.shortfalls(guarantees)
         if found:
@@ -77,7 +77,7 @@ def _promise(field: str, value: object) -> Enum:
     raise ConfigurationError(f"require has {field}={value!r}{hint}")
 
 
-def insist_on(primitive: Primitive, url: str, lacks: Lacks) -> None:
+def require_primitive(primitive: Primitive, url: str, lacks: Lacks) -> None:
     """Refuse what a store cannot do.
 
     Raises:

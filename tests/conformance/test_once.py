@@ -123,13 +123,15 @@ async def test_a_mark_never_goes_down_and_is_raised_by_one(having_marks: Lab) ->
         told: bool = await actor(
             verb(
                 lab,
-                lambda backend: backend.mark(name, number, nonce=nonce * 32, keep=KEEP, deadline=_soon(actor)),
+                lambda backend: backend.advance_register(
+                    name, number, nonce=nonce * 32, keep=KEEP, deadline=_soon(actor)
+                ),
             )
         )
         return told
 
     async def marks(*names: str) -> list[int]:
-        return list(await other(verb(lab, lambda backend: backend.marks(names, deadline=_soon(other)))))
+        return list(await other(verb(lab, lambda backend: backend.read_registers(names, deadline=_soon(other)))))
 
     assert await marks("m", "n") == [0, 0]
     assert await mark(one, 5, "a")
@@ -156,7 +158,10 @@ async def test_of_many_who_raise_a_mark_at_once_one_is_told_so(having_marks: Lab
 
     async def raise_it(actor: Actor, number: int, nonce: str) -> bool:
         told: bool = await actor(
-            verb(lab, lambda backend: backend.mark("m", number, nonce=nonce, keep=KEEP, deadline=_soon(actor)))
+            verb(
+                lab,
+                lambda backend: backend.advance_register("m", number, nonce=nonce, keep=KEEP, deadline=_soon(actor)),
+            )
         )
         return told
 

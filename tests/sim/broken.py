@@ -11,8 +11,8 @@ from holdfast.sim.servers.memory import MemoryServer
 
 
 class _CountsFromTheReply(MemoryBackend):
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        outcome = await super().enter(ticket, queue=queue, deadline=deadline)
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
         if isinstance(outcome, Waiting):
             return outcome
         return outcome._replace(deadline=lease_deadline(self._runtime.now(), ticket.ttl, 0.0))
@@ -29,7 +29,7 @@ class _TrustsOldGrants(MemoryBackend):
     late enough to hold the lock by then.
     """
 
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         granted: set[str] = store.__dict__.setdefault("granted", set())
         places = store.queues.setdefault(ticket.name, {})
         if ticket.nonce in granted and ticket.nonce not in places:
@@ -38,7 +38,7 @@ class _TrustsOldGrants(MemoryBackend):
             place = places[ticket.nonce] = Place(ticket, store.lasting.last_number, now, self._port.ring)
             place.granted, place.expires = True, now + ticket.ttl
             return place.number
-        outcome = super()._enter(store, ticket, queue=queue)
+        outcome = super()._try_acquire(store, ticket, queue=queue)
         if not isinstance(outcome, Waiting):
             granted.add(ticket.nonce)
         return outcome

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.sim.cancels import cancellations
+from holdfast.sim.cancellation import cancellations
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan
 

@@ -8,13 +8,13 @@ import pytest
 
 from holdfast.checking import history as h
 from holdfast.errors import HoldfastError
-from holdfast.sim.cancels import LossyLink, LostReply
+from holdfast.sim.cancellation import LossyLink, LostReply
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan
-from holdfast.sim.small import Party, SmallWorld
+from holdfast.sim.scenarios import SimParty, SmallWorld
 
 NAMES = ("x", "y", "z")
 
@@ -43,10 +43,10 @@ class TwoParties(SmallWorld):
     def link(self, process: Process) -> Link:
         return LossyLink(process, self.server, self.lost) if process.name == "a" else super().link(process)
 
-    async def hold(self, b: Party) -> None:
+    async def hold(self, b: SimParty) -> None:
         self.kept = await b.client.acquire(b.client.lock(NAMES[-1], options={"ttl": 300.0}), None)
 
-    async def ask(self, a: Party, timeout: float) -> None:
+    async def ask(self, a: SimParty, timeout: float) -> None:
         await a.client.runtime.sleep(1.0)
         self.lost.begin(self._number)
         with contextlib.suppress(HoldfastError):  # whatever came of it, it is in the history

@@ -22,11 +22,11 @@ from holdfast.sim.faults import ALL, only
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
-from holdfast.sim.small import Party, SmallWorld
 
 BACKENDS = ["memory", "sqlite", "memcached", "redlock"]
 MESSAGES = frozenset({"slow", "lose_request", "lose_reply", "duplicate", "refuse"})
@@ -58,7 +58,7 @@ class Marking:
         self.world.world.run(self.world.world.now + 3000.0)
         self.world.end()
 
-    async def _raise_all(self, party: Party) -> None:
+    async def _raise_all(self, party: SimParty) -> None:
         process, backend = party.process, party.client.engine.backend
         seen = 0
         for number in range(1, NUMBERS + 1):
@@ -66,16 +66,16 @@ class Marking:
             answer = found = None
             while answer is None:
                 by = process.now() + 2.0
-                answer = await self._answer(backend.mark(NAME, number, nonce=nonce, keep=9e4, deadline=by))
+                answer = await self._answer(backend.advance_register(NAME, number, nonce=nonce, keep=9e4, deadline=by))
             self.raised[number] += answer
             while found is None:
-                found = await self._answer(backend.marks([NAME], deadline=process.now() + 2.0))
+                found = await self._answer(backend.read_registers([NAME], deadline=process.now() + 2.0))
             if found[0] < max(seen, number):
                 self.went_back.append((max(seen, number), found[0]))
             seen = max(seen, found[0])
         self.finished += 1
 
-    def _kill(self, party: Party) -> None:
+    def _kill(self, party: SimParty) -> None:
         party.process.crash()
         self.world.server.process_died(party.process)
 

@@ -6,8 +6,8 @@ from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.core.tickets import Ticket, Waiting
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan
+from holdfast.sim.scenarios import SmallWorld
 from holdfast.sim.servers.memory import MemoryServer
-from holdfast.sim.small import SmallWorld
 
 TTL = 3.0
 
@@ -22,17 +22,17 @@ class Steps:
         assert isinstance(client.engine.backend, MemoryBackend)
         self.store, self.backend, self.runtime = world.server.store, client.engine.backend, client.runtime
 
-    def enter(self, at: float, nonce: str, owner: str) -> int | Waiting:
+    def try_acquire(self, at: float, nonce: str, owner: str) -> int | Waiting:
         self.runtime.clock = lambda: at
-        return self.backend._enter(self.store, ticket(nonce, owner), queue=True)
+        return self.backend._try_acquire(self.store, ticket(nonce, owner), queue=True)
 
     def renew(self, at: float, nonce: str, owner: str) -> bool:
         self.runtime.clock = lambda: at
         return self.backend._renew(self.store, ticket(nonce, owner))
 
-    def leave(self, at: float, nonce: str, owner: str) -> bool:
+    def release(self, at: float, nonce: str, owner: str) -> bool:
         self.runtime.clock = lambda: at
-        return self.backend._leave(self.store, ticket(nonce, owner))
+        return self.backend._release(self.store, ticket(nonce, owner))
 
 
 def ticket(nonce: str, owner: str) -> Ticket:
@@ -42,12 +42,12 @@ def ticket(nonce: str, owner: str) -> Ticket:
 def lapsed_behind_another() -> tuple[Steps, int]:
     """`kin` was let in past `other`, both of its owner ended, and `other` got in; its fence."""
     steps = Steps()
-    first = steps.enter(0.0, "first", "x")
-    assert isinstance(steps.enter(0.0, "other", "y"), Waiting)
-    assert steps.enter(0.0, "kin", "x") == first
-    assert steps.leave(1.0, "first", "x")
-    assert isinstance(steps.enter(2.0, "other", "y"), Waiting)
-    fence = steps.enter(TTL, "other", "y")
+    first = steps.try_acquire(0.0, "first", "x")
+    assert isinstance(steps.try_acquire(0.0, "other", "y"), Waiting)
+    assert steps.try_acquire(0.0, "kin", "x") == first
+    assert steps.release(1.0, "first", "x")
+    assert isinstance(steps.try_acquire(2.0, "other", "y"), Waiting)
+    fence = steps.try_acquire(TTL, "other", "y")
     assert isinstance(fence, int)
     return steps, fence
 
@@ -55,14 +55,14 @@ def lapsed_behind_another() -> tuple[Steps, int]:
 def test_a_lapsed_ticket_that_comes_again_waits_for_who_was_let_in_since() -> None:
     steps, _ = lapsed_behind_another()
 
-    assert isinstance(steps.enter(TTL + 1, "kin", "x"), Waiting)
+    assert isinstance(steps.try_acquire(TTL + 1, "kin", "x"), Waiting)
 
 
 def test_a_lapsed_ticket_that_is_let_in_again_has_a_fence_of_its_own() -> None:
     steps, fence = lapsed_behind_another()
-    steps.leave(TTL + 1, "other", "y")
+    steps.release(TTL + 1, "other", "y")
 
-    again = steps.enter(TTL + 2, "kin", "x")
+    again = steps.try_acquire(TTL + 2, "kin", "x")
 
     assert isinstance(again, int)
     assert again > fence

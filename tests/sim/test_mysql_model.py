@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql import statements as s
 from holdfast.backends.mysql import version as v
 from holdfast.backends.mysql.address import place_of
@@ -21,6 +20,7 @@ from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.port import Answer, Row, Statement, Value
 from holdfast.backends.mysql.schema import FENCE_IDLE, WOKEN
 from holdfast.backends.mysql.values import lock_id, us
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.sim.mutants import mysql as mutants
@@ -61,7 +61,7 @@ class Real:
 
     def __init__(self) -> None:
         self._runtime = ThreadRuntime()
-        self._lines = Lines(place_of(parse(shared.fresh_url())), BlockingEyes(), self._runtime)
+        self._lines = Lines(place_of(parse(shared.fresh_url())), BlockingPoller(), self._runtime)
 
     def ask(self, statement: Statement, values: Sequence[Value]) -> Answer:
         return run_sync(self._lines.ask(statement, values, deadline=self._runtime.now() + 10.0))
@@ -289,7 +289,7 @@ class Steps:
                 words: list[Value] = []
                 for its_name, its_nonce, *_ in some:
                     words += (lock_id(its_name), its_name, its_nonce, draw.random() < 0.3)
-                return s.leave_all(len(some)), words
+                return s.release_all(len(some)), words
             case "mark":
                 number = draw.choice((1, 2, 3, draw.randrange(1, 50), 2**63 - 1 if draw.random() < 0.1 else 4))
                 return s.MARK, [key, name, number, draw.choice((nonce, self._tickets[-1][1])), ttl]

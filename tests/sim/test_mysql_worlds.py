@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.core.handles import LockOptions
+from holdfast.core.locks import LockOptions
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, LockLost
 from holdfast.sim.choices import Choices
@@ -20,8 +20,8 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.mysql.server import MysqlServer
-from holdfast.sim.small import Party, SmallWorld
 
 TTL = 3.0
 
@@ -32,7 +32,7 @@ class Takers:
     def __init__(self, plan: Plan) -> None:
         self.small = SmallWorld(plan, Choices(tape=()))
         self.granted: dict[str, float] = {}
-        self.parties: dict[str, Party] = {}
+        self.parties: dict[str, SimParty] = {}
 
     def take(self, name: str, holds: float = 1000.0) -> None:
         party = self.parties[name] = self.small.add(name)
@@ -367,14 +367,14 @@ def marked(plan: Plan, seed: int) -> Counter[int]:
     small = LossyWorld(plan, Choices(seed=seed))
     told: Counter[int] = Counter()
 
-    async def raise_it(party: Party, client: int) -> None:
+    async def raise_it(party: SimParty, client: int) -> None:
         runtime, backend = party.client.runtime, party.client.engine.backend
         for number in range(1, 6):
             nonce = f"{client:016x}{number:016x}"
             for _ in range(20):
                 with contextlib.suppress(BackendError):
                     soon = runtime.now() + 1.0
-                    is_ours = await backend.mark("job", number, nonce=nonce, keep=3600.0, deadline=soon)
+                    is_ours = await backend.advance_register("job", number, nonce=nonce, keep=3600.0, deadline=soon)
                     told[number] += is_ours
                     break
 
@@ -412,11 +412,11 @@ def together(plan: Plan, seed: int) -> Inside:
     small = LossyWorld(plan, Choices(seed=seed))
     small.faults = Faults(lose_request=0.05, lose_reply=0.1, slow=0.3, slow_max=3.0)
     holds: dict[str, SimLease] = {}
-    owner_of = {"a": "ann", "b": "ann", "c": "bob", "d": "bob", "e": ""}
+    caller_of = {"a": "ann", "b": "ann", "c": "bob", "d": "bob", "e": ""}
     inside, done = Inside([], [], 0), []
 
-    async def take(name: str, party: Party) -> None:
-        options: LockOptions = {"ttl": TTL, **({"owner": owner_of[name]} if owner_of[name] else {})}
+    async def take(name: str, party: SimParty) -> None:
+        options: LockOptions = {"ttl": TTL, **({"owner": caller_of[name]} if caller_of[name] else {})}
         lock = party.client.lock("lock", options=options)
         for _ in range(3):
             with contextlib.suppress(BackendError, LockLost):
@@ -425,18 +425,18 @@ def together(plan: Plan, seed: int) -> Inside:
                     continue
                 holds[name] = lease
                 held = {who: one for who, one in holds.items() if one.held}
-                inside.owners.append({owner_of[who] or who for who in held})
+                inside.owners.append({caller_of[who] or who for who in held})
                 inside.fences.append({one.fence for one in held.values()})
                 await party.client.runtime.sleep(1.5)
                 await party.client.release(lease)
         done.append(name)
 
-    for name in owner_of:
+    for name in caller_of:
         party = small.add(name)
         party.client.engine.io_timeout = 0.3  # so that what is late comes while the one that was sent again is in
         party.start(take(name, party))
     small.live(400.0)
-    return inside._replace(missed=len(owner_of) - len(done))
+    return inside._replace(missed=len(caller_of) - len(done))
 
 
 def test_an_owner_is_in_with_its_own_and_with_nobody_else_whatever_gets_lost() -> None:
@@ -478,7 +478,7 @@ def several(plan: Plan, seed: int) -> Several:
     believed: dict[str, dict[str, float]] = {}  # client -> lock -> until when
     taken = overlaps = 0
 
-    async def take_turns(name: str, party: Party) -> None:
+    async def take_turns(name: str, party: SimParty) -> None:
         nonlocal taken, overlaps
         runtime, backend = party.client.runtime, party.client.engine.backend
         for _ in range(6):
@@ -487,7 +487,7 @@ def several(plan: Plan, seed: int) -> Several:
             outcomes: list[Granted | Waiting] = []
             with contextlib.suppress(BackendError):
                 while len(outcomes) < len(tickets) and not any(isinstance(one, Waiting) for one in outcomes):
-                    outcomes += await backend.enter_all(tickets[len(outcomes) :], deadline=runtime.now() + 1.0)
+                    outcomes += await backend.try_acquire_all(tickets[len(outcomes) :], deadline=runtime.now() + 1.0)
             granted = [one for one in outcomes if isinstance(one, Granted)]
             if len(granted) == len(tickets) and runtime.now() < min(one.deadline for one in granted) - 0.3:
                 until = {lock: party.process.true_time(one.deadline) for lock, one in zip(wanted, granted, strict=True)}
@@ -499,7 +499,7 @@ def several(plan: Plan, seed: int) -> Several:
             left: Sequence[bool | BackendError] = [BackendUnavailable(backend="sim", problem="not asked")]
             while any(isinstance(answer, BackendError) for answer in left):
                 with contextlib.suppress(BackendError):
-                    left = await backend.leave(tickets, deadline=runtime.now() + 1.0)
+                    left = await backend.release(tickets, deadline=runtime.now() + 1.0)
             await runtime.sleep(draw.random() / 10)
 
     for name in "abc":

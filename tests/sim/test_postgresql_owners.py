@@ -20,8 +20,8 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.scenarios import LOCK, SimParty, SmallWorld
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
-from holdfast.sim.small import LOCK, Party, SmallWorld
 
 LOSSY = Faults(slow=0.05, slow_max=3.0, lose_request=0.05, lose_reply=0.1, lose_ring=0.2)
 OWNERS = ("job", "job", "another", "")
@@ -39,18 +39,18 @@ class LossyWorld(SmallWorld):
 
 
 @contextmanager
-def living(plan: Plan, seed: int, clients: int) -> Iterator[tuple[LossyWorld, list[Party]]]:
+def living(plan: Plan, seed: int, clients: int) -> Iterator[tuple[LossyWorld, list[SimParty]]]:
     with quiet():
         world = LossyWorld(plan, Choices(seed))
         yield world, [world.add(f"client-{number}") for number in range(clients)]
         world.end()
 
 
-def backend_of(party: Party) -> Backend:
+def backend_of(party: SimParty) -> Backend:
     return party.client.engine.backend
 
 
-async def answered(party: Party, verb: Any) -> Any:
+async def answered(party: SimParty, verb: Any) -> Any:
     """What it says in the end."""
     while True:
         try:
@@ -62,7 +62,7 @@ async def answered(party: Party, verb: Any) -> Any:
 class Witness:
     """Sees who believes to be in, and says what is wrong with that."""
 
-    def __init__(self, world: LossyWorld, parties: list[Party]) -> None:
+    def __init__(self, world: LossyWorld, parties: list[SimParty]) -> None:
         self._world = world
         self._parties = parties
         self._inside: dict[str, tuple[str, int]] = {}  # nonce -> owner, fence
@@ -71,7 +71,7 @@ class Witness:
         self.rounds = 0
         self.wrong: list[str] = []
 
-    async def work(self, party: Party) -> None:
+    async def work(self, party: SimParty) -> None:
         choices, runtime = self._world.choices, party.client.runtime
         backend = backend_of(party)
         for _ in range(4):
@@ -79,7 +79,7 @@ class Witness:
             ticket = Ticket(
                 *(LOCK, runtime.nonce(), TTL, 1, True, "main", '{"who": {}, "meta": {}}'), owner=choices.pick(OWNERS)
             )
-            granted = await self._enter(party, ticket)
+            granted = await self._try_acquire(party, ticket)
             if granted.deadline > runtime.now():
                 self._look(ticket, granted.fence)
                 held = choices.between(0.0, HOLD_MAX)
@@ -87,17 +87,17 @@ class Witness:
                 del self._inside[ticket.nonce]
             # One in four is forgotten, as by a process that dies: it runs out.
             if choices.below(4):
-                await answered(party, lambda until, ticket=ticket: backend.leave([ticket], deadline=until))
+                await answered(party, lambda until, ticket=ticket: backend.release([ticket], deadline=until))
             self.rounds += 1
 
-    async def _enter(self, party: Party, ticket: Ticket) -> Granted:
+    async def _try_acquire(self, party: SimParty, ticket: Ticket) -> Granted:
         backend, runtime = backend_of(party), party.client.runtime
         while True:
-            outcome = await answered(party, lambda until: backend.enter(ticket, queue=True, deadline=until))
+            outcome = await answered(party, lambda until: backend.try_acquire(ticket, queue=True, deadline=until))
             if isinstance(outcome, Granted):
                 return outcome
             assert isinstance(outcome, Waiting)
-            await backend.wait(ticket, runtime.now() + outcome.look_again_in)
+            await backend.wait(ticket, runtime.now() + outcome.poll_after)
 
     def _look(self, ticket: Ticket, fence: int) -> None:
         for owner, other in self._inside.values():
@@ -144,7 +144,7 @@ NAMES = tuple("abcdef")
 LONG = 120.0  # seconds: what is left behind is there in the end
 
 
-async def take_several(party: Party, choices: Choices, inside: dict[str, str], wrong: list[str]) -> None:
+async def take_several(party: SimParty, choices: Choices, inside: dict[str, str], wrong: list[str]) -> None:
     backend, runtime = backend_of(party), party.client.runtime
     for _ in range(6):
         names = [name for name in NAMES if choices.below(2)] or ["a"]
@@ -153,7 +153,7 @@ async def take_several(party: Party, choices: Choices, inside: dict[str, str], w
         tickets = [Ticket(name, runtime.nonce(), *about) for name in names]
         granted: list[Ticket] = []
         with suppress(OutcomeUnknown):
-            outcomes = await backend.enter_all(tickets, deadline=runtime.now() + ANSWERED_MAX)
+            outcomes = await backend.try_acquire_all(tickets, deadline=runtime.now() + ANSWERED_MAX)
             granted = [ticket for ticket, one in zip(tickets, outcomes, strict=False) if isinstance(one, Granted)]
         for ticket in granted:
             others = {inside[key] for key in inside if key.startswith(f"{ticket.name}:")}
@@ -162,7 +162,7 @@ async def take_several(party: Party, choices: Choices, inside: dict[str, str], w
         await runtime.sleep(choices.between(0.0, 2.0))
         for ticket in granted:
             del inside[f"{ticket.name}:{ticket.nonce}"]
-        await answered(party, lambda until, tickets=tickets: backend.leave(tickets, deadline=until))
+        await answered(party, lambda until, tickets=tickets: backend.release(tickets, deadline=until))
 
 
 def several(plan: Plan, seed: int) -> list[str]:
@@ -208,14 +208,14 @@ def raised(plan: Plan, seed: int) -> list[list[bool]]:
     return told
 
 
-def _raise(party: Party, number: int, answers: list[bool]) -> Coroutine[Any, Any, None]:
+def _raise(party: SimParty, number: int, answers: list[bool]) -> Coroutine[Any, Any, None]:
     async def work() -> None:
         backend, nonce = backend_of(party), party.client.runtime.nonce()
         is_ours = await answered(
-            party, lambda until: backend.mark("a", number, nonce=nonce, keep=3600.0, deadline=until)
+            party, lambda until: backend.advance_register("a", number, nonce=nonce, keep=3600.0, deadline=until)
         )
         answers.append(is_ours)
-        (mark,) = await answered(party, lambda until: backend.marks(["a"], deadline=until))
+        (mark,) = await answered(party, lambda until: backend.read_registers(["a"], deadline=until))
         assert mark >= number
 
     return work()

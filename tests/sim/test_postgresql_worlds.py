@@ -17,11 +17,11 @@ from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan, Simulation, quiet
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.database import IDLE, REAPED_EVERY
 from holdfast.sim.servers.postgresql.port import SimPort
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
-from holdfast.sim.small import Party, SmallWorld
 
 NAME, TTL = "lock", us(1.0)
 
@@ -55,8 +55,8 @@ class Listening:
     def run(self, seconds: float) -> None:
         self.small.world.run(self.small.world.now + seconds)
 
-    def attend(self, nonce: str) -> None:
-        self.do(self.a, lambda: self.a.attend(self.a.channel, nonce, deadline=self.now + 1.0))
+    def subscribe(self, nonce: str) -> None:
+        self.do(self.a, lambda: self.a.subscribe(self.a.channel, nonce, deadline=self.now + 1.0))
 
     def nonce(self) -> str:
         return self.small.recorder.new_nonce("a", self.small.recorder.new_call())
@@ -67,7 +67,7 @@ class Listening:
     def take(self, nonce: str) -> Any:
         return self.ask(self.a, protocol._TAKE, NAME, nonce, TTL, "main", "{}")
 
-    def enter(self, nonce: str) -> str:
+    def try_acquire(self, nonce: str) -> str:
         values = (NAME, nonce, TTL, True, 1, True, "main", "{}", self.a.channel)
         ((outcome, *_),) = self.ask(self.a, protocol._ENTER, *values)
         return str(outcome)
@@ -76,15 +76,15 @@ class Listening:
         ((lives,),) = self.ask(self.a, protocol._RENEW, NAME, nonce, TTL)
         return bool(lives == "t")
 
-    def leave(self, nonce: str, *, is_unheard: bool) -> None:
+    def release(self, nonce: str, *, is_unheard: bool) -> None:
         self.ask(self.b, protocol._LEAVE, NAME, nonce, is_unheard)
 
     def hand_over(self) -> str:
         """One has the lock, another one gets in line and is given a hint when the first leaves. Its nonce."""
         holder, waiter = self.nonce(), self.nonce()
-        assert (self.enter(holder), self.enter(waiter)) == ("in", "wait")
+        assert (self.try_acquire(holder), self.try_acquire(waiter)) == ("in", "wait")
         for nonce in (holder, waiter):
-            self.leave(nonce, is_unheard=False)
+            self.release(nonce, is_unheard=False)
         return waiter
 
     @property
@@ -101,40 +101,40 @@ def world() -> Iterator[Listening]:
 
 def test_a_hint_reaches_only_who_listens_by_then(world: Listening) -> None:
     world.hand_over()
-    assert (world.a.hearing(world.a.channel), world.heard) == (0, [])
+    assert (world.a.subscription(world.a.channel), world.heard) == (0, [])
 
-    world.attend("n")
+    world.subscribe("n")
     late = world.hand_over()
 
-    assert world.a.hearing(world.a.channel) > 0
+    assert world.a.subscription(world.a.channel) > 0
     assert world.heard == [late]
 
 
 def test_what_is_said_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(world: Listening) -> None:
-    world.attend("n")
-    before = world.a.hearing(world.a.channel)
+    world.subscribe("n")
+    before = world.a.subscription(world.a.channel)
 
     world.server.restart()
     assert world.server.publish(world.a.channel, "in the gap") == 0
     world.run(NOTICED_MAX + 0.1)
 
     assert world.heard == ["missed"]
-    assert world.a.hearing(world.a.channel) not in (0, before)
+    assert world.a.subscription(world.a.channel) not in (0, before)
     after = world.hand_over()
     assert world.heard == ["missed", after]
 
 
 def test_the_connection_that_nobody_waits_on_is_let_go(world: Listening) -> None:
-    world.attend("one")
-    world.attend("other")
+    world.subscribe("one")
+    world.subscribe("other")
 
-    world.a.dismiss(world.a.channel, "one")
+    world.a.unsubscribe(world.a.channel, "one")
     world.run(10.0)
-    assert world.a.hearing(world.a.channel)
-    world.a.dismiss(world.a.channel, "other")
+    assert world.a.subscription(world.a.channel)
+    world.a.unsubscribe(world.a.channel, "other")
     world.run(10.0)
 
-    assert not world.a.hearing(world.a.channel)
+    assert not world.a.subscription(world.a.channel)
     world.hand_over()
     assert world.heard == []
 
@@ -235,12 +235,12 @@ def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
 
 def test_who_left_unheard_is_remembered_for_as_long_as_a_waiter_lives(world: Listening) -> None:
     nonce = world.nonce()
-    world.leave(nonce, is_unheard=True)
+    world.release(nonce, is_unheard=True)
 
-    outcome = world.enter(nonce)
+    outcome = world.try_acquire(nonce)
     world.run(WAITER_LEASE)
 
-    assert (outcome, world.enter(nonce)) == ("gone", "in")
+    assert (outcome, world.try_acquire(nonce)) == ("gone", "in")
 
 
 # ── clients that do not come when it is their turn ───────────────────────────────────────────────────────────────────
@@ -261,7 +261,7 @@ class Queue:
             self.run(0.1)
         self.run(2.0)
 
-    async def _take(self, party: Party) -> None:
+    async def _take(self, party: SimParty) -> None:
         lease = await party.client.acquire(party.lock(30.0), None)
         assert lease is not None
         self.granted.append((party.process.name, self.world.world.now))
@@ -336,7 +336,7 @@ def waits_behind_a_stopped_process(plan: Plan) -> float | None:
     holder, other = world.add("a"), world.add("b")
     granted: list[float] = []
 
-    async def take(party: Party) -> None:
+    async def take(party: SimParty) -> None:
         await party.client.acquire(party.lock(3.0), None)
         granted.append(world.world.now)
 

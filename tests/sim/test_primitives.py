@@ -9,7 +9,7 @@ import pytest
 from holdfast.checking import history as h
 from holdfast.checking import report
 from holdfast.cli.simulate import WORKLOADS as NAMED
-from holdfast.sim import tapes
+from holdfast.sim import replay
 from holdfast.sim.exhaustive import Fate, Size, search_all
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import SERVERS, Plan, lacks_of, run
@@ -92,7 +92,7 @@ def test_a_tape_keeps_what_its_workload_uses() -> None:
     plan = Plan(backend="memory", workload=WORKLOADS["everything"])
     ran = run(plan, 5)
 
-    again = tapes.from_text(tapes.to_text(tapes.Tape(plan, ran.tape)))
+    again = replay.from_text(replay.to_text(replay.Tape(plan, ran.tape)))
 
     assert run(again.plan, tape=again.numbers).history == ran.history
 

@@ -14,8 +14,8 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
-from holdfast.sim.small import Party, SmallWorld
 
 CLIENTS = "abcd"
 PERIOD, PERIODS = 1.0, 20
@@ -51,7 +51,7 @@ class MarksWorld(SmallWorld):
                 assert isinstance(self.server, RedisServer)
                 self.server.restart()
 
-    async def _work(self, party: Party) -> None:
+    async def _work(self, party: SimParty) -> None:
         backend, runtime = party.client.engine.backend, party.client.runtime
         for number in range(1, PERIODS + 1):
             begins = max(0.0, number * PERIOD - self.world.now)
@@ -60,17 +60,17 @@ class MarksWorld(SmallWorld):
             for _ in range(3):
                 try:
                     deadline = party.process.now() + 1.0
-                    is_mine = await backend.mark("daily", number, nonce=nonce, keep=1e6, deadline=deadline)
+                    is_mine = await backend.advance_register("daily", number, nonce=nonce, keep=1e6, deadline=deadline)
                 except BackendError:
                     continue  # the same question once more
                 self.winners[number] += is_mine
                 break
             await self._look(backend, party)
 
-    async def _look(self, backend: Backend, party: Party) -> None:
+    async def _look(self, backend: Backend, party: SimParty) -> None:
         before = self._highest
         try:
-            (mark,) = await backend.marks(["daily"], deadline=party.process.now() + 1.0)
+            (mark,) = await backend.read_registers(["daily"], deadline=party.process.now() + 1.0)
         except BackendError:
             return
         assert mark >= before, "a mark has gone down"

@@ -320,9 +320,9 @@ def told(script: Script, *, waiter_lease: int) -> str:
     """The shipped text, told the time instead of asking for it, and how long waiters' leases and signals live."""
     constants, _, text = script.text.partition("\n")
     assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, LOOK_AGAIN, SILENT, FENCE_IDLE = ")
-    woken = look_again = min(waiter_lease, LONG // 2)
+    woken = poll_after = min(waiter_lease, LONG // 2)
     names, _, _ = constants.partition(" = ")
-    constants = f"{names} = {waiter_lease}, {woken}, {look_again}, {waiter_lease}, {4 * LONG}"
+    constants = f"{names} = {waiter_lease}, {woken}, {poll_after}, {waiter_lease}, {4 * LONG}"
     text = text.replace("redis.call('PEXPIRE', signal, 1000)", f"redis.call('PEXPIRE', signal, {LONG})")
     return f"{constants}\n{text}".replace(ASKS_TIME, TOLD_TIME)
 
@@ -346,7 +346,7 @@ class Steps:
         often = {"enter": 4, "all": 2, "again": 3, "leave": 4, "renew": 2, "break": 1, "inspect": 1, "foreign": 1}
         (verb,) = draw.choices([*often], weights=[*often.values()])
         if verb == "all":
-            return self._enter_all()
+            return self._try_acquire_all()
         if verb == "enter" or not self._tickets:
             verb = "enter"
             self._tickets.append((draw.choice(NAMES), draw.choice(KINDS), f"{len(self._tickets):032x}"))
@@ -368,7 +368,7 @@ class Steps:
             case _:
                 return self._foreign(keys_of("", name).lock)
 
-    def _enter_all(self) -> tuple[str, Any, Any]:
+    def _try_acquire_all(self) -> tuple[str, Any, Any]:
         """Several by one script: those that others use too, or some that are mostly free."""
         now = divmod(self._sides.now, 1_000_000)
         names = self._draw.choice([NAMES, ("free", "or", "nearly")])

@@ -20,8 +20,8 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.redis.server import RedisServer
-from holdfast.sim.small import Party, SmallWorld
 
 CLIENTS, ROUNDS = "abcde", 6
 OWNERS = ("one", "one", "two", "")
@@ -31,7 +31,7 @@ KINDS = frozenset({"slow", "lose_request", "lose_reply", "refuse", "lose_ring", 
 
 
 class Believed(NamedTuple):
-    party: Party
+    party: SimParty
     owner: str
     lease: SimLease
 
@@ -82,7 +82,7 @@ class OwnersWorld(SmallWorld):
             assert isinstance(self.server, RedisServer)
             self.server.restart()
 
-    async def _work(self, party: Party, rounds: int) -> None:
+    async def _work(self, party: SimParty, rounds: int) -> None:
         pause = party.client.runtime.sleep
         for _ in range(rounds):
             owner = self.choices.pick(OWNERS)

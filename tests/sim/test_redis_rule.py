@@ -16,13 +16,13 @@ import pytest
 
 from holdfast.backends.redis import marking, protocol
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Gone, Granted, LockInfo, Ticket
+from holdfast.core.tickets import Granted, LeaseGone, LockInfo, Ticket
 from holdfast.errors import LimitConflict
 from holdfast.sim.choices import Choices
 from holdfast.sim.mutants.redis import edited
 from holdfast.sim.run import Plan
+from holdfast.sim.scenarios import SmallWorld
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
-from holdfast.sim.small import SmallWorld
 
 T = TypeVar("T")
 
@@ -71,14 +71,14 @@ class Side:
 
     # ── the verbs, and what of their answers has to be the same ──────────────────────────────────────────────────
 
-    def enter(self, ticket: Ticket, *, queue: bool) -> str:
+    def try_acquire(self, ticket: Ticket, *, queue: bool) -> str:
         try:
-            answer = self.do(lambda backend, deadline: backend.enter(ticket, queue=queue, deadline=deadline))
+            answer = self.do(lambda backend, deadline: backend.try_acquire(ticket, queue=queue, deadline=deadline))
         except LimitConflict as conflict:
             return f"limit {conflict.theirs}"
         return self._noted(ticket, answer)
 
-    def enter_all(self, tickets: list[Ticket]) -> list[str]:
+    def try_acquire_all(self, tickets: list[Ticket]) -> list[str]:
         """In as many steps as it takes, up to the first that has to wait."""
         answers: list[str] = []
         while len(answers) < len(tickets) and "wait" not in answers:
@@ -88,7 +88,7 @@ class Side:
 
     def _enter_some(self, tickets: list[Ticket]) -> list[str]:
         self.steps += 1
-        answers = self.do(lambda backend, deadline: backend.enter_all(tickets, deadline=deadline))
+        answers = self.do(lambda backend, deadline: backend.try_acquire_all(tickets, deadline=deadline))
         return [self._noted(ticket, answer) for ticket, answer in zip(tickets, answers, strict=False)]
 
     def _noted(self, ticket: Ticket, answer: object) -> str:
@@ -97,22 +97,24 @@ class Side:
             return "in"
         return "wait"
 
-    def leave(self, tickets: list[Ticket]) -> list[object]:
-        return list(self.do(lambda backend, deadline: backend.leave(tickets, deadline=deadline)))
+    def release(self, tickets: list[Ticket]) -> list[object]:
+        return list(self.do(lambda backend, deadline: backend.release(tickets, deadline=deadline)))
 
     def renew(self, ticket: Ticket) -> bool:
         (answer,) = self.do(lambda backend, deadline: backend.renew([ticket], deadline=deadline))
-        return not isinstance(answer, Gone)
+        return not isinstance(answer, LeaseGone)
 
     def break_lock(self, ticket: Ticket) -> bool:
         fence = self.fences[ticket.nonce]
         return self.do(lambda backend, deadline: backend.break_lock(ticket.name, fence, deadline=deadline))
 
-    def mark(self, name: str, number: int, nonce: str) -> bool:
-        return self.do(lambda backend, deadline: backend.mark(name, number, nonce=nonce, keep=1e6, deadline=deadline))
+    def advance_register(self, name: str, number: int, nonce: str) -> bool:
+        return self.do(
+            lambda backend, deadline: backend.advance_register(name, number, nonce=nonce, keep=1e6, deadline=deadline)
+        )
 
-    def marks(self) -> list[int]:
-        return list(self.do(lambda backend, deadline: backend.marks(NAMES, deadline=deadline)))
+    def read_registers(self) -> list[int]:
+        return list(self.do(lambda backend, deadline: backend.read_registers(NAMES, deadline=deadline)))
 
     def seen(self, *, by_name: bool) -> list[object]:
         """Who is in, those with one fence together, and who waits, in order."""
@@ -178,19 +180,19 @@ class Steps:
         ttl = self._draw.choice([2.205, 5.205, 1000.205]) if self._lapses else 1000.205
         return Ticket(name, nonce, ttl, limit, is_alone, f"{owner}#{int(nonce, 16)}", "{}", owner=owner)
 
-    def _enter(self) -> None:
+    def _try_acquire(self) -> None:
         ticket = self._new(self._draw.choice(NAMES), exclusive=not self._shares)
         self._ask(ticket, queue=self._shares and self._draw.random() < 0.8)
 
     def _ask(self, ticket: Ticket, *, queue: bool) -> None:
-        answer = self._both(f"enter {ticket} {queue=}", lambda side: side.enter(ticket, queue=queue))
+        answer = self._both(f"enter {ticket} {queue=}", lambda side: side.try_acquire(ticket, queue=queue))
         self._entered(ticket, answer, queue=queue)
 
     def _all(self) -> None:
         # On a Cluster it may take two steps, the second a moment later: so these leases do not end.
         names = sorted(self._draw.sample(NAMES, 2))
         tickets = [self._new(name, exclusive=True)._replace(ttl=1000.205) for name in names]
-        answers = self._both(f"enter_all {tickets}", lambda side: side.enter_all(tickets))
+        answers = self._both(f"enter_all {tickets}", lambda side: side.try_acquire_all(tickets))
         for ticket, answer in zip(tickets, answers, strict=False):
             self._entered(ticket, answer, queue=False)
 
@@ -204,11 +206,11 @@ class Steps:
         found = [known.ticket for known in self._known.values() if is_in is None or (known.ends is not None) == is_in]
         return self._draw.choice(found) if found else None
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         tickets = [ticket for ticket in {self._pick(), self._pick()} if ticket is not None]
         for ticket in tickets:
             del self._known[ticket.nonce]
-        self._both(f"leave {tickets}", lambda side: side.leave(tickets))
+        self._both(f"leave {tickets}", lambda side: side.release(tickets))
 
     def _renew(self) -> None:
         ticket = self._pick(is_in=True)
@@ -244,8 +246,8 @@ class Steps:
 
     def _mark(self) -> None:
         name, number, nonce = self._draw.choice(NAMES), 10**17 + self._draw.randrange(9), self._draw.choice("ab")
-        self._both(f"mark {name} {number} {nonce}", lambda side: side.mark(name, number, nonce))
-        self._both("marks", lambda side: side.marks())
+        self._both(f"mark {name} {number} {nonce}", lambda side: side.advance_register(name, number, nonce))
+        self._both("marks", lambda side: side.read_registers())
 
 
 class Single(RedisServer):

@@ -30,7 +30,7 @@ class Server:
         self._machine = Machine(lambda: round(self.now * 1_000_000), self._publish, is_cluster=False)
         self.command = self._machine.command
 
-    def enter(
+    def try_acquire(
         self,
         client: str,
         number: int,
@@ -45,7 +45,7 @@ class Server:
         arguments = (f"{client}{number}", kind, round(TTL * 1000), int(queue), about)
         return self._machine.run(protocol._ENTER.text, KEYS.names, arguments)
 
-    def leave(self, client: str, number: int, kind: str = "x") -> Any:
+    def release(self, client: str, number: int, kind: str = "x") -> Any:
         return self._machine.run(protocol._LEAVE.text, KEYS.names, (f"{client}{number}", kind, 0, ""))
 
     def queue(self) -> list[str]:
@@ -70,10 +70,10 @@ def server() -> Server:
     """The client `a` has the lock; three tickets of `b`, and one of `c` behind them, wait."""
     server = Server()
     server.subscribed = {"a", "b", "c"}
-    assert is_granted(server.enter("a", 1))
+    assert is_granted(server.try_acquire("a", 1))
     for number in range(3):
-        server.enter("b", number)
-    server.enter("c", 1)
+        server.try_acquire("b", number)
+    server.try_acquire("c", 1)
     return server
 
 
@@ -84,77 +84,77 @@ def is_granted(reply: object) -> bool:
 def test_all_waiters_of_a_client_that_is_not_subscribed_are_passed_over_at_once(server: Server) -> None:
     server.subscribed.discard("b")
 
-    server.leave("a", 1)
+    server.release("a", 1)
 
     assert server.woken() == ["c1"]
-    assert is_granted(server.enter("c", 1))
+    assert is_granted(server.try_acquire("c", 1))
 
 
 def test_a_lock_that_ran_out_is_granted_past_waiters_that_are_not_there(server: Server) -> None:
     server.subscribed.discard("b")
     server.command(["DEL", KEYS.lock])
 
-    assert is_granted(server.enter("c", 1))
+    assert is_granted(server.try_acquire("c", 1))
 
 
 def test_a_call_that_does_not_wait_gets_a_free_lock_past_waiters_that_are_not_there(server: Server) -> None:
     server.subscribed.clear()
     server.command(["DEL", KEYS.lock])
 
-    assert is_granted(server.enter("d", 1, queue=False))
+    assert is_granted(server.try_acquire("d", 1, queue=False))
 
 
 def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(server: Server) -> None:
-    server.leave("a", 1)
+    server.release("a", 1)
     assert server.woken() == ["b0"]
 
     server.now += WOKEN_LEASE / 2
-    assert not is_granted(server.enter("c", 1)), "it is the turn of b"
+    assert not is_granted(server.try_acquire("c", 1)), "it is the turn of b"
     server.now += WOKEN_LEASE / 2 + 0.01
 
-    assert is_granted(server.enter("c", 1))
+    assert is_granted(server.try_acquire("c", 1))
     assert server.queue() == []
 
 
 def test_a_waiter_learns_how_long_it_is_the_turn_of_another_and_polls_then(server: Server) -> None:
-    server.leave("a", 1)
+    server.release("a", 1)
     server.now += 0.25
 
-    _, before, remaining_ms, _, obstacle, _ = server.enter("c", 1)
+    _, before, remaining_ms, _, obstacle, _ = server.try_acquire("c", 1)
 
     assert (before, remaining_ms, obstacle) == (3, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
 
 
 def test_a_client_that_was_passed_over_is_back_in_its_place_when_it_polls(server: Server) -> None:
     server.subscribed.discard("b")
-    server.leave("a", 1)
-    server.enter("c", 1)
+    server.release("a", 1)
+    server.try_acquire("c", 1)
     server.subscribed.add("b")
 
     for number in (2, 0, 1):
-        assert not is_granted(server.enter("b", number))
-    server.enter("d", 1)
+        assert not is_granted(server.try_acquire("b", number))
+    server.try_acquire("d", 1)
 
     assert server.queue() == ["b0", "b1", "b2", "d1"]
 
 
 def test_a_client_that_was_passed_over_has_its_turn_before_the_next_one_that_has_not_come_yet(server: Server) -> None:
     server.subscribed.discard("b")
-    server.leave("a", 1)
+    server.release("a", 1)
     server.subscribed.add("b")
 
-    assert is_granted(server.enter("b", 0))
-    assert not is_granted(server.enter("c", 1))
+    assert is_granted(server.try_acquire("b", 0))
+    assert not is_granted(server.try_acquire("c", 1))
 
 
 def test_a_client_that_was_passed_over_and_does_not_poll_loses_its_place_with_its_lease(server: Server) -> None:
     server.subscribed.discard("b")
-    server.leave("a", 1)
+    server.release("a", 1)
     server.now += WAITER_LEASE + 0.01
-    server.enter("d", 1)
-    server.enter("e", 1)
+    server.try_acquire("d", 1)
+    server.try_acquire("e", 1)
 
-    server.enter("b", 0)
+    server.try_acquire("b", 0)
 
     assert server.queue() == ["e1", "b0"]
 
@@ -162,32 +162,32 @@ def test_a_client_that_was_passed_over_and_does_not_poll_loses_its_place_with_it
 def test_one_thread_that_does_not_answer_does_not_cost_the_others_of_a_client_that_polls_their_places(
     server: Server,
 ) -> None:
-    server.leave("a", 1)
+    server.release("a", 1)
     server.now += WOKEN_LEASE + 0.01
 
-    assert is_granted(server.enter("b", 1))
+    assert is_granted(server.try_acquire("b", 1))
 
     assert server.queue() == ["b2", "c1"]
 
 
 def test_a_waiter_that_has_not_polled_for_long_is_not_waited_for(server: Server) -> None:
     server.now += SILENT / 2
-    server.enter("c", 1)
+    server.try_acquire("c", 1)
     server.now += SILENT / 2 + 0.01
 
-    server.leave("a", 1)
+    server.release("a", 1)
 
     assert server.queue()[0] == "c1"
-    assert is_granted(server.enter("c", 1))
+    assert is_granted(server.try_acquire("c", 1))
 
 
 def test_readers_are_woken_past_those_that_are_not_there_and_a_writer_still_keeps_others_out(server: Server) -> None:
     for client in "defg":
-        server.enter(client, 1, "x" if client == "f" else "r")
+        server.try_acquire(client, 1, "x" if client == "f" else "r")
     server.subscribed |= {"d", "f", "g"}
     server.subscribed -= {"b", "c"}
 
-    server.leave("a", 1)
+    server.release("a", 1)
 
     assert server.woken() == ["d1"]
     assert server.queue() == ["d1", "f1", "g1"]
@@ -195,25 +195,25 @@ def test_readers_are_woken_past_those_that_are_not_there_and_a_writer_still_keep
 
 def test_a_client_that_has_polled_while_its_subscription_reconnects_is_not_passed_over(server: Server) -> None:
     server.subscribed.discard("b")
-    server.enter("b", 0, is_subscribed=False)
+    server.try_acquire("b", 0, is_subscribed=False)
 
-    server.leave("a", 1)
+    server.release("a", 1)
 
-    assert not is_granted(server.enter("c", 1))
-    assert is_granted(server.enter("b", 0))
+    assert not is_granted(server.try_acquire("c", 1))
+    assert is_granted(server.try_acquire("b", 0))
 
 
 def test_where_the_server_cannot_count_all_subscribers_a_waiter_has_its_second_to_answer() -> None:
     server = Server()
-    server.enter("a", 1)
-    server.enter("b", 1, channel="wake-all")
-    server.enter("c", 1, channel="wake-all")
+    server.try_acquire("a", 1)
+    server.try_acquire("b", 1, channel="wake-all")
+    server.try_acquire("c", 1, channel="wake-all")
 
-    server.leave("a", 1)
-    assert not is_granted(server.enter("c", 1, channel="wake-all"))
+    server.release("a", 1)
+    assert not is_granted(server.try_acquire("c", 1, channel="wake-all"))
     server.now += WOKEN_LEASE + 0.01
 
-    assert is_granted(server.enter("c", 1, channel="wake-all"))
+    assert is_granted(server.try_acquire("c", 1, channel="wake-all"))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_waiter_cannot_make_the_one_that_releases_do_anything_but_tell_it(serv
     server.command(["SET", "payroll", "precious"])
     server.command(["HSET", KEYS.record, "b0", f"b0\n\n1\n{told}\nagent\n{{}}"])
 
-    server.leave("a", 1)
+    server.release("a", 1)
 
     assert server.command(["GET", "payroll"]) == b"precious"
     assert ("payroll", "b0") not in server.published
@@ -240,7 +240,7 @@ def test_a_waiter_cannot_make_the_one_that_releases_do_anything_but_tell_it(serv
 def test_lines_of_waiters_that_all_died_are_removed_when_the_next_one_waits(server: Server) -> None:
     server.now += WAITER_LEASE + 1.0
 
-    server.enter("d", 1)
+    server.try_acquire("d", 1)
 
     fields: Any = server.command(["HKEYS", KEYS.record])
     assert sorted(fields) == [b"d1", b"fence", b"holder"]
@@ -252,7 +252,7 @@ def test_what_an_earlier_version_holds_for_several_keeps_all_of_ours_out(theirs:
     server = Server()
     server.command(["SET", KEYS.lock, theirs, "PX", 1000])
 
-    reply = server.enter("a", 1, kind)
+    reply = server.try_acquire("a", 1, kind)
 
     assert reply[0] == b"wait"
     assert reply[4] == protocol._FOREIGN
@@ -262,7 +262,7 @@ def test_what_an_earlier_version_holds_for_several_keeps_all_of_ours_out(theirs:
 @pytest.mark.parametrize("kind", ["r", "3", "@0123456789abcdef"])
 def test_what_we_hold_for_several_is_an_exclusive_ticket_to_an_earlier_version(kind: str) -> None:
     server = Server()
-    server.enter("a", 1, kind)
+    server.try_acquire("a", 1, kind)
 
     value: Any = server.command(["GET", KEYS.lock])
 

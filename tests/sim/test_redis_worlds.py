@@ -16,10 +16,10 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.sim.choices import Choices
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.run import Plan, Simulation, quiet
+from holdfast.sim.scenarios import SmallWorld
 from holdfast.sim.servers.redis.port import PREFIX, SimPort
 from holdfast.sim.servers.redis.server import RedisServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
-from holdfast.sim.small import SmallWorld
 from holdfast.sim.world import World
 
 KEYS = keys_of(PREFIX, "lock")
@@ -55,8 +55,8 @@ class Listening:
     def run(self, seconds: float) -> None:
         self.small.world.run(self.small.world.now + seconds)
 
-    def attend(self, channel: Channel, nonce: str) -> None:
-        self.do(self.a, lambda: self.a.attend(channel, nonce, deadline=self.now + 1.0))
+    def subscribe(self, channel: Channel, nonce: str) -> None:
+        self.do(self.a, lambda: self.a.subscribe(channel, nonce, deadline=self.now + 1.0))
 
     def publish(self, nonce: str) -> Any:
         words = ("PUBLISH", self.channel.name, nonce)
@@ -75,39 +75,39 @@ def world() -> Iterator[Listening]:
 
 
 def test_a_hint_reaches_only_who_is_subscribed_by_then(world: Listening) -> None:
-    assert (world.a.hearing(world.channel), world.publish("early")) == (0, 0)
+    assert (world.a.subscription(world.channel), world.publish("early")) == (0, 0)
 
-    world.attend(world.channel, "n")
+    world.subscribe(world.channel, "n")
 
-    assert world.a.hearing(world.channel) > 0
+    assert world.a.subscription(world.channel) > 0
     assert world.publish("late") == 1
     assert world.heard == ["late"]
 
 
 def test_what_is_published_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(world: Listening) -> None:
-    world.attend(world.channel, "n")
-    before = world.a.hearing(world.channel)
+    world.subscribe(world.channel, "n")
+    before = world.a.subscription(world.channel)
 
     world.server.restart()
     assert world.publish("in the gap") == 0
     world.run(NOTICED_MAX + 0.1)
 
     assert world.heard == ["missed"]
-    assert world.a.hearing(world.channel) not in (0, before)
+    assert world.a.subscription(world.channel) not in (0, before)
     assert world.publish("after it") == 1
 
 
 def test_a_channel_that_nobody_waits_for_is_let_go(world: Listening) -> None:
-    world.attend(world.channel, "one")
-    world.attend(world.channel, "other")
+    world.subscribe(world.channel, "one")
+    world.subscribe(world.channel, "other")
 
-    world.a.dismiss(world.channel, "one")
+    world.a.unsubscribe(world.channel, "one")
     world.run(10.0)
-    assert world.a.hearing(world.channel)
-    world.a.dismiss(world.channel, "other")
+    assert world.a.subscription(world.channel)
+    world.a.unsubscribe(world.channel, "other")
     world.run(10.0)
 
-    assert not world.a.hearing(world.channel)
+    assert not world.a.subscription(world.channel)
     assert world.publish("nobody") == 0
 
 
@@ -186,14 +186,14 @@ def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
     party = small.add("a")
     backend, outcomes = party.client.engine.backend, list[object]()
 
-    async def leave(ticket: Ticket) -> None:
-        outcomes.extend(await backend.leave([ticket], deadline=party.process.now() + 1.0))
+    async def release(ticket: Ticket) -> None:
+        outcomes.extend(await backend.release([ticket], deadline=party.process.now() + 1.0))
 
     async def take() -> None:
         lease = await party.client.acquire(party.lock(30.0), 0)
         assert lease is not None
         for _ in range(2):
-            party.start(leave(lease._ticket), "release")
+            party.start(release(lease._ticket), "release")
 
     party.start(take())
     small.world.run(1.0)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from holdfast.sim.councils import SIZES, Search, Size, search_fences
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.mutants.base import Mutant
+from holdfast.sim.redlock_configs import SIZES, Search, Size, search_fences
 from holdfast.sim.run import Plan
 
 APART, FORGETS, RESENT, AGAIN = SIZES

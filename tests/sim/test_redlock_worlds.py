@@ -16,12 +16,12 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.sim import faults
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan, run
+from holdfast.sim.scenarios import LOCK, SmallWorld
 from holdfast.sim.servers.redis.port import PREFIX
 from holdfast.sim.servers.redlock.node import UP_FOR, Node
 from holdfast.sim.servers.redlock.port import SimNodes
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
-from holdfast.sim.small import LOCK, SmallWorld
 
 KEYS = keys_of(PREFIX, LOCK)
 HELLO = Call(scripts.HELLO, KEYS, ())
@@ -121,7 +121,7 @@ def test_hints_are_heard_from_the_next_node_after_trouble_with_one(council: Coun
     heard: list[str] = []
     council.port.listen(heard.append, lambda: heard.append("missed"))
     channel = council.port.channel(KEYS)
-    council.do(lambda: council.port.attend(channel, NONCE, deadline=council.now + 1.0))
+    council.do(lambda: council.port.subscribe(channel, NONCE, deadline=council.now + 1.0))
     assert publish(council, 0, channel) == 1
 
     council.server.nodes[0].restart()

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.engine import Engine
-from holdfast.core.handles import Handle
-from holdfast.core.ports import Owner
-from holdfast.sim import faults, tapes
+from holdfast.core.locks import BaseLock
+from holdfast.core.ports import Caller
+from holdfast.sim import faults, replay
 from holdfast.sim.client import SimLease
 from holdfast.sim.run import Plan, Run, run
 from holdfast.sim.search import Totals, search
@@ -121,7 +121,7 @@ def test_a_run_that_is_well_cannot_be_shrunk() -> None:
 
 def test_an_error_that_ends_a_world_is_a_failure_and_is_kept() -> None:
     class Stumbles(Engine[SimLease]):
-        def _publish(self, hold: SimLease, lock: Handle[SimLease], owner: Owner) -> None:
+        def _publish(self, hold: SimLease, lock: BaseLock[SimLease], owner: Caller) -> None:
             raise ZeroDivisionError
 
     ran = run(Plan(backend="memory", engine=Stumbles), 0)
@@ -132,9 +132,9 @@ def test_an_error_that_ends_a_world_is_a_failure_and_is_kept() -> None:
 
 
 def test_a_tape_survives_its_file(bug: Bug) -> None:
-    tape = tapes.Tape(bug.shrunk.plan, bug.shrunk.tape, FROM_THE_REPLY.name)
+    tape = replay.Tape(bug.shrunk.plan, bug.shrunk.tape, FROM_THE_REPLY.name)
 
-    again = tapes.from_text(tapes.to_text(tape))
+    again = replay.from_text(replay.to_text(tape))
 
     assert (list(again.numbers), again.mutant) == (list(tape.numbers), tape.mutant)
     assert FROM_THE_REPLY.apply(again.plan) == tape.plan
@@ -143,7 +143,7 @@ def test_a_tape_survives_its_file(bug: Bug) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"backend": "papyrus"}', "not json"])
 def test_what_is_no_tape_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a tape"):
-        tapes.from_text(text)
+        replay.from_text(text)
 
 
 def test_the_printed_command_replays_what_was_found(bug: Bug, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from holdfast.backends.etcd.messages import entries, get, put, txn
 from holdfast.backends.etcd.protocol import EtcdBackend
 from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Together
 from holdfast.backends.zookeeper.protocol import ZookeeperBackend
-from holdfast.core.bundles import Bundle, release_all
-from holdfast.core.holds import Hold
-from holdfast.core.taking import Part, take_all
+from holdfast.core.acquire_all import Part, take_all
+from holdfast.core.lease_groups import LeaseGroup, release_all
+from holdfast.core.leases import BaseLease
 from holdfast.core.tickets import Ticket
 from holdfast.errors import BackendError, LockLost
 from holdfast.sim.choices import Choices
@@ -27,10 +27,10 @@ from holdfast.sim.faults import CALM, Faults
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.etcd.server import EtcdServer
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast.sim.servers.zookeeper.port import SimPort
-from holdfast.sim.small import Party, SmallWorld
 from holdfast.sim.world import Cancelled
 
 TTL, DELAY = 6.0, 1.2  # seconds
@@ -47,11 +47,11 @@ class Rough(SmallWorld):
     def __init__(self, plan: Plan, seed: int) -> None:
         super().__init__(plan, Choices(seed))
         self.server.prepare(ROUGH, TTL)
-        self.holders: dict[str, Hold] = {}
-        self.given_back: set[Hold] = set()
+        self.holders: dict[str, BaseLease] = {}
+        self.given_back: set[BaseLease] = set()
         self.raised: dict[int, str] = {}
         self.done: list[str] = []
-        self.own: dict[str, Hold] = {}
+        self.own: dict[str, BaseLease] = {}
         self.broken: list[str] = []
 
     def link(self, process: Process) -> Link:
@@ -77,13 +77,13 @@ class Rough(SmallWorld):
             self.world.run(ROUGH_UNTIL + REST + 20.0)
         self.end()
 
-    def die(self, party: Party) -> None:
+    def die(self, party: SimParty) -> None:
         party.process.crash()
         party.client.engine.abandon("its process has died")
         self.server.process_died(party.process)
         self._gone.append(party)
 
-    async def work(self, party: Party) -> None:
+    async def work(self, party: SimParty) -> None:
         name = party.process.name
         while self.world.now < ROUGH_UNTIL:
             with contextlib.suppress(BackendError, Cancelled):
@@ -94,7 +94,7 @@ class Rough(SmallWorld):
                 await self.take_some(party)
                 await self.raise_mark(party, 1 + int(self.world.now / 4))
 
-    async def take_some(self, party: Party) -> None:
+    async def take_some(self, party: SimParty) -> None:
         # Mostly pairs, of different clients: a request that comes late often finds both of its locks free.
         names = self.choices.pick([NAMES, NAMES[:2], NAMES[1:3], NAMES[3:]])
         timeout = self.choices.pick([0.0, 0.5, 3.0])
@@ -107,20 +107,20 @@ class Rough(SmallWorld):
                 await party.client.runtime.sleep(self.choices.between(0.0, 3.0))
             finally:
                 if not bundle.lost:
-                    self.given_back.update(bundle._holds)
+                    self.given_back.update(bundle._leases)
                 with contextlib.suppress(LockLost):
                     await release_all(bundle)
 
-    async def take(self, party: Party, names: list[str], timeout: float) -> Any:
+    async def take(self, party: SimParty, names: list[str], timeout: float) -> Any:
         engine, runtime = party.client.engine, party.client.runtime
         parts = [Part(engine, self.lock(party, name)) for name in names]
-        return await take_all(parts, timeout, lambda holds: Bundle(holds, "event", runtime))
+        return await take_all(parts, timeout, lambda holds: LeaseGroup(holds, "event", runtime))
 
-    def lock(self, party: Party, name: str) -> Any:
+    def lock(self, party: SimParty, name: str) -> Any:
         return party.client.lock(name, options={"ttl": TTL, "lock_delay": DELAY, "on_lost": "event"})
 
-    def taken(self, bundle: Bundle) -> None:
-        for hold in bundle._holds:
+    def taken(self, bundle: LeaseGroup) -> None:
+        for hold in bundle._leases:
             before = self.holders.get(hold.name)
             if before is not None:
                 if before not in self.given_back and self.world.now < before._deadline + DELAY:
@@ -129,23 +129,25 @@ class Rough(SmallWorld):
                     self.broken.append(f"{hold.name}: {before.fence} and then {hold.fence}")
             self.holders[hold.name] = hold
 
-    async def raise_mark(self, party: Party, number: int) -> None:
+    async def raise_mark(self, party: SimParty, number: int) -> None:
         backend, runtime = party.client.engine.backend, party.client.runtime
         nonce = runtime.nonce()
         while True:
             try:
-                is_raised = await backend.mark("m", number, nonce=nonce, keep=100.0, deadline=runtime.now() + 2.0)
+                is_raised = await backend.advance_register(
+                    "m", number, nonce=nonce, keep=100.0, deadline=runtime.now() + 2.0
+                )
             except BackendError:
                 continue
             if is_raised and self.raised.setdefault(number, nonce) != nonce:
                 self.broken.append(f"{number} was raised twice")
             return
 
-    async def take_everything(self, party: Party) -> None:
+    async def take_everything(self, party: SimParty) -> None:
         bundle = (await self.take(party, NAMES, 15.0)).lease
         if bundle is not None:
             self.taken(bundle)
-            self.given_back.update(bundle._holds)
+            self.given_back.update(bundle._leases)
             await release_all(bundle)
             self.done.append(party.process.name)
 
@@ -176,8 +178,8 @@ class KeepsWhatIsBehindABusyOne(EtcdBackend):
 
 
 class MarksWithoutACompare(EtcdBackend):
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        key = self._keys.mark(name)
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        key = self._keys.advance_register(name)
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
         found = [one.value.decode().split() for one in entries(answer.message, 0)]
         if found and int(found[0][0]) >= number:

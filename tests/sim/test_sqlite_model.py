@@ -21,7 +21,7 @@ from holdfast.errors import LimitConflict
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan
-from holdfast.sim.small import SmallWorld
+from holdfast.sim.scenarios import SmallWorld
 from holdfast.url import parse
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def sides(tmp_path: Path) -> Iterator[Sides]:
         for side in both:
             side.open(client)
     # The model has no state without a file, which reading verbs report and do not create.
-    both.real.do("a", lambda backend, by: backend.mark("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
+    both.real.do("a", lambda backend, by: backend.advance_register("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
     yield both
     for client in CLIENTS:
         both.real.do(client, lambda backend, _: backend.close())
@@ -149,17 +149,20 @@ class Steps:
         if verb == "enter_all":
             tickets = [self._new_ticket(client, name)._replace(limit=1, exclusive=True) for name in sorted(NAMES)]
             self._tickets[client] += tickets
-            one, other = (self._enter_all(side, client, tickets) for side in self._sides)
+            one, other = (self._try_acquire_all(side, client, tickets) for side in self._sides)
         elif verb == "mark":
             name, number, nonce = draw.choice(NAMES), draw.randint(1, 8), draw.choice("ab") * 32
             one, other = (
-                side.do(client, lambda backend, by: backend.mark(name, number, nonce=nonce, keep=LONG, deadline=by))
+                side.do(
+                    client,
+                    lambda backend, by: backend.advance_register(name, number, nonce=nonce, keep=LONG, deadline=by),
+                )
                 for side in self._sides
             )
             self.kinds.add(f"mark {one}")
         else:
             one, other = (
-                side.do(client, lambda backend, by: backend.marks([*NAMES, "none"], deadline=by))
+                side.do(client, lambda backend, by: backend.read_registers([*NAMES, "none"], deadline=by))
                 for side in self._sides
             )
         return (verb, one), (verb, other)
@@ -187,9 +190,9 @@ class Steps:
         fences = self._fences[type(side).__name__]
         match verb, ticket:
             case (("enter" | "again"), Ticket()):
-                return self._enter(side, client, ticket, fences, queue=queue)
+                return self._try_acquire(side, client, ticket, fences, queue=queue)
             case "leave", Ticket():
-                return side.do(client, lambda backend, by: backend.leave([ticket], deadline=by))
+                return side.do(client, lambda backend, by: backend.release([ticket], deadline=by))
             case "renew", Ticket():
                 outcomes = side.do(client, lambda backend, by: backend.renew([ticket], deadline=by))
                 return [isinstance(outcome, Live) for outcome in outcomes]
@@ -204,18 +207,18 @@ class Steps:
             case _:
                 return _facts(side.do(client, lambda backend, by: backend.inspect(name, deadline=by)), fences)
 
-    def _enter(
+    def _try_acquire(
         self, side: Real | Simulated, client: str, ticket: Ticket, fences: dict[str, int], *, queue: bool
     ) -> object:
         try:
-            outcome = side.do(client, lambda backend, by: backend.enter(ticket, queue=queue, deadline=by))
+            outcome = side.do(client, lambda backend, by: backend.try_acquire(ticket, queue=queue, deadline=by))
         except LimitConflict as error:
             return "conflict", error.ours, error.theirs
         return self._outcome(ticket, outcome, fences)
 
-    def _enter_all(self, side: Real | Simulated, client: str, tickets: list[Ticket]) -> object:
+    def _try_acquire_all(self, side: Real | Simulated, client: str, tickets: list[Ticket]) -> object:
         fences = self._fences[type(side).__name__]
-        outcomes = side.do(client, lambda backend, by: backend.enter_all(tickets, deadline=by))
+        outcomes = side.do(client, lambda backend, by: backend.try_acquire_all(tickets, deadline=by))
         self.kinds.add(f"all: {len(outcomes)}")
         return [self._outcome(ticket, outcome, fences) for ticket, outcome in zip(tickets, outcomes, strict=False)]
 
@@ -230,7 +233,7 @@ class Steps:
             fences[ticket.nonce] = outcome.fence
             return "granted", is_new, is_same, grew
         self.kinds.add("waiting")
-        return "waiting", round(outcome.look_again_in), outcome.holder
+        return "waiting", round(outcome.poll_after), outcome.holder
 
 
 def _facts(info: LockInfo, fences: dict[str, int]) -> object:

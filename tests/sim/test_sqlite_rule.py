@@ -15,8 +15,8 @@ from holdfast.backends.sqlite import protocol
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
-from holdfast.sim.small import Party, SmallWorld
 from tests.sim.test_redis_rule import Side, Steps
 
 TTL, DELAY = 5.0, 3.0
@@ -106,28 +106,30 @@ class Deaths:
         world.run(world.now + 60.0)
         self._small.end()
 
-    def _ticket(self, party: Party, **more: Any) -> Ticket:
+    def _ticket(self, party: SimParty, **more: Any) -> Ticket:
         nonce = self._small.recorder.new_nonce(party.process.name, 0)
         return Ticket("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", **more)
 
-    async def _hold(self, party: Party) -> None:
+    async def _hold(self, party: SimParty) -> None:
         backend, process = party.client.engine.backend, party.process
         ticket = self._ticket(party, delay=DELAY)
-        await backend.enter(ticket, queue=True, deadline=process.now() + 1.0)
+        await backend.try_acquire(ticket, queue=True, deadline=process.now() + 1.0)
         while True:
             self.over = self._small.world.now + TTL
             await backend.renew([ticket], deadline=process.now() + 1.0)
             await party.client.engine.runtime.sleep(1.0)
 
-    async def _want(self, party: Party) -> None:
+    async def _want(self, party: SimParty) -> None:
         backend, runtime = party.client.engine.backend, party.client.engine.runtime
         ticket = self._ticket(party)
         await runtime.sleep(1.0)
-        while isinstance(outcome := await backend.enter(ticket, queue=True, deadline=runtime.now() + 1.0), Waiting):
-            await backend.wait(ticket, runtime.now() + outcome.look_again_in)
+        while isinstance(
+            outcome := await backend.try_acquire(ticket, queue=True, deadline=runtime.now() + 1.0), Waiting
+        ):
+            await backend.wait(ticket, runtime.now() + outcome.poll_after)
         assert isinstance(outcome, Granted)
         self.entered.append(self._small.world.now)
-        await backend.leave([ticket], deadline=runtime.now() + 1.0)
+        await backend.release([ticket], deadline=runtime.now() + 1.0)
 
 
 @pytest.mark.parametrize("seed", range(20))

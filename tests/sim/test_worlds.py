@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.checking import history as h
 from holdfast.checking import report
-from holdfast.core.handles import LockOptions
-from holdfast.core.tickets import Gone, Live, Ticket
+from holdfast.core.locks import LockOptions
+from holdfast.core.tickets import LeaseGone, Live, Ticket
 from holdfast.errors import BackendError
 from holdfast.sim import faults
 from holdfast.sim.choices import Choices
@@ -20,7 +20,7 @@ from holdfast.sim.process import Process
 from holdfast.sim.recorder import Recorder
 from holdfast.sim.run import SERVERS, Plan, run
 from holdfast.sim.runtime import SimRuntime
-from holdfast.sim.small import SmallWorld
+from holdfast.sim.scenarios import SmallWorld
 from holdfast.sim.workload import Workload
 from holdfast.sim.world import World
 
@@ -196,7 +196,7 @@ def test_a_lease_that_a_renewal_has_not_prolonged_is_renewed_again_before_its_en
     renew = backend.renew
     leases: list[SimLease] = []
 
-    async def prolongs_late(tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
+    async def prolongs_late(tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         if now() < 9.7:
             return [Live(leases[0]._deadline) for _ in tickets]
         return await renew(tickets, deadline=deadline)

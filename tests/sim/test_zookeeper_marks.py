@@ -16,9 +16,9 @@ from holdfast.sim.faults import CALM, Faults
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
 from holdfast.sim.servers.zookeeper.port import SimPort
-from holdfast.sim.small import Party, SmallWorld
 
 SEEDS = range(20)
 ROUGH_UNTIL, REST = 30.0, 10.0  # seconds
@@ -56,23 +56,25 @@ class Rough(SmallWorld):
             for party in self.parties.values():
                 party.link.faults = CALM
             self.world.run(ROUGH_UNTIL + REST)
-            self.parties["a"].start(self.mark(self.parties["a"], "last", 1, keep=60.0))
+            self.parties["a"].start(self.advance_register(self.parties["a"], "last", 1, keep=60.0))
             self.world.run(ROUGH_UNTIL + REST + 5.0)
         self.end()
 
-    async def work(self, party: Party) -> None:
+    async def work(self, party: SimParty) -> None:
         while self.world.now < ROUGH_UNTIL:
             # A new mark is the occasion to take old ones away, so many are new.
             name = self.choices.pick(["m", f"once@{self.world.now:.1f}"])
             number = 1 + self.choices.below(4)
-            await self.mark(party, name, number, keep=self.choices.pick([0.05, 0.05, 2.0]))
+            await self.advance_register(party, name, number, keep=self.choices.pick([0.05, 0.05, 2.0]))
 
-    async def mark(self, party: Party, name: str, number: int, *, keep: float) -> None:
+    async def advance_register(self, party: SimParty, name: str, number: int, *, keep: float) -> None:
         backend, runtime = party.client.engine.backend, party.client.runtime
         nonce, since = runtime.nonce(), self.world.now
         while True:
             try:
-                is_raised = await backend.mark(name, number, nonce=nonce, keep=keep, deadline=runtime.now() + 2.0)
+                is_raised = await backend.advance_register(
+                    name, number, nonce=nonce, keep=keep, deadline=runtime.now() + 2.0
+                )
             except BackendError:
                 continue
             if is_raised:

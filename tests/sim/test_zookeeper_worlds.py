@@ -15,8 +15,8 @@ from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.mutants.zookeeper import STAGED, ZOOKEEPER
 from holdfast.sim.run import Plan, quiet
+from holdfast.sim.scenarios import LOCK, SimParty, SmallWorld
 from holdfast.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
-from holdfast.sim.small import LOCK, Party, SmallWorld
 
 TTL = 60.0
 
@@ -35,7 +35,7 @@ class Scene:
         self.leases: dict[str, SimLease] = {}
         self.granted: dict[str, float] = {}
 
-    def client(self, name: str, member: Member) -> Party:
+    def client(self, name: str, member: Member) -> SimParty:
         """One whose own server is that member."""
         self.prefer(member)
         return self.small.add(name)
@@ -45,7 +45,7 @@ class Scene:
         self.server._members.sort(key=lambda one: one is not member)
 
     def take(
-        self, party: Party, *, name: str = LOCK, hold: float = 0.0, renew: bool = True, delay: float = 0.0
+        self, party: SimParty, *, name: str = LOCK, hold: float = 0.0, renew: bool = True, delay: float = 0.0
     ) -> None:
         async def run() -> None:
             lock = party.client.lock(name, options={"ttl": TTL, "renew": renew, "lock_delay": delay})
@@ -240,7 +240,7 @@ def test_fences_that_begin_again_after_a_restore_are_reported(
         scene.run_until("holder")
         scene.run(0.1)
     before = scene.leases["holder"].fence
-    assert (backend.troubles, backend.guarantees.fence) == ((), FenceOrder.DURABLE_STORAGE)
+    assert (backend.warnings, backend.guarantees.fence) == ((), FenceOrder.DURABLE_STORAGE)
 
     scene.granted.clear()
     if data == "old":
@@ -251,7 +251,7 @@ def test_fences_that_begin_again_after_a_restore_are_reported(
     scene.run_until("holder")
 
     assert scene.leases["holder"].fence < before
-    is_reported = backend.guarantees.fence is FenceOrder.BEST_EFFORT and len(backend.troubles) == 1
+    is_reported = backend.guarantees.fence is FenceOrder.BEST_EFFORT and len(backend.warnings) == 1
     assert is_reported == (mutant is None)
 
 

@@ -95,7 +95,7 @@ class Plan:
     def one_in(self, number: int) -> bool:
         return self._random.randrange(number) == 0
 
-    def patience(self) -> float:
+    def backoff(self) -> float:
         return self._random.uniform(0.0, 0.5)
 
 
@@ -202,7 +202,7 @@ class Load:
                 else:
                     self._one(self.client, plan)
             except _EXPECTED:
-                time.sleep(plan.patience() / 10)
+                time.sleep(plan.backoff() / 10)
             except Exception:
                 self.problems.append(traceback.format_exc())
             finally:
@@ -284,7 +284,7 @@ class Load:
             except TimeoutError:  # AcquireTimeout among them
                 await asyncio.sleep(0)
             except holdfast.BackendError:
-                await asyncio.sleep(plan.patience() / 10)
+                await asyncio.sleep(plan.backoff() / 10)
             except Exception:
                 self.problems.append(traceback.format_exc())
             finally:
@@ -293,7 +293,7 @@ class Load:
     async def _one_in_task(self, client: holdfast.AsyncClient, plan: Plan) -> None:
         lock, limit, exclusive = lock_of(client, plan.primitive(self._primitives), plan, self._recorder)
         if plan.one_in(5):  # cancelled at a random moment
-            async with asyncio.timeout(plan.patience()):
+            async with asyncio.timeout(plan.backoff()):
                 lease = await lock.acquire()
         else:
             lease = await lock.acquire()

@@ -169,7 +169,7 @@ class Worker(Channel):
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Close its client and let it end; whatever goes wrong there is a failure."""
         self.ask("close")
         self.tell("end")

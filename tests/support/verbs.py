@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
+from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import opener, parse
@@ -28,16 +28,16 @@ class Verbs:
         ticket = Ticket(name, self.runtime.nonce(), 100.0, 1, exclusive=True, agent="test", info=info)
         return ticket._replace(**others)
 
-    def enter(self, ticket: Ticket, *, queue: bool = True) -> Granted | Waiting:
-        return run_sync(self.backend.enter(ticket, queue=queue, deadline=self._deadline))
+    def try_acquire(self, ticket: Ticket, *, queue: bool = True) -> Granted | Waiting:
+        return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=self._deadline))
 
-    def enter_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
-        return run_sync(self.backend.enter_all(tickets, deadline=self._deadline))
+    def try_acquire_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+        return run_sync(self.backend.try_acquire_all(tickets, deadline=self._deadline))
 
-    def leave(self, *tickets: Ticket) -> Sequence[bool | BackendError]:
-        return run_sync(self.backend.leave(tickets, deadline=self._deadline))
+    def release(self, *tickets: Ticket) -> Sequence[bool | BackendError]:
+        return run_sync(self.backend.release(tickets, deadline=self._deadline))
 
-    def renew(self, *tickets: Ticket) -> Sequence[Live | Gone | BackendError]:
+    def renew(self, *tickets: Ticket) -> Sequence[Live | LeaseGone | BackendError]:
         return run_sync(self.backend.renew(tickets, deadline=self._deadline))
 
     def wait(self, ticket: Ticket, seconds: float) -> float:
@@ -55,12 +55,12 @@ class Verbs:
     def break_lock(self, name: str, fence: int) -> bool:
         return run_sync(self.backend.break_lock(name, fence, deadline=self._deadline))
 
-    def mark(self, name: str, number: int, *, nonce: str | None = None, keep: float = 100.0) -> bool:
+    def advance_register(self, name: str, number: int, *, nonce: str | None = None, keep: float = 100.0) -> bool:
         nonce = self.runtime.nonce() if nonce is None else nonce
-        return run_sync(self.backend.mark(name, number, nonce=nonce, keep=keep, deadline=self._deadline))
+        return run_sync(self.backend.advance_register(name, number, nonce=nonce, keep=keep, deadline=self._deadline))
 
-    def marks(self, *names: str) -> Sequence[int]:
-        return run_sync(self.backend.marks(names, deadline=self._deadline))
+    def read_registers(self, *names: str) -> Sequence[int]:
+        return run_sync(self.backend.read_registers(names, deadline=self._deadline))
 
     def close(self) -> None:
         run_sync(self.backend.close())

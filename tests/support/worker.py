@@ -278,7 +278,7 @@ class Worker:
         self._commands, self._answers = os.fdopen(commands, "rb"), answers
         return {"pid": os.getpid()}
 
-    def fork_in_a_crowd(self, times: int, patience: float) -> Answer:
+    def fork_in_a_crowd(self, times: int, backoff: float) -> Answer:
         """Fork again and again while other threads take locks; each child takes and gives back a lock of its own."""
         sys.setswitchinterval(1e-5)  # so that forks come at every point of what the others do
         over = threading.Event()
@@ -289,7 +289,7 @@ class Worker:
         held = self._client.lock("parent").acquire()
         assert held is not None
         for _ in range(times):
-            outcome = self._fork_once(held, patience)
+            outcome = self._fork_once(held, backoff)
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             if outcome != "fine":
                 break  # one is enough, and each takes long
@@ -305,17 +305,17 @@ class Worker:
             with lock:
                 pass
 
-    def _fork_once(self, held: holdfast.Lease, patience: float) -> str:
+    def _fork_once(self, held: holdfast.Lease, backoff: float) -> str:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             signal.alarm(LIFE_MAX)
-            faulthandler.dump_traceback_later(patience / 2)  # says where it hangs, if it does
+            faulthandler.dump_traceback_later(backoff / 2)  # says where it hangs, if it does
             os.write(writing, self._in_child(held).encode())
             os._exit(0)
         os.close(writing)
         died = os.pidfd_open(child)
-        end = now() + patience
+        end = now() + backoff
         hung = not _readable(died, end)
         if hung:
             signal.pidfd_send_signal(died, signal.SIGKILL)

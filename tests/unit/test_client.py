@@ -24,7 +24,7 @@ import pytest
 import holdfast
 from holdfast import default as module
 from holdfast.backends.memory.port import stores
-from holdfast.core import holds
+from holdfast.core import leases
 from holdfast.runtimes import exits, threads
 from holdfast.url import parse
 from tests.conformance.lab import Lab
@@ -132,7 +132,7 @@ def test_a_wait_that_begins_while_its_client_closes_attends_to_nobody(tmp_path: 
         client.close()
         before = os.listdir("/proc/self/fd")
 
-        port.attend("n", [theirs])
+        port.subscribe("n", [theirs])
 
         assert os.listdir("/proc/self/fd") == before
 
@@ -280,13 +280,13 @@ def test_a_lease_that_was_dropped_is_taken_off_the_store_once_it_has_run_out() -
     with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
         backend = client._engine.backend
         left: list[float] = []
-        leave = backend.leave
+        release = backend.release
 
         async def watched(tickets: Any, *, deadline: float) -> Any:
             left.append(client._engine.runtime.now())
-            return await leave(tickets, deadline=deadline)
+            return await release(tickets, deadline=deadline)
 
-        backend.leave = watched  # type: ignore[method-assign]
+        backend.release = watched  # type: ignore[method-assign]
         lease = client.lock("a", ttl=0.5).acquire()
         assert lease is not None
         deadline = lease._deadline
@@ -446,7 +446,7 @@ def test_a_lease_is_freed_quietly_when_its_module_has_been_cleared(monkeypatch: 
         lease = client.lock("a").acquire()
         assert lease is not None
         lease.release()
-        monkeypatch.setattr(holds, "_NOT_GIVEN_BACK", None)
+        monkeypatch.setattr(leases, "_NOT_GIVEN_BACK", None)
 
         del lease
         gc.collect()

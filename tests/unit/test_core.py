@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.core.agenda import Agenda
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import describe, first_obstacle, who
+from holdfast.core.deadlines import DeadlineHeap
+from holdfast.core.tickets import describe, first_blocker, process_text
 from holdfast.core.wakeups import Wakeups
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -42,14 +42,14 @@ READ, WRITE = Place(exclusive=False), Place(exclusive=True)
     ],
 )
 def test_the_rule(limit: int | None, ahead: list[Place], may_go_in: bool) -> None:  # noqa: FBT001
-    assert (first_obstacle(limit, ahead) is None) == may_go_in
+    assert (first_blocker(limit, ahead) is None) == may_go_in
 
 
 def test_the_rule_reads_no_further_than_it_must() -> None:
     queue = itertools.repeat(READ)
 
-    assert first_obstacle(3, queue) is READ
-    assert first_obstacle(1, itertools.chain([WRITE], queue)) is WRITE
+    assert first_blocker(3, queue) is READ
+    assert first_blocker(1, itertools.chain([WRITE], queue)) is WRITE
 
 
 def test_a_deadline_is_before_the_end_of_the_ttl() -> None:
@@ -67,7 +67,7 @@ def due(item: Item) -> float | None:
 
 
 def test_an_agenda_gives_what_is_due_in_order() -> None:
-    agenda = Agenda(due)
+    agenda = DeadlineHeap(due)
     items = [Item(when) for when in (5.0, 1.0, 3.0)]
     for item in items:
         agenda.add(item)
@@ -79,7 +79,7 @@ def test_an_agenda_gives_what_is_due_in_order() -> None:
 
 
 def test_an_agenda_follows_items_that_move_later_or_end() -> None:
-    agenda = Agenda(due)
+    agenda = DeadlineHeap(due)
     moved, ended, dropped = Item(1.0), Item(2.0), Item(3.0)
     for item in (moved, ended, dropped):
         agenda.add(item)
@@ -95,7 +95,7 @@ def test_an_agenda_follows_items_that_move_later_or_end() -> None:
 
 
 def test_an_agenda_takes_no_more_than_asked() -> None:
-    agenda = Agenda(due)
+    agenda = DeadlineHeap(due)
     items = [Item(float(number)) for number in range(10)]
     for item in items:
         agenda.add(item)
@@ -105,7 +105,7 @@ def test_an_agenda_takes_no_more_than_asked() -> None:
 
 
 def test_an_agenda_does_not_grow_with_what_has_ended() -> None:
-    agenda = Agenda(due)
+    agenda = DeadlineHeap(due)
     living = [Item(1000.0 + number) for number in range(50)]
     for item in living:
         agenda.add(item)
@@ -160,8 +160,8 @@ def test_a_blocking_adapter_that_suspends_is_an_error() -> None:
 def test_the_info_of_a_foreign_ticket_is_read_as_far_as_possible() -> None:
     assert describe("not JSON") == ({}, {})
     assert describe('{"who": 3}') == ({}, {})
-    assert who('{"who": {"host": "web-3", "pid": 812}, "meta": {}}') == "web-3/812"
-    assert who("") == "?/?"
+    assert process_text('{"who": {"host": "web-3", "pid": 812}, "meta": {}}') == "web-3/812"
+    assert process_text("") == "?/?"
 
 
 def test_nonces_are_long_and_never_the_same() -> None:
@@ -192,12 +192,12 @@ def test_a_forked_child_draws_other_nonces_than_its_parent() -> None:
 
 def test_every_thread_is_an_owner_of_its_own() -> None:
     runtime = ThreadRuntime()
-    owners = [runtime.owner()]
+    owners = [runtime.caller()]
 
     for _ in range(5):
-        thread = threading.Thread(target=lambda: owners.append(runtime.owner()))
+        thread = threading.Thread(target=lambda: owners.append(runtime.caller()))
         thread.start()
         thread.join()
 
     assert len(set(map(id, owners))) == 6  # although idents of threads that have ended are reused
-    assert runtime.owner() is owners[0]
+    assert runtime.caller() is owners[0]

@@ -197,11 +197,11 @@ async def test_run_bears_an_outage_between_two_terms(lab: Lab, faults: Faults) -
     actor = lab.actor()
     election = actor.client.election("a")
     faults.plan("enter", OK, DOWN, DOWN, TOO_FEW, OK)
-    terms: list[int] = []
+    spec: list[int] = []
 
     def lead(lease: Any) -> None:
-        terms.append(lease.fence)
-        if len(terms) == 2:
+        spec.append(lease.fence)
+        if len(spec) == 2:
             election.stop()
 
     async def lead_in_task(lease: Any) -> None:
@@ -209,7 +209,7 @@ async def test_run_bears_an_outage_between_two_terms(lab: Lab, faults: Faults) -
 
     await actor(lambda _: election.run(lead if lab.runtime == "threads" else lead_in_task))
 
-    assert len(terms) == 2
+    assert len(spec) == 2
     assert [fate for verb, fate in faults.calls if verb == "enter"] == [OK, DOWN, DOWN, TOO_FEW, OK]
 
 
@@ -220,10 +220,10 @@ async def test_run_keeps_its_place_in_the_queue_whatever_the_timeout_of_its_elec
     leader, other = lab.actor(), lab.actor()
     lease = await leader(lambda client: client.election("a").campaign())
     election = other.client.election("a", timeout=timeout)
-    terms: list[int] = []
+    spec: list[int] = []
 
     def lead(lease: Any) -> None:
-        terms.append(lease.fence)
+        spec.append(lease.fence)
         election.stop()
 
     async def lead_in_task(lease: Any) -> None:
@@ -238,7 +238,7 @@ async def test_run_keeps_its_place_in_the_queue_whatever_the_timeout_of_its_elec
     async with asyncio.timeout(30):
         await running
 
-    assert terms[0] > lease.fence
+    assert spec[0] > lease.fence
 
 
 async def test_run_ends_when_the_client_is_closed_while_it_waits(lab: Lab) -> None:

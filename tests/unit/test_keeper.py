@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.keeper import _Debt
+from holdfast.core.keeper import _PendingRelease
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system, threads
 from holdfast.runtimes.threads import flush_log
@@ -212,16 +212,16 @@ def test_a_lock_is_given_back_if_no_thread_can_keep_it(
 def test_a_release_without_an_answer_and_without_a_thread_is_repeated_later(
     client: holdfast.Client, no_threads: NoThreads
 ) -> None:
-    backend, leave = client._engine.backend, client._engine.backend.leave
+    backend, release = client._engine.backend, client._engine.backend.release
     outage = [True, True]
 
     async def unanswered(tickets: Any, *, deadline: float) -> Any:
         if outage:
             outage.pop()
             raise holdfast.OutcomeUnknown(backend="memory://", problem="no answer")
-        return await leave(tickets, deadline=deadline)
+        return await release(tickets, deadline=deadline)
 
-    backend.leave = unanswered  # type: ignore[method-assign]
+    backend.release = unanswered  # type: ignore[method-assign]
     no_threads.refused = ("holdfast",)
     with pytest.raises(holdfast.ThreadStartError):
         client.lock("a").acquire(timeout=0)
@@ -235,16 +235,16 @@ def test_a_release_without_an_answer_and_without_a_thread_is_repeated_later(
 def test_a_waiter_repeats_a_release_that_no_thread_could_be_started_for(
     client: holdfast.Client, no_threads: NoThreads
 ) -> None:
-    backend, leave = client._engine.backend, client._engine.backend.leave
+    backend, release = client._engine.backend, client._engine.backend.release
     outage = [True, True]
 
     async def unanswered(tickets: Any, *, deadline: float) -> Any:
         if outage:
             outage.pop()
             raise holdfast.OutcomeUnknown(backend="memory://", problem="no answer")
-        return await leave(tickets, deadline=deadline)
+        return await release(tickets, deadline=deadline)
 
-    backend.leave = unanswered  # type: ignore[method-assign]
+    backend.release = unanswered  # type: ignore[method-assign]
     no_threads.refused = ("holdfast",)
     with pytest.raises(holdfast.ThreadStartError):
         client.lock("a").acquire(timeout=0)
@@ -259,14 +259,14 @@ def test_a_worker_goes_on_without_a_timer_whose_thread_cannot_be_started(
 ) -> None:
     keeper, now = client._engine._keeper, system.now()
     ticket = Ticket("a", "0" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
-    keeper._debts[ticket.nonce] = _Debt(ticket, now + 0.5, 0.05)
+    keeper._pending[ticket.nonce] = _PendingRelease(ticket, now + 0.5, 0.05)
     no_threads.refused = ("holdfast",)
 
     until = keeper._take_due(1)
 
     assert until == pytest.approx(now + 0.5), "it looks again by itself when the release is due"
     no_threads.refused = ()
-    keeper.forgive(ticket)
+    keeper.cancel(ticket)
 
 
 def test_renewal_goes_on_when_a_thread_can_be_started_again(client: holdfast.Client, no_threads: NoThreads) -> None:

@@ -41,7 +41,7 @@ async def free(lab: Lab, *names: str) -> None:
 
 def nothing_is_published(actor: Actor) -> bool:
     engine = actor.client._current
-    return not engine._holds and not engine._taking
+    return not engine._leases and not engine._taking
 
 
 async def soon(condition: Callable[[], bool], what: str) -> None:
@@ -204,7 +204,7 @@ async def test_a_lease_that_is_lost_while_the_next_lock_is_waited_for_is_taken_a
 async def actor_hears_of_it(actor: Actor) -> None:
     """The keeper would ask after a third of the ttl; it is asked now."""
     engine = actor.client._current
-    (ref,) = engine._holds.values()
+    (ref,) = engine._leases.values()
     engine.lose(ref(), "it was broken")
 
 
@@ -246,7 +246,7 @@ async def test_a_loss_that_was_told_at_the_end_of_a_body_is_not_told_again_by_th
     locks = actor.client.lock_all(NAMES, ttl=SHORT)
 
     def lose(lease: Any) -> None:
-        lease._holds[1]._engine.lose(lease._holds[1], "it was broken")
+        lease._leases[1]._engine.lose(lease._leases[1], "it was broken")
 
     with pytest.raises(holdfast.LockLost):
         await actor.body(lambda _: locks, lose)
@@ -260,7 +260,7 @@ async def test_a_loss_that_was_told_at_the_end_of_a_body_is_not_told_again_by_th
 async def test_a_lost_lease_that_was_released_still_says_lost(lab: Lab) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock_all(NAMES).acquire())
-    lease._holds[2]._engine.lose(lease._holds[2], "it was broken")
+    lease._leases[2]._engine.lose(lease._leases[2], "it was broken")
 
     for _ in range(2):
         with pytest.raises(holdfast.LockLost, match=r"lock 'c'.*it was broken.*with it a"):
@@ -361,7 +361,7 @@ async def test_a_loss_on_one_store_while_the_other_is_given_back_stays_a_loss(
     two.client.subscribe(lambda event: lost.append(event) if event.kind == "lost" else None)
     locks = one.client.lock_all(["a", two.client.lock("b", ttl=0.3, renew=False)])
     lease = await one(lambda _: locks.acquire())
-    first, last = sorted(lease._holds, key=lambda hold: hold._engine._serial)
+    first, last = sorted(lease._leases, key=lambda hold: hold._engine._serial)
     assert (first.name, last.name) == ("a", "b")
     faults.plan("leave", 0.5, OK)
 

@@ -12,11 +12,11 @@ def test_marks_whose_time_is_over_are_dropped_and_those_that_count_are_not() -> 
     with holdfast.Client(url) as client:
         backend, deadline = client._engine.backend, client._engine.runtime.now() + 60
         store = stores.get(url)
-        assert run_sync(backend.mark("kept", 7, nonce="a" * 32, keep=3600, deadline=deadline))
+        assert run_sync(backend.advance_register("kept", 7, nonce="a" * 32, keep=3600, deadline=deadline))
 
         for number in range(5000):
-            assert run_sync(backend.mark(f"old {number}", 1, nonce="b" * 32, keep=0, deadline=deadline))
+            assert run_sync(backend.advance_register(f"old {number}", 1, nonce="b" * 32, keep=0, deadline=deadline))
 
         assert len(store.lasting.marks) <= 257
-        assert run_sync(backend.marks(["kept"], deadline=deadline)) == [7]
-        assert not run_sync(backend.mark("kept", 7, nonce="c" * 32, keep=0, deadline=deadline))
+        assert run_sync(backend.read_registers(["kept"], deadline=deadline)) == [7]
+        assert not run_sync(backend.advance_register("kept", 7, nonce="c" * 32, keep=0, deadline=deadline))

@@ -13,8 +13,8 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import opener, parse
 
 
-def enter(backend: Backend, ticket: Ticket) -> Granted | Waiting:
-    return run_sync(backend.enter(ticket, queue=True, deadline=system.now() + 5))
+def try_acquire(backend: Backend, ticket: Ticket) -> Granted | Waiting:
+    return run_sync(backend.try_acquire(ticket, queue=True, deadline=system.now() + 5))
 
 
 @pytest.mark.parametrize("waited", [False, True])
@@ -28,14 +28,14 @@ def test_who_waits_stays_out_until_the_last_of_the_owner_s_tickets_has_left(*, w
     before = Ticket("a", "before", 30.0, 1, exclusive=True, agent="", info="{}")
 
     if waited:  # the last one had a place in line, behind the reader
-        assert isinstance(enter(backend, before), Granted)
-        assert [isinstance(enter(backend, one), Waiting) for one in (first, reader, last)] == [True] * 3
-        run_sync(backend.leave([before], deadline=system.now() + 5))
-    assert isinstance(enter(backend, first), Granted)
-    assert isinstance(enter(backend, reader), Waiting)
-    assert isinstance(enter(backend, last), Granted)
-    run_sync(backend.leave([first], deadline=system.now() + 5))
+        assert isinstance(try_acquire(backend, before), Granted)
+        assert [isinstance(try_acquire(backend, one), Waiting) for one in (first, reader, last)] == [True] * 3
+        run_sync(backend.release([before], deadline=system.now() + 5))
+    assert isinstance(try_acquire(backend, first), Granted)
+    assert isinstance(try_acquire(backend, reader), Waiting)
+    assert isinstance(try_acquire(backend, last), Granted)
+    run_sync(backend.release([first], deadline=system.now() + 5))
 
-    assert isinstance(enter(backend, reader), Waiting)
-    run_sync(backend.leave([last], deadline=system.now() + 5))
-    assert isinstance(enter(backend, reader), Granted)
+    assert isinstance(try_acquire(backend, reader), Waiting)
+    run_sync(backend.release([last], deadline=system.now() + 5))
+    assert isinstance(try_acquire(backend, reader), Granted)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import BackendUnavailable, OutcomeUnknown
-from holdfast.backends.pool import CONNECTIONS_MAX, IDLE_KEPT, IDLE_MAX, Pool, Reconsider
+from holdfast.backends.net.pool import CONNECTIONS_MAX, IDLE_KEPT, IDLE_MAX, ConnectionPool, Reconsider
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan
-from holdfast.sim.small import SmallWorld
+from holdfast.sim.scenarios import SmallWorld
 
 
 class Line:
@@ -64,15 +64,15 @@ def lines() -> Iterator[Lines]:
 
 
 @pytest.fixture
-def pool(lines: Lines) -> Pool[Line]:
-    return Pool("test://", lines.open, ThreadRuntime())
+def pool(lines: Lines) -> ConnectionPool[Line]:
+    return ConnectionPool("test://", lines.open, ThreadRuntime())
 
 
-def get(pool: Pool[Line], seconds: float = 30.0) -> Line:
+def get(pool: ConnectionPool[Line], seconds: float = 30.0) -> Line:
     return pool.take(system.now()) or run_sync(pool.wait(system.now() + seconds))
 
 
-def test_the_one_used_last_is_used_next(pool: Pool[Line], lines: Lines) -> None:
+def test_the_one_used_last_is_used_next(pool: ConnectionPool[Line], lines: Lines) -> None:
     first, second = get(pool), get(pool)
     pool.give(first)
     pool.give(second)
@@ -84,12 +84,12 @@ def test_the_one_used_last_is_used_next(pool: Pool[Line], lines: Lines) -> None:
 
 def test_when_the_client_rests_the_connections_of_a_burst_are_closed(lines: Lines) -> None:
     runtime = ThreadRuntime()
-    pool = Pool("test://", lines.open, runtime)
+    pool = ConnectionPool("test://", lines.open, runtime)
     taken = [get(pool) for _ in range(5)]
     for line in taken:
         pool.give(line)
 
-    runtime.rest()
+    runtime.report_idle()
 
     assert [line.is_open for line in lines.opened].count(True) == IDLE_KEPT
     assert get(pool) is taken[-1]
@@ -98,15 +98,15 @@ def test_when_the_client_rests_the_connections_of_a_burst_are_closed(lines: Line
 
 def test_a_pool_that_is_gone_is_not_kept_by_its_runtime(lines: Lines) -> None:
     runtime = ThreadRuntime()
-    gone = weakref.ref(Pool("test://", lines.open, runtime))
+    gone = weakref.ref(ConnectionPool("test://", lines.open, runtime))
 
     gc.collect()
-    runtime.rest()
+    runtime.report_idle()
 
     assert gone() is None
 
 
-def test_one_that_the_server_has_closed_is_not_used(pool: Pool[Line], lines: Lines) -> None:
+def test_one_that_the_server_has_closed_is_not_used(pool: ConnectionPool[Line], lines: Lines) -> None:
     line = get(pool)
     pool.give(line)
     line.server.close()
@@ -115,7 +115,7 @@ def test_one_that_the_server_has_closed_is_not_used(pool: Pool[Line], lines: Lin
     assert not line.is_open
 
 
-def test_who_finds_all_in_use_is_told_so_when_the_time_is_up(pool: Pool[Line], lines: Lines) -> None:
+def test_who_finds_all_in_use_is_told_so_when_the_time_is_up(pool: ConnectionPool[Line], lines: Lines) -> None:
     used = [get(pool) for _ in range(CONNECTIONS_MAX)]
 
     with pytest.raises(BackendUnavailable, match="all 16 connections were in use"):
@@ -125,7 +125,7 @@ def test_who_finds_all_in_use_is_told_so_when_the_time_is_up(pool: Pool[Line], l
 
 
 @pytest.mark.parametrize("end", [Line.close, lambda line: line.server.close()], ids=["by us", "by the server"])
-def test_one_that_has_ended_makes_room(pool: Pool[Line], end: Callable[[Line], None]) -> None:
+def test_one_that_has_ended_makes_room(pool: ConnectionPool[Line], end: Callable[[Line], None]) -> None:
     used = [get(pool) for _ in range(CONNECTIONS_MAX)]
     end(used[0])
     pool.give(used[0])
@@ -137,7 +137,7 @@ def test_one_that_an_interrupt_has_dropped_makes_room() -> None:
     async def connect(deadline: float) -> Line:
         return Line()
 
-    pool = Pool("test://", connect, ThreadRuntime())
+    pool = ConnectionPool("test://", connect, ThreadRuntime())
     used = [get(pool) for _ in range(CONNECTIONS_MAX)]
     dropped = used.pop()
     dropped.close()
@@ -156,7 +156,7 @@ def test_one_that_could_not_be_opened_makes_room_even_while_its_error_is_kept(li
             raise BackendUnavailable(backend="test://", problem="nobody is there")
         return await lines.open(deadline)
 
-    pool = Pool("test://", connect, ThreadRuntime())
+    pool = ConnectionPool("test://", connect, ThreadRuntime())
     for _ in range(2 * CONNECTIONS_MAX):
         with pytest.raises(BackendUnavailable, match="nobody is there") as caught:
             get(pool, seconds=1.0)
@@ -165,7 +165,7 @@ def test_one_that_could_not_be_opened_makes_room_even_while_its_error_is_kept(li
     assert get(pool, seconds=1.0).is_open
 
 
-def test_one_that_got_no_answer_makes_room_even_while_its_error_is_kept(pool: Pool[Line]) -> None:
+def test_one_that_got_no_answer_makes_room_even_while_its_error_is_kept(pool: ConnectionPool[Line]) -> None:
     errors: list[Exception] = []
 
     async def fail(line: Line) -> None:
@@ -180,7 +180,9 @@ def test_one_that_got_no_answer_makes_room_even_while_its_error_is_kept(pool: Po
     assert get(pool, seconds=1.0).is_open
 
 
-def test_one_that_got_no_answer_takes_all_with_it_that_were_idle_before(pool: Pool[Line], lines: Lines) -> None:
+def test_one_that_got_no_answer_takes_all_with_it_that_were_idle_before(
+    pool: ConnectionPool[Line], lines: Lines
+) -> None:
     used = [get(pool) for _ in range(8)]
     for line in used[:6]:
         pool.give(line)
@@ -194,7 +196,7 @@ def test_one_that_got_no_answer_takes_all_with_it_that_were_idle_before(pool: Po
     assert get(pool) not in used
 
 
-def test_one_that_has_answered_since_stays(pool: Pool[Line]) -> None:
+def test_one_that_has_answered_since_stays(pool: ConnectionPool[Line]) -> None:
     failing, other = get(pool), get(pool)
     pool.give(other)
     assert get(pool) is other
@@ -206,7 +208,7 @@ def test_one_that_has_answered_since_stays(pool: Pool[Line]) -> None:
 
 
 async def test_an_interrupted_request_closes_its_connection(lines: Lines) -> None:
-    pool = Pool("test://", lines.open, AsyncioRuntime(), 1)
+    pool = ConnectionPool("test://", lines.open, AsyncioRuntime(), 1)
 
     async def hang(line: Line) -> None:
         await asyncio.Event().wait()
@@ -221,7 +223,9 @@ async def test_an_interrupted_request_closes_its_connection(lines: Lines) -> Non
     assert (await pool.wait(system.now() + 30)).is_open
 
 
-def test_connections_of_a_burst_are_closed_when_they_are_not_needed_any_more(pool: Pool[Line], lines: Lines) -> None:
+def test_connections_of_a_burst_are_closed_when_they_are_not_needed_any_more(
+    pool: ConnectionPool[Line], lines: Lines
+) -> None:
     for line in [get(pool) for _ in range(CONNECTIONS_MAX)]:
         pool.give(line)
     for line in lines.opened:
@@ -233,14 +237,16 @@ def test_connections_of_a_burst_are_closed_when_they_are_not_needed_any_more(poo
 
 
 def test_the_limit_can_be_set(lines: Lines) -> None:
-    pool = Pool("test://", lines.open, ThreadRuntime(), 1, server="db.example")
+    pool = ConnectionPool("test://", lines.open, ThreadRuntime(), 1, server="db.example")
     get(pool)
 
     with pytest.raises(BackendUnavailable, match=r"db\.example: all 1 connections were in use"):
         get(pool, seconds=0.01)
 
 
-def test_a_server_that_answers_on_a_new_connection_gives_up_an_old_one_early(pool: Pool[Line], lines: Lines) -> None:
+def test_a_server_that_answers_on_a_new_connection_gives_up_an_old_one_early(
+    pool: ConnectionPool[Line], lines: Lines
+) -> None:
     line = get(pool)
     assert line.reconsider is None
     pool.give(line)
@@ -259,7 +265,7 @@ def test_a_server_that_cannot_be_reached_anew_gets_all_the_time(lines: Lines) ->
             raise BackendUnavailable(backend="test://", problem="no answer in time")
         return await lines.open(deadline)
 
-    pool = Pool("test://", connect, ThreadRuntime())
+    pool = ConnectionPool("test://", connect, ThreadRuntime())
     pool.give(get(pool))
     get(pool)
     far = system.now() + 1000
@@ -268,14 +274,14 @@ def test_a_server_that_cannot_be_reached_anew_gets_all_the_time(lines: Lines) ->
 
 
 def test_where_all_connections_are_in_use_nothing_is_known(lines: Lines) -> None:
-    pool = Pool("test://", lines.open, ThreadRuntime(), 1)
+    pool = ConnectionPool("test://", lines.open, ThreadRuntime(), 1)
     get(pool)
     far = system.now() + 1000
 
     assert run_sync(pool.reconsider(far)) == far
 
 
-def test_closed_it_keeps_none_and_closes_what_comes_back(pool: Pool[Line]) -> None:
+def test_closed_it_keeps_none_and_closes_what_comes_back(pool: ConnectionPool[Line]) -> None:
     idle, used = get(pool), get(pool)
     pool.give(idle)
 
@@ -294,7 +300,7 @@ async def test_those_that_are_just_being_opened_count_too(lines: Lines) -> None:
         await let_in.wait()
         return line
 
-    pool = Pool("test://", connect, AsyncioRuntime())
+    pool = ConnectionPool("test://", connect, AsyncioRuntime())
 
     async def use() -> None:
         pool.give(pool.take(system.now()) or await pool.wait(system.now() + 30))
@@ -322,7 +328,7 @@ class Rested:
 def test_a_client_rests_when_its_keeper_had_nothing_to_do_for_a_while() -> None:
     small = SmallWorld(Plan(backend="memory"), Choices(tape=()))
     party, rested = small.add("a"), Rested(small)
-    party.client.runtime.on_rest(rested.note)
+    party.client.runtime.on_idle(rested.note)
 
     async def work() -> None:
         lease = await party.client.acquire(party.lock(30.0), None)

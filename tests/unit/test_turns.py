@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from holdfast import BackendUnavailable
-from holdfast.backends.aio import Turns
+from holdfast.backends.net.aio import KeyedMutex
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 
 
-def turns() -> Turns:
-    return Turns(AsyncioRuntime(), lambda: BackendUnavailable(backend="test://", problem="others were asking"))
+def turns() -> KeyedMutex:
+    return KeyedMutex(AsyncioRuntime(), lambda: BackendUnavailable(backend="test://", problem="others were asking"))
 
 
 def soon() -> float:

@@ -147,15 +147,15 @@ def test_an_exit_function_that_is_kept_and_called_again_goes_by_thread(
     client: holdfast.Client, elsewhere: Callable[..., Any]
 ) -> None:
     semaphore = client.semaphore("a", 3)
-    leave = semaphore.__exit__
+    release = semaphore.__exit__
     for _ in range(2):
         lease = semaphore.__enter__()
-        leave(None, None, None)
+        release(None, None, None)
         assert not lease.held
 
     theirs = elsewhere(semaphore.__enter__)
     with pytest.raises(holdfast.NotHeld):
-        leave(None, None, None)
+        release(None, None, None)
     theirs.release()
 
 

@@ -7,7 +7,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from holdfast.backends.bell import Bell
+from holdfast.backends.net.waker import Waker
 
 # Windows has no SIGHUP.
 _ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -22,7 +22,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
-        self._bell: Bell | None = None  # rung by the handler
+        self._bell: Waker | None = None  # rung by the handler
 
     @property
     def status(self) -> int:
@@ -35,7 +35,7 @@ class Interrupts:
             select.select([self._bell.fileno()], [], [], seconds)
 
     def __enter__(self) -> Self:
-        self._bell = Bell()
+        self._bell = Waker()
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
@@ -53,4 +53,4 @@ class Interrupts:
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
         if self._bell is not None:
-            self._bell.ring()
+            self._bell.wake()

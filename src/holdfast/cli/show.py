@@ -45,7 +45,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     with options.open_to_read(arguments) as client:
         info = client.inspect(arguments.name)
-        troubles = client.troubles
+        warnings = client.warnings
     from holdfast.cli.text import escape
 
     is_free = not (info.holders or info.waiters)
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from holdfast.cli.terminal import Terminal
 
         print(*describe(info, Terminal.of(sys.stdout), time.time()), sep="\n")
-    for trouble in troubles:
+    for trouble in warnings:
         print(f"holdfast: trouble: {escape(trouble)}", file=sys.stderr)
     return statuses.NOT_DONE if is_free else statuses.DONE
 

@@ -52,7 +52,7 @@ def leader_of(info: LockInfo) -> Leader | None:
     return None
 
 
-class Patience:
+class OutageBackoff:
     """For whoever goes on while the store cannot be asked: says so once, and how long to pause."""
 
     def __init__(self, name: str, *, from_the_start: bool = False) -> None:
@@ -66,7 +66,7 @@ class Patience:
             logger().info("the store of election %r answers again", self._name)
         self._answered, self._outage, self._pause = True, False, OUTAGE_PAUSE_MIN
 
-    def bear(self, error: BackendError) -> float:
+    def back_off(self, error: BackendError) -> float:
         """How many seconds to wait before the next try.
 
         Raises:
@@ -100,7 +100,7 @@ class Observation:
         self._every = every
         self._timeout = timeout
         self._end = float("inf")  # on the runtime's clock; known at the first look
-        self._patience = Patience(name, from_the_start=is_patient)
+        self._backoff = OutageBackoff(name, from_the_start=is_patient)
         self._newest = 0  # the greatest term that was seen
         self._has_looked = False
         self._is_over = False
@@ -138,13 +138,13 @@ class Observation:
                     break
                 if not isinstance(error, BackendError):
                     raise
-                pause = self._patience.bear(error)
+                pause = self._backoff.back_off(error)
                 if now() >= self._end:
                     raise  # "nothing has changed" and "nobody knows" never look alike
                 if await self._rests(engine, pause):
                     break
             else:
-                self._patience.answered()
+                self._backoff.answered()
                 return self._is_news(leader_of(info))
         self.end()
         return False

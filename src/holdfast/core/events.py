@@ -73,7 +73,7 @@ def log_events(event: Event) -> None:
     )
 
 
-class Log:
+class Logger:
     """The logger `holdfast`, for our own modules. Its handlers are called later, in order, and so delay no lease."""
 
     def __init__(self) -> None:
@@ -106,9 +106,9 @@ class Log:
             self.post(lambda: log.handle(record))
 
 
-_log = Log()
+_log = Logger()
 
 
-def logger() -> Log:
+def logger() -> Logger:
     """How this package logs."""
     return _log

@@ -1,7 +1,7 @@
 """The keeper: one per client. It reports losses at their deadline, renews leases, and repeats releases.
 
 A *debt* is a ticket that must be taken off the server although no caller waits for the answer: a cancelled, failed or
-late enter, a release without an answer, a lost lease. The keeper repeats `leave` until the server has answered.
+late enter, a release without an answer, a lost lease. The keeper repeats `release` until the server has answered.
 
 Two kinds of background threads or tasks share the work:
 
@@ -22,20 +22,20 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.agenda import Agenda
+from holdfast.core.deadlines import DeadlineHeap
 from holdfast.core.events import logger
-from holdfast.core.holds import HELD, Hold, next_renewal
+from holdfast.core.leases import HELD, BaseLease, next_renewal
 from holdfast.core.ports import ReleasesLater
-from holdfast.core.tickets import Gone, Ticket
+from holdfast.core.tickets import LeaseGone, Ticket
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
-    from holdfast.core.ports import Owner
+    from holdfast.core.ports import Caller
     from holdfast.core.tickets import Live
 
 BATCH_MAX = 100  # leases in one request
-FRESH_MAX = 1000  # leases that are on no list yet
+UNSCHEDULED_MAX = 1000  # leases that are on no list yet
 IDLE_MAX = 10.0  # seconds without anything to keep before timer and workers end
 RETRY_MIN, RETRY_MAX = 0.05, 1.0
 LAST_CHANCE = 1.0  # seconds for the debts when the keeper itself is being cancelled
@@ -45,29 +45,29 @@ _FOREVER = float("inf")
 class _Due(NamedTuple):
     """Work that is due now."""
 
-    renewals: Sequence[Hold]
-    debts: Sequence[Ticket]
+    renewals: Sequence[BaseLease]
+    releases: Sequence[Ticket]
 
 
-class _Debt(NamedTuple):
+class _PendingRelease(NamedTuple):
     """A pending release."""
 
     ticket: Ticket
     when: float  # to try
     pause: float  # after a failure
-    owner: weakref.ref[Owner] | None = None  # whose code may run under the lease until `when`; None: no code does
+    caller: weakref.ref[Caller] | None = None  # whose code may run under the lease until `when`; None: no code does
 
 
-def _is_gone(owner: Owner | None) -> bool:
+def _is_gone(caller: Caller | None) -> bool:
     """The thread or task does not exist any more."""
-    return owner is None
+    return caller is None
 
 
 class Keeper:
     """All state is guarded by the engine's mutex, which is never held across a request.
 
-    A signal handler or a finaliser may use the client inside a section. It then only adds to `_fresh`, `_debts` and
-    `_dropped`, and makes `_wakes_at` earlier: every section stays right if that happens at any of its calls.
+    A signal handler or a finaliser may use the client inside a section. It then only adds to `_unscheduled`, `_pending`
+    and `_dropped`, and makes `_wakes_at` earlier: every section stays correct if that happens at any of its calls.
     """
 
     workers_max = 4  # one, and those that stand in for it while it waits for a server
@@ -76,41 +76,41 @@ class Keeper:
         self._engine = engine
         self._runtime = engine.runtime
         self._mutex = engine.mutex
-        self._renewals: Agenda[Hold] = Agenda(_renew_at)
-        self._alarms: Agenda[Hold] = Agenda(_alarm_at)
+        self._renewals: DeadlineHeap[BaseLease] = DeadlineHeap(_renew_at)
+        self._expiries: DeadlineHeap[BaseLease] = DeadlineHeap(_expires_at)
         # Leases on neither list: most are given back before the timer looks at them. Only the timer and the workers
         # take them from here, because a KeyboardInterrupt of a caller's thread could lose one.
-        self._fresh: deque[weakref.ref[Any]] = deque()
-        self._debts: dict[str, _Debt] = {}  # by nonce
-        self._dropped: deque[_Debt] = deque()  # of leases that no variable refers to any more
+        self._unscheduled: deque[weakref.ref[Any]] = deque()
+        self._pending: dict[str, _PendingRelease] = {}  # by nonce
+        self._dropped: deque[_PendingRelease] = deque()  # of leases that no variable refers to any more
         self._numbers = 0
         self._timer = 0  # the number of the timer that runs; 0: none
         self._wakes_at = 0.0  # when it does
-        self._bell = self._runtime.event()  # wakes it
+        self._timer_wakeup = self._runtime.event()  # wakes it
         self._workers: dict[int, bool] = {}  # number -> it is busy
-        self._work = self._runtime.event()  # wakes a worker that is not
+        self._worker_wakeup = self._runtime.event()  # wakes a worker that is not
         self._stopped = False
 
-    def add(self, hold: Hold, ref: weakref.ref[Any]) -> None:
+    def add(self, lease: BaseLease, ref: weakref.ref[Any]) -> None:
         """Keep this new lease until it is released or lost.
 
         Raises:
             ThreadStartError: there is no timer, and none can be started.
         """
-        when = hold._stop_at
-        if hold._terms.renew and hold._renew_at < when:
-            when = hold._renew_at
+        when = lease._stop_at
+        if lease._spec.renew and lease._renew_at < when:
+            when = lease._renew_at
         with self._mutex:
-            self._fresh.append(ref)
-            if self._timer and when >= self._wakes_at and len(self._fresh) < FRESH_MAX:
+            self._unscheduled.append(ref)
+            if self._timer and when >= self._wakes_at and len(self._unscheduled) < UNSCHEDULED_MAX:
                 return  # nearly always
-        self._ensure_timer(when if len(self._fresh) < FRESH_MAX else 0.0)
+        self._ensure_timer(when if len(self._unscheduled) < UNSCHEDULED_MAX else 0.0)
 
-    def owe(self, ticket: Ticket, after: float = 0.0, owner: weakref.ref[Owner] | None = None) -> None:
+    def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
         """Take this ticket off the server, from `after` on, until it answers. The owner's code may run until then."""
         when = max(after, self._runtime.now())
         with self._mutex:
-            self._debts[ticket.nonce] = _Debt(ticket, when, RETRY_MIN, owner)
+            self._pending[ticket.nonce] = _PendingRelease(ticket, when, RETRY_MIN, caller)
         try:
             self._ensure_timer(when)
         except ThreadStartError as error:  # it stays noted: the next use of the client tries again, and so does close()
@@ -119,68 +119,69 @@ class Keeper:
             if isinstance(backend, ReleasesLater):
                 backend.release_later(ticket)
 
-    def drop(self, ticket: Ticket, deadline: float, owner: weakref.ref[Owner]) -> None:
+    def drop(self, ticket: Ticket, deadline: float, caller: weakref.ref[Caller]) -> None:
         """Owe this one, once its lease has run out: on a store where leases live together it would not end by itself.
 
         Called by the garbage collector, on any thread: so it is only noted here. The keeper looks at its notes when it
         is up next, which is no later than the lease's own end would have been.
         """
-        self._dropped.append(_Debt(ticket, deadline, RETRY_MIN, owner))
+        self._dropped.append(_PendingRelease(ticket, deadline, RETRY_MIN, caller))
 
-    def forgive(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Ticket) -> None:
         """Somebody else has paid."""
         with self._mutex:
-            self._debts.pop(ticket.nonce, None)
+            self._pending.pop(ticket.nonce, None)
 
-    async def pay_all(self, deadline: float, has_ended: Callable[[Owner | None], bool] = _is_gone) -> None:
+    async def flush(self, deadline: float, has_ended: Callable[[Caller | None], bool] = _is_gone) -> None:
         """Try every pending release once, now, until the first that gets no answer."""
-        tickets = self.pending(has_ended)
+        tickets = self.pending_releases(has_ended)
         for start in range(0, len(tickets), BATCH_MAX):
-            if not await self._pay(tickets[start : start + BATCH_MAX], deadline):
+            if not await self._flush(tickets[start : start + BATCH_MAX], deadline):
                 return
 
-    async def pay_if_alone(self, deadline: float) -> None:
+    async def flush_without_timer(self, deadline: float) -> None:
         """Pay if no timer runs that would, because its thread could not be started when the debts were noted.
 
         A waiter calls it before it waits. On a store where tickets share a lease or a session, it would keep alive a
         ticket of its own client that blocks it.
         """
-        if not self._debts or self._timer or self._stopped:
+        if not self._pending or self._timer or self._stopped:
             return
         try:
             self._ensure_timer(self._runtime.now())
         except ThreadStartError:
-            await self.pay_all(deadline)
+            await self.flush(deadline)
 
     @property
     def has_nothing_pending(self) -> bool:
         """There is no release to repeat or to wait for."""
-        return not self._debts and not self._dropped
+        return not self._pending and not self._dropped
 
-    def pending(self, has_ended: Callable[[Owner | None], bool]) -> list[Ticket]:
+    def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Ticket]:
         """The pending releases, but for those of leases that code may still run under, or that a delay keeps there."""
         with self._mutex:
-            self._note_dropped()
-            debts = list(self._debts.values())
+            self._schedule_dropped()
+            releases = list(self._pending.values())
         now = self._runtime.now()
         return [
-            debt.ticket
-            for debt in debts
-            if debt.when <= now or (not debt.ticket.delay and (debt.owner is None or has_ended(debt.owner())))
+            release.ticket
+            for release in releases
+            if release.when <= now
+            or (not release.ticket.delay and (release.caller is None or has_ended(release.caller())))
         ]
 
     def stop(self) -> None:
         """End soon, whatever is left: the client is closing."""
         with self._mutex:  # or one that is about to sleep could clear its event after it has looked
             self._stopped = True
-            self._bell.set()
-            self._work.set()
+            self._timer_wakeup.set()
+            self._worker_wakeup.set()
 
     def abandon(self, mutex: AbstractContextManager[Any]) -> None:
         """In a forked child: there is nothing to keep, and nobody to keep it."""
         self._mutex = mutex
         self._stopped = True
-        self._bell, self._work = self._runtime.event(), self._runtime.event()
+        self._timer_wakeup, self._worker_wakeup = self._runtime.event(), self._runtime.event()
 
     # ── the timer ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,7 +197,7 @@ class Keeper:
                     self._wakes_at = when
                 elif when < self._wakes_at:
                     self._wakes_at = when
-                    self._bell.set()
+                    self._timer_wakeup.set()
             if number:
                 self._runtime.spawn(lambda: self._run_timer(number), "keeper")
         except BaseException:
@@ -212,7 +213,7 @@ class Keeper:
             raise
         except BaseException:  # cancelled, as asyncio.run does at its end: the debts get a last chance
             self._end_timer(number)
-            await self.pay_all(self._runtime.now() + LAST_CHANCE)
+            await self.flush(self._runtime.now() + LAST_CHANCE)
             raise
         finally:
             self._end_timer(number)
@@ -226,13 +227,13 @@ class Keeper:
         now = self._runtime.now()
         needs_worker, is_idle = False, False
         try:
-            self._sound_alarms(now)
+            self._report_expired(now)
             with self._mutex:
                 if self._stopped:
                     return False
                 # Before anything is looked at: what a finaliser adds from here on rings again.
                 promised, self._wakes_at = self._wakes_at, _FOREVER
-                self._bell.clear()
+                self._timer_wakeup.clear()
                 needs_worker, until = self._plan(now)
                 is_idle = until is None
                 if until is None:
@@ -245,45 +246,45 @@ class Keeper:
         except Exception:
             logger().exception("the keeper's timer failed and goes on")
             self._wakes_at = now + RETRY_MAX
-        rung = await self._bell.wait(self._wakes_at)
-        if is_idle and not rung:
+        was_woken = await self._timer_wakeup.wait(self._wakes_at)
+        if is_idle and not was_woken:
             with self._mutex:
-                # A worker may have moved new leases from `_fresh` to the lists since then.
-                is_over = not self._fresh and self._alarms.earliest() is None
-                if is_over and not self._debts and not self._dropped:
+                # A worker may have moved new leases from `_unscheduled` to the lists since then.
+                is_over = not self._unscheduled and self._expiries.earliest() is None
+                if is_over and not self._pending and not self._dropped:
                     self._end_timer(number)
             if self._timer != number:
                 try:
-                    self._runtime.rest()
+                    self._runtime.report_idle()
                 except Exception:
                     logger().exception("idle connections could not be closed")
                 return False
         return True
 
-    def _sound_alarms(self, now: float) -> None:
+    def _report_expired(self, now: float) -> None:
         while True:
             with self._mutex:
                 over = self._lists()[1].take(now, BATCH_MAX)
             if not over:
                 return
-            for hold in over:
-                self._engine.lose(hold, hold._why_over())
+            for lease in over:
+                self._engine.lose(lease, lease._why_over())
 
     def _plan(self, now: float) -> tuple[bool, float | None]:
         """Wake a worker if something is due. Whether one has to be started, and when the timer is needed again."""
-        renewals, alarms = self._lists()
-        self._note_dropped()
-        renewal, alarm = renewals.earliest(), alarms.earliest()
-        debt = min((one.when for one in list(self._debts.values())), default=None)
-        times = [time for time in (renewal, alarm, debt) if time is not None]
+        renewals, expiries = self._lists()
+        self._schedule_dropped()
+        renewal, expiry = renewals.earliest(), expiries.earliest()
+        release = min((one.when for one in list(self._pending.values())), default=None)
+        times = [time for time in (renewal, expiry, release) if time is not None]
         until = min((time for time in times if time > now), default=None)
         if until is None and times:
             until = now + IDLE_MAX  # what is due now is with a worker, which says when it knows more
         is_due = renewal is not None and renewal <= now
-        if not is_due and (debt is None or debt > now):
+        if not is_due and (release is None or release > now):
             return False, until
         if False in self._workers.values():
-            self._work.set()
+            self._worker_wakeup.set()
             return False, until
         if not self._workers:
             return True, until
@@ -294,19 +295,19 @@ class Keeper:
             return True, until
         return False, renewal + RETRY_MIN if until is None else min(until, renewal + RETRY_MIN)
 
-    def _note_dropped(self) -> None:
+    def _schedule_dropped(self) -> None:
         while self._dropped:
-            debt = self._dropped.popleft()
-            self._debts[debt.ticket.nonce] = debt
+            release = self._dropped.popleft()
+            self._pending[release.ticket.nonce] = release
 
-    def _lists(self) -> tuple[Agenda[Hold], Agenda[Hold]]:
+    def _lists(self) -> tuple[DeadlineHeap[BaseLease], DeadlineHeap[BaseLease]]:
         """Renewals and alarms, up to date."""
-        while self._fresh:
-            hold = self._fresh.popleft()()
-            if hold is not None:
-                self._renewals.add(hold)
-                self._alarms.add(hold)
-        return self._renewals, self._alarms
+        while self._unscheduled:
+            lease = self._unscheduled.popleft()()
+            if lease is not None:
+                self._renewals.add(lease)
+                self._expiries.add(lease)
+        return self._renewals, self._expiries
 
     # ── the workers ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -350,7 +351,7 @@ class Keeper:
             if due is not None:
                 return due
             self._workers[number] = False
-            self._work.clear()
+            self._worker_wakeup.clear()
             soonest = self._soonest(number)
         try:
             if soonest is not None:
@@ -362,26 +363,26 @@ class Keeper:
 
     def _due_for(self, number: int, now: float) -> _Due | None:
         renewals = self._lists()[0].take(now, BATCH_MAX)
-        debts = [debt.ticket for debt in self._debts_of(number) if debt.when <= now][:BATCH_MAX]
-        return _Due(renewals, debts) if renewals or debts else None
+        releases = [release.ticket for release in self._pending_for(number) if release.when <= now][:BATCH_MAX]
+        return _Due(renewals, releases) if renewals or releases else None
 
     def _soonest(self, number: int) -> float | None:
-        times = [debt.when for debt in self._debts_of(number)]
+        times = [release.when for release in self._pending_for(number)]
         renewal = self._renewals.earliest()
         return min(times, default=None) if renewal is None else min([renewal, *times])
 
-    def _debts_of(self, number: int) -> Collection[_Debt]:
+    def _pending_for(self, number: int) -> Collection[_PendingRelease]:
         """The first worker pays; who stands in for it is there for the leases."""
-        return list(self._debts.values()) if number == min(self._workers, default=number) else ()
+        return list(self._pending.values()) if number == min(self._workers, default=number) else ()
 
     async def _rest(self, number: int, until: float) -> bool:
         """Until something is due; False when this worker may end."""
-        rung = await self._work.wait(until)
+        was_woken = await self._worker_wakeup.wait(until)
         with self._mutex:
             others = {**self._workers}
             others.pop(number, None)
-            has_work = self._renewals.earliest() is not None or bool(self._debts)
-            if not rung and (not has_work or (self._timer and False in others.values())):
+            has_work = self._renewals.earliest() is not None or bool(self._pending)
+            if not was_woken and (not has_work or (self._timer and False in others.values())):
                 self._workers.pop(number, None)
                 return False
             self._workers[number] = True
@@ -391,64 +392,64 @@ class Keeper:
         try:
             if due.renewals:
                 await self._renew(due.renewals, self._limit())
-            if due.debts:
-                await self._pay(due.debts, self._limit())
+            if due.releases:
+                await self._flush(due.releases, self._limit())
         except Exception:
             # The keeper goes on after any error: this work is put off, and leases that it cannot renew are reported
             # lost at their deadline.
             logger().exception("the keeper failed and goes on")
             await self._runtime.sleep(RETRY_MIN)
 
-    async def _renew(self, holds: Sequence[Hold], deadline: float) -> None:
-        outcomes: Sequence[Live | Gone | BackendError]
+    async def _renew(self, leases: Sequence[BaseLease], deadline: float) -> None:
+        outcomes: Sequence[Live | LeaseGone | BackendError]
         try:
-            outcomes = await self._engine.backend.renew([hold._ticket for hold in holds], deadline=deadline)
+            outcomes = await self._engine.backend.renew([lease._ticket for lease in leases], deadline=deadline)
         except BackendError as error:
-            outcomes = [error] * len(holds)
+            outcomes = [error] * len(leases)
         finally:
-            self._again(holds)
+            self._reschedule(leases)
         failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
         if failed:
             logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
-        for hold, outcome in zip(holds, outcomes, strict=True):
+        for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, BackendError):
                 continue
-            if isinstance(outcome, Gone):
-                self._engine.lose(hold, outcome.reason)
+            if isinstance(outcome, LeaseGone):
+                self._engine.lose(lease, outcome.reason)
             else:
-                self._engine.renewed(hold, outcome.deadline)
-        asked = [hold for hold in holds if hold._terms.revocable and not hold._revoke_requested]
+                self._engine.renewed(lease, outcome.deadline)
+        asked = [lease for lease in leases if lease._spec.revocable and not lease._revoke_requested]
         if asked:
-            await self._listen(asked, deadline)
+            await self._poll_revocations(asked, deadline)
 
-    async def _listen(self, holds: Sequence[Hold], deadline: float) -> None:
+    async def _poll_revocations(self, leases: Sequence[BaseLease], deadline: float) -> None:
         try:
-            requests = await self._engine.requests(holds, deadline)
+            requests = await self._engine.requests(leases, deadline)
         except HoldfastError as error:
             logger().debug("cannot ask for requests, asking again at the next renewal: %s", error)
             return
-        for hold, is_asked_for in zip(holds, requests, strict=True):
+        for lease, is_asked_for in zip(leases, requests, strict=True):
             if is_asked_for:
-                self._engine.revoke_requested(hold)
+                self._engine.revoke_requested(lease)
 
-    def _again(self, holds: Sequence[Hold]) -> None:
+    def _reschedule(self, leases: Sequence[BaseLease]) -> None:
         """Back on the list, for soon. Those that were renewed move on from there; those that have ended drop out."""
         now = self._runtime.now()
         with self._mutex:
-            self._put_back(holds, now)
+            self._put_back(leases, now)
 
-    def _put_back(self, holds: Sequence[Hold], now: float) -> None:
-        for hold in holds:
-            pause = min(RETRY_MAX, hold.ttl / 10)
-            if now < hold._deadline:  # sooner if it ends soon: it may have been renewed without being prolonged
-                pause = min(pause, max(RETRY_MIN, next_renewal(now, hold._deadline) - now))
-            hold._renew_at = now + pause
-            self._renewals.add(hold)
+    def _put_back(self, leases: Sequence[BaseLease], now: float) -> None:
+        for lease in leases:
+            pause = min(RETRY_MAX, lease.ttl / 10)
+            if now < lease._deadline:  # sooner if it ends soon: it may have been renewed without being prolonged
+                pause = min(pause, max(RETRY_MIN, next_renewal(now, lease._deadline) - now))
+            lease._renew_at = now + pause
+            self._renewals.add(lease)
 
-    async def _pay(self, tickets: Sequence[Ticket], deadline: float) -> bool:
+    async def _flush(self, tickets: Sequence[Ticket], deadline: float) -> bool:
         unpaid: Sequence[Ticket] = tickets
         try:
-            outcomes = await self._engine.backend.leave(tickets, deadline=deadline)
+            outcomes = await self._engine.backend.release(tickets, deadline=deadline)
             unpaid = _unanswered(tickets, outcomes)
         except BackendError:
             return False
@@ -457,27 +458,27 @@ class Keeper:
             logger().warning("%d ticket(s) cannot be given back: %s", len(tickets), error)
             unpaid = []
         finally:
-            self._put_off(unpaid)
+            self._postpone(unpaid)
         for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unpaid}:
-            self._debts.pop(nonce, None)
+            self._pending.pop(nonce, None)
         return not unpaid
 
-    def _put_off(self, tickets: Sequence[Ticket]) -> None:
+    def _postpone(self, tickets: Sequence[Ticket]) -> None:
         now = self._runtime.now()
         for ticket in tickets:
             with self._mutex:
-                debt = self._debts.get(ticket.nonce)
-                if debt is not None:
-                    pause = min(RETRY_MAX, 2 * debt.pause)
-                    self._debts[ticket.nonce] = _Debt(ticket, now + pause, pause, debt.owner)
+                release = self._pending.get(ticket.nonce)
+                if release is not None:
+                    pause = min(RETRY_MAX, 2 * release.pause)
+                    self._pending[ticket.nonce] = _PendingRelease(ticket, now + pause, pause, release.caller)
 
     def _limit(self) -> float:
         """When to cut the request that begins now: in time to try again before a lease ends."""
         now = self._runtime.now()
         limit = now + self._engine.io_timeout
         with self._mutex:
-            alarm = self._lists()[1].earliest()
-        return limit if alarm is None else min(limit, now + max(RETRY_MIN, (alarm - now) / 2), max(alarm, now))
+            expiry = self._lists()[1].earliest()
+        return limit if expiry is None else min(limit, now + max(RETRY_MIN, (expiry - now) / 2), max(expiry, now))
 
 
 def _unanswered(tickets: Sequence[Ticket], outcomes: Sequence[bool | BackendError]) -> list[Ticket]:
@@ -485,9 +486,9 @@ def _unanswered(tickets: Sequence[Ticket], outcomes: Sequence[bool | BackendErro
     return [ticket for ticket, outcome in pairs if isinstance(outcome, BackendError)]
 
 
-def _renew_at(hold: Hold) -> float | None:
-    return hold._renew_at if hold._phase is HELD and hold._terms.renew else None
+def _renew_at(lease: BaseLease) -> float | None:
+    return lease._renew_at if lease._phase is HELD and lease._spec.renew else None
 
 
-def _alarm_at(hold: Hold) -> float | None:
-    return hold._stop_at if hold._phase is HELD else None
+def _expires_at(lease: BaseLease) -> float | None:
+    return lease._stop_at if lease._phase is HELD else None

@@ -61,10 +61,10 @@ async def claim(engine: Engine[Any], name: str, period: Period) -> bool:
     mark, nonce = f"{CLAIMED}{name}@{number}", runtime.nonce()
     keep = 2 * period.seconds + CLOCKS_DIFFER
     try:
-        return await engine.backend.mark(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
+        return await engine.backend.advance_register(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
     except (OutcomeUnknown, QuorumError) as error:
         try:  # a lost reply: asked again, by the same nonce, it is the same question
-            return await engine.backend.mark(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
+            return await engine.backend.advance_register(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
         except BackendError as again:
             raise error from again
 

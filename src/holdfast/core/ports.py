@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
-    from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
+    from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting
     from holdfast.errors import BackendError
     from holdfast.guarantees import Guarantees
     from holdfast.primitives import Lacks
@@ -45,16 +45,16 @@ class Runtime(Protocol):
     def jitter(self) -> float:
         """A random number from 0 up to 1."""
 
-    def owner(self) -> Owner:
+    def caller(self) -> Caller:
         """The calling thread or task, for re-entry and self-deadlock."""
 
-    def has_ended(self, owner: Owner | None) -> bool:
+    def has_ended(self, owner: Caller | None) -> bool:
         """At the end of the process: no code of this thread or task can run any more; None has been freed."""
 
     def agent(self) -> str:
         """Its name, for people."""
 
-    def who(self) -> str:
+    def process_info(self) -> str:
         """This process as JSON: host, pid, program."""
 
     def event(self) -> Event: ...
@@ -79,49 +79,49 @@ class Runtime(Protocol):
         With `here` at once, on the caller's own thread or task, unless earlier ones still wait; else never there.
         """
 
-    def on_rest(self, method: Callable[[], object]) -> None:
+    def on_idle(self, method: Callable[[], object]) -> None:
         """Have a bound method called, while its object exists, each time the keeper has had nothing to do for long."""
 
-    def rest(self) -> None:
+    def report_idle(self) -> None:
         """Call these methods."""
 
-    def hand_in(self, function: Callable[[], object]) -> bool:
+    def run_in_loop(self, function: Callable[[], object]) -> bool:
         """Where the client's state may be looked at but not changed, have it called where it may. Whether it was so."""
 
 
-class Rests:
+class IdleCallbacks:
     """The part of a runtime that calls methods when the keeper has had nothing to do for long. They must not block."""
 
     def __init__(self) -> None:
-        self._on_rest: list[weakref.WeakMethod[Callable[[], object]]] = []
+        self._on_idle: list[weakref.WeakMethod[Callable[[], object]]] = []
 
-    def on_rest(self, method: Callable[[], object]) -> None:
-        self._on_rest.append(weakref.WeakMethod(method))
+    def on_idle(self, method: Callable[[], object]) -> None:
+        self._on_idle.append(weakref.WeakMethod(method))
 
-    def rest(self) -> None:
-        self._on_rest = [one for one in self._on_rest if one() is not None]
-        for reference in self._on_rest:
+    def report_idle(self) -> None:
+        self._on_idle = [one for one in self._on_idle if one() is not None]
+        for reference in self._on_idle:
             if (method := reference()) is not None:
                 method()
 
 
-class Owner:
+class Caller:
     """A thread or a task, for as long as it lives. Compared by identity, never by a number that could be reused.
 
     It remembers, weakly, what it holds: (client's serial number, lock name) -> the lease.
     """
 
-    __slots__ = ("__weakref__", "holds")
+    __slots__ = ("__weakref__", "leases")
 
     def __init__(self) -> None:
-        self.holds: dict[tuple[int, str], Any] = {}
+        self.leases: dict[tuple[int, str], Any] = {}
 
 
 class Backend(Protocol):
     """What a store offers the engine. Every verb is idempotent by the ticket's nonce.
 
     Every call takes a deadline on the runtime's clock that reaches the socket or file. BackendUnavailable means that
-    nothing changed, OutcomeUnknown that it may have: the engine then repeats the call or owes a `leave`.
+    nothing changed, OutcomeUnknown that it may have: the engine then repeats the call or owes a `release`.
     """
 
     url: str
@@ -135,35 +135,35 @@ class Backend(Protocol):
         """Which primitives it does not have, and why; the engine refuses them before they get here."""
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What is wrong with the store although it works, for people; () where it works or does not."""
 
     @property
-    def lifelines(self) -> tuple[int, ...]:
+    def liveness_fds(self) -> tuple[int, ...]:
         """Descriptors by which the store sees that the holder lives, if it does: open in any process, it lives."""
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         """Take the lock, or (if `queue`) a place in its queue, or keep the place already taken."""
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
-        """As `enter` without a queue for as many of them as the store does in one step, up to the first that must wait.
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
+        """Acquire several locks in one step, without a queue, up to the first that is busy.
 
-        The answers are those of the first tickets, one at least. Those before a Waiting are in; it and those without an
-        answer are not. Each ticket has a name of its own. Whatever is raised, some may be in: the engine then owes a
-        `leave` for all.
+        The result has at least one item. Item i belongs to ticket i; only the last one can be a Waiting. A store may
+        return fewer items than tickets; the tickets without an item are not granted. Each ticket has another name. If
+        this raises, some tickets may be granted, so the engine releases all of them.
         """
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         """Return when it is worth to enter again, at `until` at the latest."""
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
         """Release or withdraw; for each, whether it was a granted lease of ours until now.
 
         Where one server of several gave no answer, its tickets have the error in their place, and the others count.
         """
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
-        """Let each lease run for its ttl again; errors as in `leave`."""
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+        """Let each lease run for its ttl again; errors as in `release`."""
 
     def intact(self, store: Hashable) -> bool:
         """False if it can be seen locally, without asking, that the store which granted a lease was taken away."""
@@ -177,7 +177,7 @@ class Backend(Protocol):
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         """End exactly the lease with this fence; whether there was one."""
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         """Raise this name's mark to `number`; whether it was lower, or is this very call's already, by its nonce.
 
         A mark is a number that never goes down, kept for at least `keep` seconds after it was raised, whatever becomes
@@ -185,7 +185,7 @@ class Backend(Protocol):
         nothing to do with the lock that is called the same.
         """
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
         """The mark of each; 0 where there is none."""
 
     async def close(self) -> None: ...

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 WAITER_LEASE = 10.0  # seconds a waiting ticket lives without a look; every look renews it
 WOKEN_LEASE = 1.0  # what a waiter keeps of that once it has been woken, so that a stopped one cannot hold up the rest
-LOOK_AGAIN = 1.0  # the next in line looks at least this often, pushed or not
-LOOK_AGAIN_BEHIND = WAITER_LEASE / 4  # the others, who are not next anyway
+POLL_INTERVAL = 1.0  # the next in line looks at least this often, pushed or not
+POLL_INTERVAL_BEHIND = WAITER_LEASE / 4  # the others, who are not next anyway
 
 
 class Ticket(NamedTuple):
@@ -41,7 +41,7 @@ class Granted(NamedTuple):
 class Waiting(NamedTuple):
     """Somebody is in the way. Look again after this many seconds at the latest, pushed or not."""
 
-    look_again_in: float
+    poll_after: float
     holder: str | None = None
 
 
@@ -51,23 +51,23 @@ class Live(NamedTuple):
     deadline: float
 
 
-class Gone(NamedTuple):
+class LeaseGone(NamedTuple):
     """The server does not know this lease any more."""
 
     reason: str = "the server no longer knows this lease: it ran out or was broken"
 
 
-class Place(Protocol):
+class QueueEntry(Protocol):
     """What the rule needs to know of a ticket that is ahead."""
 
     @property
     def exclusive(self) -> bool: ...
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=QueueEntry)
 
 
-def first_obstacle(limit: int | None, ahead: Iterable[P]) -> P | None:
+def first_blocker(limit: int | None, ahead: Iterable[P]) -> P | None:
     """The ticket ahead because of which one with this limit has to wait, or None: it may go in.
 
     `ahead` is read only as far as needed, so it may be a cursor over a long queue.
@@ -151,7 +151,7 @@ def _whole(number: object) -> int:
     return number if isinstance(number, int) else 0
 
 
-def who(ticket_info: str) -> str:
+def process_text(ticket_info: str) -> str:
     """host/pid, for messages."""
     known, _ = describe(ticket_info)
     return f"{known.get('host', '?')}/{known.get('pid', '?')}"

@@ -19,7 +19,7 @@ class Wakeups:
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._expected: dict[str, Event | None] = {}  # the event while somebody waits
-        self._hinted: dict[str, str] = {}  # and what the hint said, if anything
+        self._notified: dict[str, str] = {}  # and what the hint said, if anything
 
     def expect(self, nonce: str) -> bool:
         """From now on its hints are kept. Whether they were before."""
@@ -34,17 +34,17 @@ class Wakeups:
             return False
         with self._mutex:
             event = self._expected.pop(nonce, None)
-            self._hinted.pop(nonce, None)
+            self._notified.pop(nonce, None)
         if event is not None:
             event.set()
         return True
 
-    def wake(self, nonce: str, news: str = "") -> None:
+    def wake(self, nonce: str, payload: str = "") -> None:
         """Pass a hint on, and what it says; nothing happens when the ticket has gone."""
         with self._mutex:
             if nonce not in self._expected:
                 return
-            self._hinted[nonce] = news or self._hinted.get(nonce, "")
+            self._notified[nonce] = payload or self._notified.get(nonce, "")
             event = self._expected[nonce]
         if event is not None:
             event.set()
@@ -61,24 +61,24 @@ class Wakeups:
         """
         return await self._wait(nonce, until, event) or ""
 
-    async def hinted(self, nonce: str, until: float) -> bool:
+    async def notified(self, nonce: str, until: float) -> bool:
         """The same; whether there was a hint, or the ticket is not expected any more."""
         return await self._wait(nonce, until, None) is not None
 
     async def _wait(self, nonce: str, until: float, event: Event | None) -> str | None:
         with self._mutex:
-            if nonce not in self._expected or nonce in self._hinted:
-                return self._hinted.pop(nonce, "")
+            if nonce not in self._expected or nonce in self._notified:
+                return self._notified.pop(nonce, "")
             event = self._expected[nonce] = event or self._runtime.event()
-        news: str | None = None
+        payload: str | None = None
         try:
             await event.wait(until)
         finally:
             # Hints up to here are used up: who waited looks again after this line.
             with self._mutex:
-                news = self._hinted.pop(nonce, None)
+                payload = self._notified.pop(nonce, None)
                 if nonce in self._expected:
                     self._expected[nonce] = None
-                elif news is None:
-                    news = ""
-        return news
+                elif payload is None:
+                    payload = ""
+        return payload

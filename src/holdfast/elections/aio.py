@@ -9,10 +9,10 @@ from typing import Any, Never, Self
 
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
 from holdfast.core import elections, names
-from holdfast.core.elections import EVERY, Leader, Observation, Patience
+from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
 from holdfast.core.engine import Engine
-from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Unset
-from holdfast.core.holds import Terms
+from holdfast.core.leases import LockSpec
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.aio import Body
 
@@ -32,8 +32,8 @@ class AsyncElection(AsyncLock):
     ({'zone': 'a'}, None)
     """
 
-    def __init__(self, client: AsyncClient, terms: Terms, timeout: float | None) -> None:
-        super().__init__(client, terms, timeout)
+    def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(client, spec, timeout)
         self._bodies: set[Body] = set()  # what `stop` cancels: waiting and work of `run`
 
     def campaign(
@@ -106,13 +106,13 @@ class AsyncElection(AsyncLock):
             ConfigurationError: `work` is not a function of this shell's kind.
         """
         elections.check_function("work", work, is_async=True)
-        patience = Patience(self.name)
+        backoff = OutageBackoff(self.name)
         while not self.stopped:
             lease = None
             try:
                 with self._until_stopped():
                     lease = await self.acquire(timeout=None)
-                patience.answered()
+                backoff.answered()
                 if lease is not None:
                     async with lease:
                         with self._until_stopped():
@@ -124,7 +124,7 @@ class AsyncElection(AsyncLock):
                 if lease is not None:
                     raise
                 with self._until_stopped():
-                    await asyncio.sleep(patience.bear(error))
+                    await asyncio.sleep(backoff.back_off(error))
             except UsageError:
                 if lease is not None or not self._client._closed:
                     raise
@@ -138,7 +138,7 @@ class AsyncElection(AsyncLock):
         """
         self._given_up = True
         for body in self._bodies:
-            body.tell_lost()
+            body.report_lost()
 
     @property
     def stopped(self) -> bool:
@@ -156,7 +156,7 @@ class AsyncElection(AsyncLock):
         ended_by = None
         try:
             if self.stopped:
-                body.tell_lost()
+                body.report_lost()
             yield
         except asyncio.CancelledError as error:
             ended_by = error

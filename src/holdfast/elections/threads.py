@@ -8,10 +8,10 @@ from typing import Any, Never, Self
 
 from holdfast.client import Lease, Lock
 from holdfast.core import elections, names
-from holdfast.core.elections import EVERY, Leader, Observation, Patience
+from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
 from holdfast.core.engine import Engine
-from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Unset
-from holdfast.core.holds import Phase
+from holdfast.core.leases import Phase
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.threads import run_sync
 
@@ -100,12 +100,12 @@ class Election(Lock):
             ConfigurationError: `work` is not a function of this shell's kind.
         """
         elections.check_function("work", work, is_async=False)
-        patience = Patience(self.name)
+        backoff = OutageBackoff(self.name)
         while not self.stopped:
             lease, depth = None, 0
             try:
                 lease = self.acquire(timeout=None)
-                patience.answered()
+                backoff.answered()
                 if lease is not None:
                     depth = lease._depth
                     with lease:
@@ -117,7 +117,7 @@ class Election(Lock):
             except BackendError as error:
                 if lease is not None:
                     raise
-                self._pause(patience.bear(error))
+                self._pause(backoff.back_off(error))
             except UsageError:
                 if lease is not None or not self._client._closed:
                     raise
@@ -125,7 +125,7 @@ class Election(Lock):
             except BaseException:
                 # A KeyboardInterrupt before the first instruction of the lease's `__enter__` or `__exit__`.
                 if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
-                    lease._engine.interrupted_leaving(lease)
+                    lease._engine.interrupted_exit(lease)
                 raise
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.core.events import logger
-from holdfast.core.ports import Owner, Rests
+from holdfast.core.ports import Caller, IdleCallbacks
 from holdfast.errors import HoldfastError, LockLost, UsageError
 from holdfast.runtimes import system
 from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
@@ -51,19 +51,19 @@ class AsyncioEvent:
                 timer.cancel()
 
 
-class AsyncioRuntime(Rests):
+class AsyncioRuntime(IdleCallbacks):
     """One for every AsyncClient, bound to the loop that first uses it."""
 
     now = staticmethod(system.now)
     wall = staticmethod(time.time)
     nonce = staticmethod(system.nonce)
     jitter = staticmethod(system.jitter)
-    who = staticmethod(system.who)
+    process_info = staticmethod(system.process_info)
     event = staticmethod(AsyncioEvent)
     sleep = staticmethod(asyncio.sleep)
     join_max = 6.0  # seconds: a background task is at most one request away from its end
 
-    _owners: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Owner]] = weakref.WeakKeyDictionary()
+    _callers: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Caller]] = weakref.WeakKeyDictionary()
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,10 +107,10 @@ class AsyncioRuntime(Rests):
         # All code of one loop runs on one thread and changes shared state only between awaits.
         return contextlib.nullcontext()
 
-    def owner(self) -> Owner:
-        return self.owner_of(current_task())
+    def caller(self) -> Caller:
+        return self.caller_of(current_task())
 
-    def has_ended(self, owner: Owner | None) -> bool:
+    def has_ended(self, caller: Caller | None) -> bool:
         if self._loop is None or self._loop.is_closed():
             return True
         # A loop that is stopped can be run again, by a thread that still runs.
@@ -118,12 +118,12 @@ class AsyncioRuntime(Rests):
         return not self._loop.is_running() and (thread is threading.current_thread() or not thread.is_alive())
 
     @classmethod
-    def owner_of(cls, task: asyncio.Task[Any]) -> Owner:
+    def caller_of(cls, task: asyncio.Task[Any]) -> Caller:
         try:
-            return cls._owners[task]
+            return cls._callers[task]
         except KeyError:
-            owner = cls._owners[task] = Owner()
-            return owner
+            caller = cls._callers[task] = Caller()
+            return caller
 
     def agent(self) -> str:
         return current_task().get_name()
@@ -163,7 +163,7 @@ class AsyncioRuntime(Rests):
         self._notices -= 1
         function()
 
-    def hand_in(self, function: Callable[[], object]) -> bool:
+    def run_in_loop(self, function: Callable[[], object]) -> bool:
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:  # a thread beside the loop, or after its end
@@ -214,7 +214,7 @@ class _Timer:
         self._handle.cancel()
 
     def _set(self, seconds: float) -> None:
-        self._handle = self._loop.call_later(max(0.0, min(seconds, system.LOOK_AT_CLOCK)), self._look)
+        self._handle = self._loop.call_later(max(0.0, min(seconds, system.CLOCK_CHECK_INTERVAL)), self._look)
 
     def _look(self) -> None:
         left = self._until - system.now()
@@ -234,7 +234,7 @@ class Body:
         self._inside = True
         self._cancelled = False
 
-    def tell_lost(self) -> None:
+    def report_lost(self) -> None:
         # Never at once: found out by the task itself (lease.check()), a cancellation would stay behind and hit
         # whatever the task awaits after its body.
         self.task.get_loop().call_soon(self._cancel)
@@ -273,12 +273,12 @@ class Bodies:
         self._open.remove(body)
         return body.leave(error)
 
-    def tell_lost(self) -> None:
+    def report_lost(self) -> None:
         told: set[asyncio.Task[Any]] = set()
         for body in self._open:
             if body.task not in told:
                 told.add(body.task)
-                body.tell_lost()
+                body.report_lost()
 
 
 class AsyncBlocks:
@@ -290,11 +290,11 @@ class AsyncBlocks:
     _bodies: Bodies  # there is one if there is a hook
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
-        return self._enter(entered_block(self), calling_task())
+        return self._enter_block(entered_block(self), calling_task())
 
     __aexit__ = ExitOfBlock(TaskBlock)
 
-    async def _enter(self, block: TaskBlock | None, task: asyncio.Task[Any] | None) -> Self:
+    async def _enter_block(self, block: TaskBlock | None, task: asyncio.Task[Any] | None) -> Self:
         self.check()
         return self._enter_body(block, task)
 
@@ -305,13 +305,13 @@ class AsyncBlocks:
             if self._hook is None:
                 lease: Any = self  # whose own class has these slots
                 lease._bodies = bodies = Bodies()
-                lease._hook = bodies.tell_lost
+                lease._hook = bodies.report_lost
             body = self._bodies.enter(task)
         if block is not None:
             block.lease, block.body = self, body
         return self
 
-    async def _leave(self, body: Body | None, error: BaseException | None) -> None:
+    async def _exit_block(self, body: Body | None, error: BaseException | None) -> None:
         ended_by_us = self._hook is not None and self._bodies.leave(body, error)
         try:
             await self._release_at_end()

@@ -56,12 +56,12 @@ class ThreadBlock(Block):
             try:
                 if lease is None:
                     lease = self._last(arguments)
-                lease._leave(arguments[-2])
+                lease._exit_block(arguments[-2])
             except HoldfastError:
                 raise
             except BaseException:
                 if lease is not None:
-                    lease._interrupted_leaving()
+                    lease._interrupted_exit()
                 raise
 
 
@@ -86,7 +86,7 @@ class TaskBlock(Block):
             (lease, body), self.lease, self.body = (self.lease, self.body), None, None
             if lease is None:
                 lease = self._last(arguments)
-            return lease._leave(body, arguments[-2])
+            return lease._exit_block(body, arguments[-2])
 
 
 class ExitOfBlock(Generic[B]):
@@ -97,7 +97,7 @@ class ExitOfBlock(Generic[B]):
     def __init__(self, kind: type[B]) -> None:
         self._kind: Any = kind
 
-    def __get__(self, lock: Any, owner: type[Any]) -> B:
+    def __get__(self, lock: Any, caller: type[Any]) -> B:
         _entering.block = block = self._kind(lock)
         result: B = block
         return result

@@ -24,7 +24,9 @@ now: Callable[[], float] = (
 
 process_ends = False  # from Python 3.12 on no thread can be started then
 
-LOOK_AT_CLOCK = 1.0  # seconds: a timer of the kernel's, which stands still during a suspend, is set for no longer
+CLOCK_CHECK_INTERVAL = (
+    1.0  # seconds: a timer of the kernel's, which stands still during a suspend, is set for no longer
+)
 
 
 def nonce() -> str:
@@ -47,7 +49,7 @@ def jitter() -> float:
     return int.from_bytes(os.urandom(4), "big") / 2**32
 
 
-def who() -> str:
+def process_info() -> str:
     """This process as JSON, for people who look at who holds a lock."""
     import json
 

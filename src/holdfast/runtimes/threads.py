@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from holdfast.core.events import logger
-from holdfast.core.ports import Owner, Rests
+from holdfast.core.ports import Caller, IdleCallbacks
 from holdfast.errors import ThreadStartError
 from holdfast.runtimes import system
 
@@ -134,7 +134,7 @@ class ThreadEvent:
 def _acquired_until(waiter: threading.Lock, until: float) -> bool:
     # The kernel's timers stand still while the machine is suspended, and our clock does not: so we look at it now and
     # then, and are late by no more than that after a suspend.
-    while not waiter.acquire(timeout=min(max(0.0, until - system.now()), system.LOOK_AT_CLOCK)):
+    while not waiter.acquire(timeout=min(max(0.0, until - system.now()), system.CLOCK_CHECK_INTERVAL)):
         if system.now() >= until:
             return False
     return True
@@ -252,18 +252,18 @@ def flush_log(seconds: float = DRAIN_MAX) -> None:
 
 class _Identity(threading.local):
     def __init__(self) -> None:
-        self.owner = Owner()
+        self.caller = Caller()
         self.thread = threading.current_thread()
 
 
-class ThreadRuntime(Rests):
+class ThreadRuntime(IdleCallbacks):
     """One for every Client."""
 
     now = staticmethod(system.now)
     wall = staticmethod(time.time)
     nonce = staticmethod(system.nonce)
     jitter = staticmethod(system.jitter)
-    who = staticmethod(system.who)
+    process_info = staticmethod(system.process_info)
     event = staticmethod(ThreadEvent)
     mutex = staticmethod(Mutex)
 
@@ -276,12 +276,12 @@ class ThreadRuntime(Rests):
         self._threads = Threads()
         self._events = Dispatcher("events")
 
-    def owner(self) -> Owner:
-        return self._identity.owner
+    def caller(self) -> Caller:
+        return self._identity.caller
 
-    def has_ended(self, owner: Owner | None) -> bool:
+    def has_ended(self, caller: Caller | None) -> bool:
         # The thread that runs this ends the process.
-        return owner is None or owner is self.owner()
+        return caller is None or caller is self.caller()
 
     def agent(self) -> str:
         return self._identity.thread.name
@@ -308,7 +308,7 @@ class ThreadRuntime(Rests):
         except ThreadStartError:
             system.call_user(function)  # it must be called, even if it delays other leases
 
-    def hand_in(self, function: Callable[[], object]) -> bool:
+    def run_in_loop(self, function: Callable[[], object]) -> bool:
         return False  # every thread may
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.checking import history as h
-from holdfast.core.bundles import Bundle, release_all, renew_all
-from holdfast.core.engine import Attempt, Engine
+from holdfast.core.acquire_all import LockIdentity, Part, in_order, take_all
+from holdfast.core.engine import AcquireResult, Engine
 from holdfast.core.events import Event, Events
-from holdfast.core.handles import Handle, LockOptions, make_terms
-from holdfast.core.holds import Hold, Phase
+from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
+from holdfast.core.leases import BaseLease, Phase
+from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.periods import Period, claim
-from holdfast.core.taking import Part, Whereabouts, in_order, take_all
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost
 from holdfast.sim.runtime import SimRuntime
 from holdfast.sim.world import Cancelled
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.sim.servers.base import Server
 
 
-class SimLease(Hold):
+class SimLease(BaseLease):
     """One successful acquisition."""
 
     __slots__ = ("call",)
@@ -34,17 +34,17 @@ class SimLease(Hold):
     call: int
 
 
-class SimBundle(Bundle):
+class SimLeaseGroup(LeaseGroup):
     """One successful acquisition of several locks at once."""
 
     __slots__ = ()
 
     @property
     def leases(self) -> tuple[SimLease, ...]:
-        return tuple(hold for hold in self._holds if isinstance(hold, SimLease))
+        return tuple(lease for lease in self._leases if isinstance(lease, SimLease))
 
 
-class SimLock(Handle[SimLease]):
+class SimLock(BaseLock[SimLease]):
     """A named lock of one client."""
 
 
@@ -63,7 +63,7 @@ class _Recorded(Events):
 class SimClient:
     """What a process uses of holdfast. Its words are those of the two real shells."""
 
-    bundle_type: type[SimBundle] = SimBundle
+    bundle_type: type[SimLeaseGroup] = SimLeaseGroup
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class SimClient:
 
     def lock(self, name: str, *, limit: int | None = 1, exclusive: bool = True, options: LockOptions) -> SimLock:
         told: LockOptions = {"on_lost": self._told, **options}
-        return SimLock(*make_terms("lock", name, limit, exclusive=exclusive, ttl=30.0, options=told))
+        return SimLock(*make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=told))
 
     async def acquire(self, lock: SimLock, timeout: float | None) -> SimLease | None:
-        terms, client = lock._terms, self._process.name
+        spec, client = lock._spec, self._process.name
         call = self.runtime.task.call = self._recorder.new_call()
         self._name_owner(call, lock)
-        shape = (terms.limit, terms.exclusive)
-        self._add(h.Asked(self._world.now, client, call, lock.name, timeout, *shape, owner=terms.owner))
+        shape = (spec.limit, spec.exclusive)
+        self._add(h.Asked(self._world.now, client, call, lock.name, timeout, *shape, owner=spec.owner))
         try:
             lease = (await self.engine.acquire(lock, timeout)).lease
         except BaseException as error:
@@ -158,17 +158,17 @@ class SimClient:
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def acquire_all(self, locks: Sequence[SimLock], timeout: float | None) -> SimBundle | None:
+    async def acquire_all(self, locks: Sequence[SimLock], timeout: float | None) -> SimLeaseGroup | None:
         ordered = self._in_order(locks)
         tickets = self._recorder.new_bundle([lock.name for lock in ordered])
         call = self.runtime.task.call = tickets[0]
         asked, client = self._world.now, self._process.name
         for ticket, lock in zip(tickets, ordered, strict=True):
-            terms = lock._terms
+            spec = lock._spec
             self._name_owner(ticket, lock)
-            shape = (terms.limit, terms.exclusive)
-            self._add(h.Asked(asked, client, ticket, lock.name, timeout, *shape, call, terms.owner))
-        parts = [Part(self.engine, SimLock(lock._terms._replace(on_lost=None), None)) for lock in ordered]
+            shape = (spec.limit, spec.exclusive)
+            self._add(h.Asked(asked, client, ticket, lock.name, timeout, *shape, call, spec.owner))
+        parts = [Part(self.engine, SimLock(lock._spec._replace(on_lost=None), None)) for lock in ordered]
         try:
             bundle = (await self._take_all(parts, timeout, self._together)).lease
         except BaseException as error:
@@ -181,7 +181,7 @@ class SimClient:
             self._was_granted(ticket, lease, call)
         return bundle
 
-    async def release_all(self, bundle: SimBundle) -> None:
+    async def release_all(self, bundle: SimLeaseGroup) -> None:
         if not bundle.held:
             await release_all(bundle)
             return
@@ -195,10 +195,10 @@ class SimClient:
                 self._add(h.ReleaseEnded(self._world.now, *one, _HOW_RELEASED.get(lease._phase, "owed")))
                 self._forget(lease)
 
-    async def renew_all(self, bundle: SimBundle) -> None:
+    async def renew_all(self, bundle: SimLeaseGroup) -> None:
         await renew_all(bundle)
 
-    def check_all(self, bundle: SimBundle) -> bool:
+    def check_all(self, bundle: SimLeaseGroup) -> bool:
         """What the bundle says of itself, and so of each of its leases."""
         try:
             bundle.check()
@@ -211,17 +211,17 @@ class SimClient:
         return held
 
     def _in_order(self, locks: Sequence[SimLock]) -> list[SimLock]:
-        return in_order(locks, lambda lock: Whereabouts(lock.name, "sim", self))
+        return in_order(locks, lambda lock: LockIdentity(lock.name, "sim", self))
 
     async def _take_all(
         self,
         parts: Sequence[Part[SimLease]],
         timeout: float | None,
-        make: Callable[[Sequence[SimLease]], SimBundle],
-    ) -> Attempt[SimBundle]:
+        make: Callable[[Sequence[SimLease]], SimLeaseGroup],
+    ) -> AcquireResult[SimLeaseGroup]:
         return await take_all(parts, timeout, make)
 
-    def _together(self, leases: Sequence[SimLease]) -> SimBundle:
+    def _together(self, leases: Sequence[SimLease]) -> SimLeaseGroup:
         return self.bundle_type(leases, self._told_all, self.runtime)
 
     def _gave_up_all(self, call: int, locks: Sequence[SimLock], why: WhyGaveUp) -> None:
@@ -230,13 +230,13 @@ class SimClient:
             ticket = self._recorder.member(call, lock.name) or call
             self._add(h.GaveUp(now, client, ticket, lock.name, why))
         # A lease of it that is left would be held by nobody, and renewed for ever.
-        for ref in list(self.engine._holds.values()):
+        for ref in list(self.engine._leases.values()):
             left = ref()
             if left is not None and self._recorder.call_of(left._ticket.nonce) == call and left.held:
                 ticket = self._recorder.member(call, left.name) or call
                 self._add(h.Checked(now, client, ticket, left.name, held=True))
 
-    def _told_all(self, bundle: SimBundle) -> None:
+    def _told_all(self, bundle: SimLeaseGroup) -> None:
         for lease in bundle.leases:
             if lease._phase is Phase.LOST:
                 self._told(lease)
@@ -262,13 +262,13 @@ class SimClient:
         return held
 
     def _was_granted(self, call: int, lease: SimLease, bundle: int | None = None) -> None:
-        terms, name = lease._terms, lease.name
+        spec, name = lease._spec, lease.name
         lease.call = call
         self._calls[name, lease.fence] = call
         self._leases[call] = lease
         until = self._process.true_time(lease._stop_at)
-        renews = terms.renew and terms.max_hold is None
-        shape = (terms.limit, terms.exclusive, renews, bundle, terms.lock_delay, terms.owner, terms.revocable)
+        renews = spec.renew and spec.max_hold is None
+        shape = (spec.limit, spec.exclusive, renews, bundle, spec.lock_delay, spec.owner, spec.revocable)
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
         if self._heard_early.pop((name, lease.fence), False):
             self._add(h.Heard(self._world.now, self._process.name, call, name))
@@ -280,8 +280,8 @@ class SimClient:
             del self._calls[lease.name, lease.fence]
 
     def _name_owner(self, ticket: int, lock: SimLock) -> None:
-        if lock._terms.owner:
-            self._recorder.in_the_name_of[ticket] = lock._terms.owner
+        if lock._spec.owner:
+            self._recorder.in_the_name_of[ticket] = lock._spec.owner
 
     def _tell(self, event: Event) -> None:
         if event.kind == "acquired":

@@ -29,7 +29,7 @@ from holdfast.sim.process import Process
 from holdfast.sim.recorder import NONCE, Recorder
 from holdfast.sim.resource import Resource
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.small import Party, SmallWorld
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.world import Task, Trap, World
 
 T = TypeVar("T")
@@ -359,7 +359,7 @@ class _World(SmallWorld):
             tell_max=0.2,
         )
 
-    def draw_fate(self, party: Party, task: Task) -> Fate:
+    def draw_fate(self, party: SimParty, task: Task) -> Fate:
         """What becomes of the request that this task sends now; done to its process at once."""
         if not self.faults_left:
             return Fate.DONE
@@ -400,14 +400,14 @@ class _World(SmallWorld):
             self.recorder.add(h.Resumed(self.world.now, process.name))
             process.go_on()
 
-    def _crash(self, party: Party) -> None:
+    def _crash(self, party: SimParty) -> None:
         self.recorder.add(h.Crashed(self.world.now, party.process.name))
         party.process.crash()
         party.client.engine.abandon("its process has crashed")
         self.server.process_died(party.process)
         self._working.discard(party.process.name)
 
-    async def _work(self, party: Party) -> None:
+    async def _work(self, party: SimParty) -> None:
         for _ in range(self._size.rounds):
             try:
                 await self._round(party)
@@ -415,7 +415,7 @@ class _World(SmallWorld):
                 continue  # it is in the history
         self._working.discard(party.process.name)
 
-    async def _round(self, party: Party) -> None:
+    async def _round(self, party: SimParty) -> None:
         if "lock_all" in self.plan.workload.uses:
             await self._round_with_two(party)
             return
@@ -432,7 +432,7 @@ class _World(SmallWorld):
         finally:
             await client.release(lease)
 
-    async def _round_with_two(self, party: Party) -> None:
+    async def _round_with_two(self, party: SimParty) -> None:
         client, process = party.client, party.process
         names = TWO if process.name == "a" else TWO[::-1]  # in whichever order they are asked for
         locks = [client.lock(name, options={"ttl": TTL}) for name in names]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.pool import Pool, Reconsider
+from holdfast.backends.net.pool import ConnectionPool, Reconsider
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.sim.runtime import SimRuntime, Sleep
 from holdfast.sim.world import Task, Trap
@@ -55,11 +55,11 @@ class Link:
         self.cut_there = False
         self.cut_back = False
         self.lookups_stall = False
-        self.pool: Pool[Connection] | None = None
+        self.pool: ConnectionPool[Connection] | None = None
         if faults.vanish or faults.lookup_stall:
-            self.use_pool(Pool)
+            self.use_pool(ConnectionPool)
 
-    def use_pool(self, pool_type: type[Pool[Connection]]) -> None:
+    def use_pool(self, pool_type: type[ConnectionPool[Connection]]) -> None:
         """Have all requests go over connections of such a pool."""
         self.pool = pool_type("sim", self._connect, SimRuntime(self.process, self.server.recorder), CONNECTIONS_MAX)
 

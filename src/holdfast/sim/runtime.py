@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.ports import Owner, Rests
+from holdfast.core.ports import Caller, IdleCallbacks
 from holdfast.errors import ThreadStartError
 from holdfast.sim.world import Task, Trap
 
@@ -94,7 +94,7 @@ class SimMutex:
         self._process.world.held_mutexes -= 1
 
 
-class SimRuntime(Rests):
+class SimRuntime(IdleCallbacks):
     """What an engine in a simulated process knows of the world."""
 
     def __init__(self, process: Process, recorder: Recorder) -> None:
@@ -120,16 +120,16 @@ class SimRuntime(Rests):
     def jitter(self) -> float:
         return self._world.choices.between(0.0, 1.0)
 
-    def owner(self) -> Owner:
-        return self.task.owner
+    def caller(self) -> Caller:
+        return self.task.caller
 
-    def has_ended(self, owner: Owner | None) -> bool:
-        return owner is None
+    def has_ended(self, caller: Caller | None) -> bool:
+        return caller is None
 
     def agent(self) -> str:
         return self.task.name
 
-    def who(self) -> str:
+    def process_info(self) -> str:
         return f'{{"host": "{self._process.name}", "pid": 1, "program": "sim"}}'
 
     def event(self) -> SimEvent:
@@ -165,7 +165,7 @@ class SimRuntime(Rests):
             self._notified_at = world.now + world.choices.between(0.0, self.link.faults.slow_subscriber_max)
         world.at(self._notified_at, self._process.do, function)
 
-    def hand_in(self, function: Callable[[], object]) -> bool:
+    def run_in_loop(self, function: Callable[[], object]) -> bool:
         return False  # there are no threads
 
     @property

@@ -12,7 +12,7 @@ from holdfast.primitives import Primitive
 from holdfast.sim.world import Cancelled
 
 if TYPE_CHECKING:
-    from holdfast.core.handles import LockOptions
+    from holdfast.core.locks import LockOptions
     from holdfast.sim.choices import Choices
     from holdfast.sim.client import SimClient, SimLease
     from holdfast.sim.process import Process
@@ -194,7 +194,7 @@ class Worker:
                 for lease, value in values:
                     if value is not None:
                         self._resource.write(self._process, lease, value + 1, value)
-                if not bundle.leases[0]._terms.renew and choices.chance(0.7):
+                if not bundle.leases[0]._spec.renew and choices.chance(0.7):
                     await self._busy(client.renew_all(bundle))
         finally:
             await self._busy(client.release_all(bundle))
@@ -210,7 +210,7 @@ class Worker:
             return
         inner: SimLease | None = None
         try:
-            if lock._terms.reentrant and not lock._terms.is_permit:  # a second permit may never come
+            if lock._spec.reentrant and not lock._spec.is_permit:  # a second permit may never come
                 inner = await self._client.acquire(lock, None)
             await self._work(lease, exclusive=exclusive)
         finally:
@@ -227,7 +227,7 @@ class Worker:
                 return
             if value is not None:
                 self._resource.write(self._process, lease, value + 1, value)
-            if not lease._terms.renew and choices.chance(0.7):
+            if not lease._spec.renew and choices.chance(0.7):
                 await self._busy(self._client.renew(lease))
 
     def _timeout(self) -> float | None:

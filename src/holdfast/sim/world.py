@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.ports import Owner
+from holdfast.core.ports import Caller
 
 if TYPE_CHECKING:
     from holdfast.sim.choices import Choices
@@ -80,11 +80,11 @@ class Task:
         "_coroutine",
         "_turn",
         "call",
+        "caller",
         "cancel_after",
         "cancel_at",
         "is_done",
         "name",
-        "owner",
         "process",
         "suspensions",
         "was_cancelled",
@@ -93,7 +93,7 @@ class Task:
     def __init__(self, process: Process, coroutine: Coroutine[Trap, Any, Any], name: str) -> None:
         self.process = process
         self.name = name
-        self.owner = Owner()
+        self.caller = Caller()
         self.call = 0  # the attempt that it is about, for the history
         self.is_done = False
         self.suspensions = 0

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import holdfast
-from holdfast.core.engine import Attempt
+from holdfast.core.engine import AcquireResult
 from holdfast.core.tickets import WAITER_LEASE, LockInfo, TicketInfo
 from tests.conformance.backends import BACKENDS, Case
 from tests.conformance.cpython.ledger import Ledger
@@ -35,7 +35,7 @@ class Lock(holdfast.AsyncLock):
     """release() gives back the oldest lease, whichever task took it; what asyncio answers at once is awaited here."""
 
     def __init__(self, asyncio_: StandIn, lock: holdfast.AsyncLock) -> None:
-        super().__init__(asyncio_.client, lock._terms, None)
+        super().__init__(asyncio_.client, lock._spec, None)
         self._asyncio = asyncio_
         self._leases: deque[holdfast.AsyncLease] = deque()
         self.asking: list[str] = []  # the tasks that are in acquire() or at the start of `async with`
@@ -59,7 +59,9 @@ class Lock(holdfast.AsyncLock):
         await self._asyncio.settle(SOON)
         return (await self.look()).waiters
 
-    async def _attempt(self, timeout: float | None, task: asyncio.Task[Any] | None) -> Attempt[holdfast.AsyncLease]:
+    async def _attempt(
+        self, timeout: float | None, task: asyncio.Task[Any] | None
+    ) -> AcquireResult[holdfast.AsyncLease]:
         assert task is not None
         self.asking.append(task.get_name())
         try:
@@ -78,8 +80,8 @@ class Semaphore(Lock, holdfast.AsyncSemaphore):
         return await self._permits_left()
 
     async def _permits_left(self) -> int:
-        assert self._terms.limit is not None
-        return self._terms.limit - len((await self.look()).holders)
+        assert self._spec.limit is not None
+        return self._spec.limit - len((await self.look()).holders)
 
 
 class StandIn:
@@ -113,7 +115,7 @@ class StandIn:
                 return False
             if sorted(waiter.agent for waiter in info.waiters) != sorted(lock.asking):
                 return False
-            if info.waiters and len(info.holders) != lock._terms.limit:
+            if info.waiters and len(info.holders) != lock._spec.limit:
                 return False
         return True
 

@@ -35,7 +35,7 @@ class ByOwner(holdfast.Lock):
     not_held: ClassVar[type[Exception]] = RuntimeError
 
     def __init__(self, client: holdfast.Client, lock: holdfast.Lock) -> None:
-        super().__init__(client, lock._terms, None)
+        super().__init__(client, lock._spec, None)
 
     def acquire(  # type: ignore[override]  # threading's signature instead of ours is what it is for
         self,
@@ -97,7 +97,7 @@ class ReentrantByOwner(ByOwner):
         return self.held
 
     def _recursion_count(self) -> int:
-        return self._last_of(self._client._engine.runtime.owner())._depth if self.held else 0
+        return self._last_of(self._client._engine.runtime.caller())._depth if self.held else 0
 
 
 class SemaphoreByOwner(ByOwner, holdfast.Semaphore):

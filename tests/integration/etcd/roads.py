@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import holdfast
-from holdfast.backends.blocking import BlockingEyes, ListenerThreads
 from holdfast.backends.etcd.address import place_of
 from holdfast.backends.etcd.cluster import Cluster
 from holdfast.backends.etcd.methods import backend_on
 from holdfast.backends.etcd.port import Answer
+from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes import system
@@ -54,27 +54,27 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         place, runtime = place_of(parse(url)), ThreadRuntime()
-        self.road = SlowRoad(place, BlockingEyes(), ListenerThreads(), runtime)
+        self.road = SlowRoad(place, BlockingPoller(), ListenerThreads(), runtime)
         self.backend: Backend = backend_on(self.road, place, runtime)
 
-    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
-        return run_sync(self.backend.enter(ticket, queue=queue, deadline=soon()))
+    def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+        return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=soon()))
 
-    def enter_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
-        return run_sync(self.backend.enter_all(tickets, deadline=soon()))
+    def try_acquire_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+        return run_sync(self.backend.try_acquire_all(tickets, deadline=soon()))
 
-    def leave(self, tickets: Sequence[Ticket]) -> list[object]:
-        return list(run_sync(self.backend.leave(tickets, deadline=soon())))
+    def release(self, tickets: Sequence[Ticket]) -> list[object]:
+        return list(run_sync(self.backend.release(tickets, deadline=soon())))
 
     def locked(self) -> list[str]:
         """Which locks somebody has."""
         return [info.name for info in run_sync(self.backend.locks("", deadline=soon()))]
 
-    def mark(self, name: str, number: int, nonce: str = "a" * 32, keep: float = 60.0) -> bool:
-        return run_sync(self.backend.mark(name, number, nonce=nonce, keep=keep, deadline=soon()))
+    def advance_register(self, name: str, number: int, nonce: str = "a" * 32, keep: float = 60.0) -> bool:
+        return run_sync(self.backend.advance_register(name, number, nonce=nonce, keep=keep, deadline=soon()))
 
-    def marks(self, *names: str) -> list[int]:
-        return list(run_sync(self.backend.marks(names, deadline=soon())))
+    def read_registers(self, *names: str) -> list[int]:
+        return list(run_sync(self.backend.read_registers(names, deadline=soon())))
 
     def calls(self) -> list[str]:
         """What was asked since the last time that this was."""
@@ -87,8 +87,8 @@ def bench(url: str) -> Iterator[Bench]:
     """With its first lease granted, as it is after the first lock."""
     made = Bench(url)
     first = ticket("warm")
-    made.enter(first)
-    made.leave([first])
+    made.try_acquire(first)
+    made.release([first])
     made.calls()
     yield made
     run_sync(made.backend.close())

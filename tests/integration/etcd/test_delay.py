@@ -24,31 +24,31 @@ def test_a_client_that_is_closed_leaves_what_was_lost_in_its_delay(url: str, *, 
     holder = Bench(url)
     sent = system.now()
     if together:
-        holder.enter_all([kept, lost])
+        holder.try_acquire_all([kept, lost])
     else:
-        holder.enter(lost)
-        holder.enter(kept)
-    holder.leave([kept])
+        holder.try_acquire(lost)
+        holder.try_acquire(kept)
+    holder.release([kept])
 
     run_sync(holder.backend.close())
 
     with bench(url) as other:
-        assert isinstance(other.enter(ticket("lost")), Waiting)
-        eventually(lambda: isinstance(other.enter(ticket("lost")), Granted), within=20)
+        assert isinstance(other.try_acquire(ticket("lost")), Waiting)
+        eventually(lambda: isinstance(other.try_acquire(ticket("lost")), Granted), within=20)
     assert system.now() - sent > 4
 
 
 def test_what_was_given_back_or_has_no_delay_goes_with_the_client(url: str) -> None:
     released, plain = ticket("released", ttl=30, delay=20), ticket("plain", ttl=30)
     holder = Bench(url)
-    holder.enter_all([plain, released])
-    holder.leave([released])
+    holder.try_acquire_all([plain, released])
+    holder.release([released])
 
     run_sync(holder.backend.close())
 
     with bench(url) as other:
-        assert isinstance(other.enter(ticket("plain")), Granted)
-        assert isinstance(other.enter(ticket("released")), Granted)
+        assert isinstance(other.try_acquire(ticket("plain")), Granted)
+        assert isinstance(other.try_acquire(ticket("released")), Granted)
 
 
 def test_a_delay_far_longer_than_the_ttl_leaves_most_of_the_ttl_to_every_lease(url: str) -> None:
@@ -57,9 +57,9 @@ def test_a_delay_far_longer_than_the_ttl_leaves_most_of_the_ttl_to_every_lease(u
         began = system.now()
         while system.now() < began + 1.5:
             one = ticket("a", ttl=20, delay=18)
-            outcome = ours.enter(one)
+            outcome = ours.try_acquire(one)
             assert isinstance(outcome, Granted)
             assert outcome.deadline - one.delay - system.now() > 1.0
-            ours.leave([one])
+            ours.release([one])
 
         assert "lease/keepalive" in ours.calls()

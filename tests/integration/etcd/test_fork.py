@@ -50,7 +50,7 @@ def test_a_child_that_goes_does_not_disturb_its_parent(how: str, crew: Crew, ser
     parent.ask("acquire", lock="three")
     parent.ask("release", lock="three")
     parent.ask("release", lock="one")
-    parent.leave()
+    parent.release()
     eventually(lambda: server.keys(url.partition("prefix=")[2].replace("%2F", "/")) == [])
 
 
@@ -77,6 +77,6 @@ def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(crew: Crew, url
 def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(crew: Crew, url: str) -> None:
     parent = crew.start(url)
 
-    outcomes = parent.ask("fork_in_a_crowd", times=20, patience=10.0)["outcomes"]
+    outcomes = parent.ask("fork_in_a_crowd", times=20, backoff=10.0)["outcomes"]
 
     assert outcomes == {"fine": 20}, parent.errors()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.blocking import BlockingEyes, ListenerThreads
 from holdfast.backends.etcd.address import place_of
 from holdfast.backends.etcd.methods import backend_on
+from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -76,16 +76,16 @@ def test_an_enter_that_arrives_after_it_was_withdrawn_takes_nothing(server: Serv
     if place.method == "key" and limit > 1:
         pytest.skip("method=key has no permits")
     runtime = ThreadRuntime()
-    road = SlowRoad(place, BlockingEyes(), ListenerThreads(), runtime)
+    road = SlowRoad(place, BlockingPoller(), ListenerThreads(), runtime)
     backend = backend_on(road, place, runtime)
     ticket = Ticket("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
-    run_sync(backend.enter(ticket._replace(nonce="0" * 32), queue=False, deadline=system.now() + 5))
-    run_sync(backend.leave([ticket._replace(nonce="0" * 32)], deadline=system.now() + 5))
+    run_sync(backend.try_acquire(ticket._replace(nonce="0" * 32), queue=False, deadline=system.now() + 5))
+    run_sync(backend.release([ticket._replace(nonce="0" * 32)], deadline=system.now() + 5))
 
     road.keeps = True
     with pytest.raises(holdfast.OutcomeUnknown):
-        run_sync(backend.enter(ticket, queue=True, deadline=system.now() + 5))
-    run_sync(backend.leave([ticket], deadline=system.now() + 5))
+        run_sync(backend.try_acquire(ticket, queue=True, deadline=system.now() + 5))
+    run_sync(backend.release([ticket], deadline=system.now() + 5))
     late = road.deliver()
 
     assert not late.message.get("succeeded")
@@ -102,7 +102,7 @@ def test_a_lost_answer_to_a_release_is_made_up_for(server: Server, proxy: Proxy,
         lease.release()
 
     taken(client_of(direct(server, prefix)), "a").release()
-    eventually(lambda: not client._engine._keeper._debts)
+    eventually(lambda: not client._engine._keeper._pending)
 
 
 def test_a_waiter_whose_connections_are_cut_hears_again(

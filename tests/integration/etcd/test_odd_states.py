@@ -239,22 +239,22 @@ def test_a_waiter_whose_turn_comes_while_the_database_is_full_keeps_its_place_un
     ):
         waiter.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # etcd has it
         first, second = ticket("a"), ticket("a")
-        holder.enter(first)
-        waiter.enter(second, queue=True)
+        holder.try_acquire(first)
+        waiter.try_acquire(second, queue=True)
         place = server.revision()
         for number in range(60):
             server.put(f"filler {number}", "x" * 100_000)
-        holder.leave([first])
+        holder.release([first])
 
         with pytest.raises(holdfast.BackendUnavailable, match="space"):
-            waiter.enter(second, queue=True)
+            waiter.try_acquire(second, queue=True)
         assert waiter.calls()[-1] == "lease/keepalive"
         server.make_space("filler ")
-        granted = waiter.enter(second, queue=True)
+        granted = waiter.try_acquire(second, queue=True)
 
         assert isinstance(granted, Granted)
         assert granted.fence == place
-        waiter.leave([second])
+        waiter.release([second])
 
 
 @pytest.mark.parametrize(

@@ -33,30 +33,30 @@ def theirs(url: str) -> Iterator[Bench]:
 def test_fifty_are_taken_in_one_request_and_given_back_in_one(ours: Bench) -> None:
     tickets = [ticket(f"n{number:03}") for number in range(50)]
 
-    outcomes = ours.enter_all(tickets)
+    outcomes = ours.try_acquire_all(tickets)
 
     assert ours.calls() == ["kv/txn"]
     assert [type(outcome) for outcome in outcomes] == [Granted] * 50
     assert ours.locked() == [one.name for one in tickets]
     ours.calls()
-    assert ours.leave(tickets) == [True] * 50
+    assert ours.release(tickets) == [True] * 50
     assert ours.calls() == ["kv/txn"]
     assert ours.locked() == []
 
 
 def test_more_than_a_transaction_holds_are_taken_in_several_and_in_order(ours: Bench, theirs: Bench) -> None:
     tickets = [ticket(f"n{number:03}") for number in range(200)]
-    theirs.enter(ticket("n150"))
+    theirs.try_acquire(ticket("n150"))
 
     outcomes: list[Granted | Waiting] = []
     while not outcomes or isinstance(outcomes[-1], Granted):
-        outcomes += ours.enter_all(tickets[len(outcomes) :])
+        outcomes += ours.try_acquire_all(tickets[len(outcomes) :])
 
     assert [type(outcome) for outcome in outcomes] == [Granted] * 150 + [Waiting]
     assert len(ours.calls()) == 4
     assert ours.locked() == [one.name for one in tickets[:151]]
     ours.calls()
-    assert ours.leave(tickets[:150]) == [True] * 150
+    assert ours.release(tickets[:150]) == [True] * 150
     assert len(ours.calls()) <= 3
     assert ours.locked() == ["n150"]
 
@@ -67,18 +67,18 @@ def test_tickets_with_much_to_say_are_taken_in_requests_that_etcd_takes(ours: Be
 
     outcomes: list[Granted | Waiting] = []
     while len(outcomes) < len(tickets):
-        outcomes += ours.enter_all(tickets[len(outcomes) :])
+        outcomes += ours.try_acquire_all(tickets[len(outcomes) :])
 
     assert [type(outcome) for outcome in outcomes] == [Granted] * 60
     assert len(ours.calls()) < 10
-    ours.leave(tickets)
+    ours.release(tickets)
 
 
 def test_those_before_the_first_that_is_busy_are_taken_and_none_behind_it(ours: Bench, theirs: Bench) -> None:
     tickets = [ticket(name) for name in "abcde"]
-    theirs.enter(ticket("c"))
+    theirs.try_acquire(ticket("c"))
 
-    *granted, waiting = ours.enter_all(tickets)
+    *granted, waiting = ours.try_acquire_all(tickets)
 
     assert [type(outcome) for outcome in granted] == [Granted] * 2
     assert isinstance(waiting, Waiting)
@@ -88,9 +88,9 @@ def test_those_before_the_first_that_is_busy_are_taken_and_none_behind_it(ours: 
 
 
 def test_if_the_first_is_busy_one_request_says_so(ours: Bench, theirs: Bench) -> None:
-    theirs.enter(ticket("a"))
+    theirs.try_acquire(ticket("a"))
 
-    outcomes = ours.enter_all([ticket("a"), ticket("b")])
+    outcomes = ours.try_acquire_all([ticket("a"), ticket("b")])
 
     assert [type(outcome) for outcome in outcomes] == [Waiting]
     assert len(ours.calls()) == 1
@@ -101,16 +101,16 @@ def test_who_asks_again_after_a_lost_answer_has_what_it_has(ours: Bench, theirs:
     tickets = [ticket(name) for name in "ab"]
     ours.road.keeps = True
     with pytest.raises(holdfast.OutcomeUnknown):
-        ours.enter_all(tickets)
+        ours.try_acquire_all(tickets)
     first = ours.road.deliver()
 
-    outcomes = ours.enter_all(tickets)
+    outcomes = ours.try_acquire_all(tickets)
 
     assert first.message["succeeded"]
     assert [outcome.fence for outcome in outcomes if isinstance(outcome, Granted)] == [
         int(first.message["header"]["revision"])
     ] * 2
-    assert ours.leave(tickets) == [True, True]
+    assert ours.release(tickets) == [True, True]
     assert ours.locked() == []
 
 
@@ -118,9 +118,9 @@ def test_what_arrives_after_it_was_withdrawn_takes_nothing(ours: Bench) -> None:
     tickets = [ticket(name) for name in "ab"]
     ours.road.keeps = True
     with pytest.raises(holdfast.OutcomeUnknown):
-        ours.enter_all(tickets)
+        ours.try_acquire_all(tickets)
 
-    ours.leave(tickets)
+    ours.release(tickets)
     late = ours.road.deliver()
 
     assert not late.message.get("succeeded")
@@ -132,13 +132,13 @@ def test_what_arrives_after_another_member_refused_it_takes_nothing(ours: Bench,
     """Nobody withdraws what has to wait: it was never in."""
     tickets = [ticket(name) for name in "abc"]
     busy = ticket(tickets[free].name)
-    theirs.enter(busy)
+    theirs.try_acquire(busy)
     ours.road.keeps = ours.road.asks_another = True
-    outcomes = ours.enter_all(tickets)
+    outcomes = ours.try_acquire_all(tickets)
     assert [type(outcome) for outcome in outcomes] == [Granted] * free + [Waiting]
 
-    theirs.leave([busy])
-    ours.leave(tickets[:free])
+    theirs.release([busy])
+    ours.release(tickets[:free])
     late = ours.road.deliver()
 
     assert not late.message.get("succeeded")
@@ -148,9 +148,9 @@ def test_what_arrives_after_another_member_refused_it_takes_nothing(ours: Bench,
 def test_what_arrives_after_another_member_granted_it_and_it_was_released_takes_nothing(ours: Bench) -> None:
     tickets = [ticket(name) for name in "ab"]
     ours.road.keeps = ours.road.asks_another = True
-    ours.enter_all(tickets)
+    ours.try_acquire_all(tickets)
 
-    ours.leave(tickets)
+    ours.release(tickets)
     late = ours.road.deliver()
 
     assert not late.message.get("succeeded")
@@ -163,7 +163,7 @@ def test_a_lease_that_was_revoked_meanwhile_is_replaced(own_server: Server) -> N
         for one in before:
             own_server.revoke(one)
 
-        outcomes = ours.enter_all([ticket("a"), ticket("b")])
+        outcomes = ours.try_acquire_all([ticket("a"), ticket("b")])
 
         assert [type(outcome) for outcome in outcomes] == [Granted] * 2
         assert len(set(own_server.leases()) - set(before)) == 1
@@ -174,15 +174,15 @@ def test_two_methods_on_one_name_are_a_clear_error(server: Server, first: str, s
     url = shared.fresh_url()
     with bench(f"{url}&method={first}") as theirs, bench(f"{url}&method={second}") as ours:
         held = ticket("b")
-        theirs.enter(held)
+        theirs.try_acquire(held)
         tickets = [ticket("a"), ticket("b")]
 
         with pytest.raises(holdfast.NameConflict, match="same method"):
-            ours.enter_all(tickets)
+            ours.try_acquire_all(tickets)
 
-        ours.leave(tickets)
+        ours.release(tickets)
         assert ours.locked() == []
-        assert theirs.leave([held]) == [True]
+        assert theirs.release([held]) == [True]
 
 
 def test_one_of_another_program_is_waited_for(server: Server) -> None:
@@ -190,7 +190,7 @@ def test_one_of_another_program_is_waited_for(server: Server) -> None:
     prefix = url.partition("prefix=")[2].replace("%2F", "/")
     server.put(f"{prefix}b/694d8bb3a01e2c07", "")
     with bench(url) as ours:
-        granted, waiting = ours.enter_all([ticket("a"), ticket("b")])
+        granted, waiting = ours.try_acquire_all([ticket("a"), ticket("b")])
 
         assert isinstance(granted, Granted)
         assert isinstance(waiting, Waiting)
@@ -201,15 +201,15 @@ def test_who_tries_in_vain_leaves_nothing_to_remember(server: Server) -> None:
     url = shared.fresh_url()
     with bench(url) as theirs, bench(url) as ours:
         held = [ticket("a"), ticket("b")]
-        theirs.enter_all(held)
+        theirs.try_acquire_all(held)
 
         for _ in range(10):
-            assert isinstance(ours.enter(ticket("a")), Waiting)
-            assert isinstance(ours.enter_all([ticket("a"), ticket("b")])[0], Waiting)
+            assert isinstance(ours.try_acquire(ticket("a")), Waiting)
+            assert isinstance(ours.try_acquire_all([ticket("a"), ticket("b")])[0], Waiting)
 
-        theirs.leave(held)
-        ours.enter_all(held_now := [ticket("a"), ticket("b")])
+        theirs.release(held)
+        ours.try_acquire_all(held_now := [ticket("a"), ticket("b")])
         prefix = url.partition("prefix=")[2].replace("%2F", "/")
         numbers = [int(key.rpartition("/")[2].removesuffix(".x")[-8:], 16) for key in server.keys(prefix)]
         assert sorted(numbers) == [1, 2]
-        ours.leave(held_now)
+        ours.release(held_now)

@@ -68,8 +68,8 @@ def created_last(server: Server, prefix: str) -> int:
 def queued_behind(holder: Bench, waiter: Bench, ttl: float = 30.0) -> tuple[Ticket, Ticket]:
     """A granted ticket, and one that is next in line."""
     first, second = ticket("a"), ticket("a", ttl=ttl)
-    assert isinstance(holder.enter(first), Granted)
-    assert isinstance(waiter.enter(second, queue=True), Waiting)
+    assert isinstance(holder.try_acquire(first), Granted)
+    assert isinstance(waiter.try_acquire(second, queue=True), Waiting)
     holder.calls()
     waiter.calls()
     return first, second
@@ -105,39 +105,39 @@ def test_a_waiter_is_under_the_waiter_lease_and_a_granted_one_under_the_lease_of
 
 
 def test_an_uncontended_acquire_is_one_request_and_so_is_a_hand_over(holder: Bench, waiter: Bench) -> None:
-    assert isinstance(holder.enter(ticket("b"), queue=True), Granted)
+    assert isinstance(holder.try_acquire(ticket("b"), queue=True), Granted)
     assert holder.calls() == ["kv/txn"]
     first, second = queued_behind(holder, waiter)
 
-    holder.leave([first])
-    assert isinstance(waiter.enter(second, queue=True), Granted)
+    holder.release([first])
+    assert isinstance(waiter.try_acquire(second, queue=True), Granted)
 
     assert waiter.calls() == ["kv/txn"]
 
 
 def test_a_lost_answer_to_a_grant_is_found_out(holder: Bench, waiter: Bench) -> None:
     first, second = queued_behind(holder, waiter)
-    holder.leave([first])
+    holder.release([first])
 
     waiter.road.loses_writes = True
     with pytest.raises(holdfast.OutcomeUnknown):
-        waiter.enter(second, queue=True)
+        waiter.try_acquire(second, queue=True)
     waiter.road.loses_writes = False
-    granted = waiter.enter(second, queue=True)
+    granted = waiter.try_acquire(second, queue=True)
 
     assert isinstance(granted, Granted)
-    assert waiter.leave([second]) == [True]
+    assert waiter.release([second]) == [True]
     assert waiter.locked() == []
 
 
 def test_a_grant_that_arrives_after_the_ticket_was_withdrawn_does_nothing(holder: Bench, waiter: Bench) -> None:
     first, second = queued_behind(holder, waiter)
-    holder.leave([first])
+    holder.release([first])
 
     waiter.road.keeps = True
     with pytest.raises(holdfast.OutcomeUnknown):
-        waiter.enter(second, queue=True)
-    waiter.leave([second])
+        waiter.try_acquire(second, queue=True)
+    waiter.release([second])
     late = waiter.road.deliver()
 
     assert not late.message.get("succeeded")
@@ -147,18 +147,18 @@ def test_a_grant_that_arrives_after_the_ticket_was_withdrawn_does_nothing(holder
 def test_a_place_that_arrives_after_the_ticket_was_withdrawn_is_not_taken(holder: Bench, waiter: Bench) -> None:
     first, second = ticket("a"), ticket("a")
     warm = ticket("a")
-    holder.enter(first)
-    waiter.enter(warm, queue=True)  # so that the waiter lease is there
-    waiter.leave([warm])
+    holder.try_acquire(first)
+    waiter.try_acquire(warm, queue=True)  # so that the waiter lease is there
+    waiter.release([warm])
 
     waiter.road.keeps_after = 1  # the first request only finds the lock taken
     with pytest.raises(holdfast.OutcomeUnknown):
-        waiter.enter(second, queue=True)
-    waiter.leave([second])
+        waiter.try_acquire(second, queue=True)
+    waiter.release([second])
     late = waiter.road.deliver()
 
     assert not late.message.get("succeeded")
-    holder.leave([first])
+    holder.release([first])
     assert waiter.locked() == []
 
 
@@ -168,15 +168,15 @@ def test_a_waiter_whose_lease_ends_before_its_grant_queues_again_behind_the_othe
     first, second = queued_behind(holder, waiter)
     place = created_last(server, prefix)
     third = ticket("a")
-    assert isinstance(holder.enter(third, queue=True), Waiting)
+    assert isinstance(holder.try_acquire(third, queue=True), Waiting)
 
-    holder.leave([first])
+    holder.release([first])
     server.revoke(int(key_of(server, prefix, place)["lease"]))
 
-    assert isinstance(waiter.enter(second, queue=True), Waiting)
-    assert isinstance(holder.enter(third, queue=True), Granted)
-    holder.leave([third])
-    granted = waiter.enter(second, queue=True)
+    assert isinstance(waiter.try_acquire(second, queue=True), Waiting)
+    assert isinstance(holder.try_acquire(third, queue=True), Granted)
+    holder.release([third])
+    granted = waiter.try_acquire(second, queue=True)
     assert isinstance(granted, Granted)
     assert granted.fence > place
-    waiter.leave([second])
+    waiter.release([second])

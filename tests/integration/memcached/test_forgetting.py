@@ -75,7 +75,7 @@ def test_an_evicted_lock_is_a_loss_and_the_client_says_that_the_server_evicts(
 ) -> None:
     server = start_server("-m", "2")
     client = open_client(server.url)
-    assert not client.troubles
+    assert not client.warnings
     lease = take(client, "a", ttl=30)
     size = len(item(server, "a").value)
 
@@ -91,7 +91,7 @@ def test_an_evicted_lock_is_a_loss_and_the_client_says_that_the_server_evicts(
         lease.renew()
     time.sleep(2 * QUIET)  # after which the server is asked how it is
     take(client, "b").release()
-    assert "has evicted" in client.troubles[0]
+    assert "has evicted" in client.warnings[0]
 
 
 def test_a_broken_lease_is_a_loss_and_its_fence_has_to_be_right(server: Server, open_client: OpenClient) -> None:

@@ -41,7 +41,7 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(server: Server, opens: C
     raised: list[int] = []
 
     def raise_all(client: Verbs) -> None:
-        raised.extend(number for number in range(1, 101) if client.mark("one", number))
+        raised.extend(number for number in range(1, 101) if client.advance_register("one", number))
 
     threads = [threading.Thread(target=raise_all, args=(opens(server.url),)) for _ in range(4)]
     for thread in threads:
@@ -55,14 +55,14 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(server: Server, opens: C
 
 def test_a_resend_has_raised_it_and_a_stranger_has_not(server: Server, opens: Callable[[str], Verbs]) -> None:
     verbs = opens(server.url)
-    assert verbs.mark("one", 7, nonce=OURS)
+    assert verbs.advance_register("one", 7, nonce=OURS)
 
-    assert verbs.mark("one", 7, nonce=OURS)
-    assert not verbs.mark("one", 7, nonce=THEIRS)
-    assert not verbs.mark("one", 6, nonce=OURS)
-    assert verbs.mark("one", 2**63 - 1, nonce=THEIRS)
-    assert not verbs.mark("one", 7, nonce=OURS)
-    assert verbs.marks("one", "other") == [2**63 - 1, 0]
+    assert verbs.advance_register("one", 7, nonce=OURS)
+    assert not verbs.advance_register("one", 7, nonce=THEIRS)
+    assert not verbs.advance_register("one", 6, nonce=OURS)
+    assert verbs.advance_register("one", 2**63 - 1, nonce=THEIRS)
+    assert not verbs.advance_register("one", 7, nonce=OURS)
+    assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
 @pytest.mark.parametrize("before", [0, 6])
@@ -71,16 +71,16 @@ def test_a_call_that_got_no_answer_finds_that_it_has_raised_it(
 ) -> None:
     verbs = opens(f"{proxied}?io_timeout=1")
     if before:
-        verbs.mark("one", before)
-    verbs.marks("one")
+        verbs.advance_register("one", before)
+    verbs.read_registers("one")
     proxy.lose_next_reply(f"mark:7:{OURS}")
 
     with pytest.raises(OutcomeUnknown):
-        verbs.mark("one", 7, nonce=OURS)
+        verbs.advance_register("one", 7, nonce=OURS)
 
     proxy.await_loss()
-    assert verbs.mark("one", 7, nonce=OURS)
-    assert not verbs.mark("one", 7, nonce=THEIRS)
+    assert verbs.advance_register("one", 7, nonce=OURS)
+    assert not verbs.advance_register("one", 7, nonce=THEIRS)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_mark_is_kept_for_as_long_as_was_asked_for(
 ) -> None:
     verbs = opens(server.url)
     for number, keep in enumerate(keeps, start=1):
-        assert verbs.mark("one", number, keep=keep)
+        assert verbs.advance_register("one", number, keep=keep)
 
     assert least <= _item(server, "one").left <= most
 
@@ -107,11 +107,11 @@ def test_locks_and_marks_of_one_name_do_not_meet(server: Server, opens: Callable
     verbs = opens(server.url)
     names = ["one", "x" * 528, "é" * 528]
     for number, name in enumerate(names, start=1):
-        assert verbs.mark(name, number)
-    verbs.enter(verbs.ticket("one"))
+        assert verbs.advance_register(name, number)
+    verbs.try_acquire(verbs.ticket("one"))
 
     assert [info.name for info in verbs.locks()] == ["one"]
-    assert verbs.marks(*names) == [1, 2, 3]
+    assert verbs.read_registers(*names) == [1, 2, 3]
 
 
 def test_what_another_program_keeps_there_is_not_touched(server: Server, opens: Callable[[str], Verbs]) -> None:
@@ -119,9 +119,9 @@ def test_what_another_program_keeps_there_is_not_touched(server: Server, opens: 
     server.call(meta.add(mark_key_of("holdfast:", "one"), 0, b"holdfast:mark:what"))
 
     with pytest.raises(NameConflict, match="another program"):
-        verbs.mark("one", 7)
+        verbs.advance_register("one", 7)
 
-    assert verbs.marks("one") == [0]
+    assert verbs.read_registers("one") == [0]
     assert _item(server, "one").value == b"holdfast:mark:what"
 
 
@@ -132,7 +132,7 @@ def test_marks_of_several_servers_are_asked_for_together(
     verbs = opens("memcached://" + ",".join(f"127.0.0.1:{server.port}" for server in servers))
     names = [f"name-{number}" for number in range(250)]
     for number, name in enumerate(names, start=1):
-        assert verbs.mark(name, number)
+        assert verbs.advance_register(name, number)
 
-    assert verbs.marks(*names, "none") == [*range(1, 251), 0]
+    assert verbs.read_registers(*names, "none") == [*range(1, 251), 0]
     assert all(int(server.stats()["curr_items"]) > 40 for server in servers)

@@ -22,7 +22,7 @@ MANY = [f"name {number:02}" for number in range(50)]
 def driver(driver_of: Drive) -> Driver:
     """Connected, and with its tables met."""
     made = driver_of(shared.fresh_url())
-    made.marks("warm")
+    made.read_registers("warm")
     return made
 
 
@@ -30,7 +30,7 @@ def to_the_end(driver: Driver, tickets: Sequence[Ticket]) -> list[Granted | Wait
     """As the engine does: until all are in, or one has to wait."""
     outcomes: list[Granted | Waiting] = []
     while len(outcomes) < len(tickets) and not any(isinstance(outcome, Waiting) for outcome in outcomes):
-        outcomes += driver.enter_all(tickets[len(outcomes) :])
+        outcomes += driver.try_acquire_all(tickets[len(outcomes) :])
     return outcomes
 
 
@@ -38,9 +38,9 @@ def test_fifty_locks_are_taken_and_given_back_by_two_requests(driver: Driver) ->
     tickets = [driver.ticket(name) for name in MANY]
     before = driver.said
 
-    outcomes = driver.enter_all(tickets)
+    outcomes = driver.try_acquire_all(tickets)
     there = driver.said
-    left = driver.leave(*tickets)
+    left = driver.release(*tickets)
 
     assert all(isinstance(outcome, Granted) for outcome in outcomes)
     assert len(outcomes) == len(MANY)
@@ -53,7 +53,7 @@ def test_fifty_locks_are_taken_and_given_back_by_two_requests(driver: Driver) ->
 def test_the_fences_are_those_that_the_server_has(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in MANY]
 
-    outcomes = driver.enter_all(tickets)
+    outcomes = driver.try_acquire_all(tickets)
 
     for ticket, outcome in zip(tickets, outcomes, strict=True):
         assert isinstance(outcome, Granted)
@@ -63,53 +63,53 @@ def test_the_fences_are_those_that_the_server_has(driver: Driver) -> None:
 def new_ones(driver: Driver, names: str) -> list[Ticket]:
     """Tickets that have taken these locks."""
     tickets = [driver.ticket(name) for name in names]
-    driver.enter_all(tickets)
+    driver.try_acquire_all(tickets)
     return tickets
 
 
 def test_those_before_the_first_that_is_held_are_in_and_those_after_it_are_not(driver: Driver) -> None:
-    driver.leave(*new_ones(driver, "abcde"))  # to take a lock that has no row takes one request more
+    driver.release(*new_ones(driver, "abcde"))  # to take a lock that has no row takes one request more
     other = driver.ticket("c")
-    driver.enter(other)
+    driver.try_acquire(other)
     tickets = [driver.ticket(name) for name in "abcde"]
     before = driver.said
 
-    outcomes = driver.enter_all(tickets)
+    outcomes = driver.try_acquire_all(tickets)
 
     assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
     assert outcomes[2] == Waiting(2.5, "test/1")
     assert driver.said - before == 2, "one takes, one looks who is in the way"
     assert [info.name for info in driver.locks()] == ["a", "b", "c"]
-    assert driver.leave(*tickets) == [True, True, False, False, False]
+    assert driver.release(*tickets) == [True, True, False, False, False]
     assert driver.renew(other) != []
     assert [info.name for info in driver.locks()] == ["c"]
 
 
 def test_who_asks_again_for_want_of_an_answer_has_what_it_has(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in "abc"]
-    first = driver.enter_all(tickets)
+    first = driver.try_acquire_all(tickets)
 
-    second = driver.enter_all(tickets)
+    second = driver.try_acquire_all(tickets)
 
     for before, after in zip(first, second, strict=True):
         assert isinstance(before, Granted)
         assert isinstance(after, Granted)
         assert after.fence > before.fence, "nobody has heard of the other"
     assert len(driver.locks()) == 3
-    assert driver.leave(*tickets) == [True, True, True]
+    assert driver.release(*tickets) == [True, True, True]
 
 
 def test_what_only_looks_taken_is_taken_all_the_same(driver: Driver, driver_of: Drive) -> None:
     holder, waiter = driver.ticket("b"), driver.ticket("b")
-    driver.enter(holder)
-    driver.enter(waiter, queue=True)
-    driver.leave(holder)
+    driver.try_acquire(holder)
+    driver.try_acquire(waiter, queue=True)
+    driver.release(holder)
     shared_rows = "there is a ticket, so the lock's row says that it is not free"
     tickets = [driver.ticket(name) for name in "abc"]
 
-    blocked = driver.enter_all(tickets)
-    driver.leave(waiter)
-    outcomes = driver.enter_all([driver.ticket("b"), *[driver.ticket(name) for name in "de"]])
+    blocked = driver.try_acquire_all(tickets)
+    driver.release(waiter)
+    outcomes = driver.try_acquire_all([driver.ticket("b"), *[driver.ticket(name) for name in "de"]])
 
     assert [type(outcome) for outcome in blocked] == [Granted, Waiting], shared_rows
     assert outcomes != []
@@ -118,27 +118,27 @@ def test_what_only_looks_taken_is_taken_all_the_same(driver: Driver, driver_of: 
 
 def test_locks_that_others_wait_for_are_given_back_by_two_requests_however_many(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in MANY]
-    driver.enter_all(tickets)
+    driver.try_acquire_all(tickets)
     waiters = [driver.ticket(name) for name in MANY[::2]]
     for waiter in waiters:
-        assert isinstance(driver.enter(waiter, queue=True), Waiting)
+        assert isinstance(driver.try_acquire(waiter, queue=True), Waiting)
     before = driver.said
 
-    left = driver.leave(*tickets)
+    left = driver.release(*tickets)
 
     assert left == [True] * len(MANY)
     assert driver.said - before == 2
     for waiter in waiters:
-        assert isinstance(driver.enter(waiter, queue=True), Granted)
+        assert isinstance(driver.try_acquire(waiter, queue=True), Granted)
 
 
 def test_a_lock_that_was_lost_is_not_said_to_have_been_held(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in "abc"]
-    _, outcome, _ = driver.enter_all(tickets)
+    _, outcome, _ = driver.try_acquire_all(tickets)
     assert isinstance(outcome, Granted)
     assert driver.break_lock("b", outcome.fence)
 
-    assert driver.leave(*tickets) == [True, False, True]
+    assert driver.release(*tickets) == [True, False, True]
 
 
 def test_more_than_one_request_can_carry_are_taken_too(driver: Driver) -> None:
@@ -147,7 +147,7 @@ def test_more_than_one_request_can_carry_are_taken_too(driver: Driver) -> None:
     outcomes = to_the_end(driver, tickets)
 
     assert [type(outcome) for outcome in outcomes] == [Granted] * 300
-    assert driver.leave(*tickets) == [True] * 300
+    assert driver.release(*tickets) == [True] * 300
 
 
 def test_two_who_want_the_same_ones_never_wait_for_each_other_inside_the_server(
@@ -165,7 +165,7 @@ def test_two_who_want_the_same_ones_never_wait_for_each_other_inside_the_server(
                 both.append(1)
                 assert len(driver.locks()) == len(names), "nobody else is in any of them"
                 times -= 1
-            driver.leave(*tickets)
+            driver.release(*tickets)
 
     threads = [threading.Thread(target=take, args=(20,)) for _ in range(3)]
     for thread in threads:
@@ -180,17 +180,17 @@ def test_a_lock_wait_that_the_server_gives_up_leaves_nothing_half_done(
     server: Server, database: str, url: str, driver_of: Drive
 ) -> None:
     driver, other = driver_of(url), driver_of(url)
-    assert isinstance(other.enter(other.ticket("b", ttl=0.001)), Granted)
+    assert isinstance(other.try_acquire(other.ticket("b", ttl=0.001)), Granted)
     tickets = [driver.ticket(name) for name in "ab"]
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("BEGIN")
         cursor.execute("SELECT 1 FROM holdfast_locks WHERE id = UNHEX(SHA2('b', 256)) FOR UPDATE")
 
         with pytest.raises(OutcomeUnknown, match="no answer in time"):
-            driver.enter_all(tickets, seconds=LOCK_WAIT_MAX + 1.5)
+            driver.try_acquire_all(tickets, seconds=LOCK_WAIT_MAX + 1.5)
 
         committed = server.rows("SELECT name FROM holdfast_locks", database=database)
         connection.rollback()
     assert committed == [("b",)], "the first attempt is over, and has taken nothing"
-    driver.leave(*tickets)
-    assert isinstance(other.enter_all([other.ticket("a")])[0], Granted)
+    driver.release(*tickets)
+    assert isinstance(other.try_acquire_all([other.ticket("a")])[0], Granted)

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import BackendUnavailable, OutcomeUnknown
-from holdfast.backends.pool import CONNECTIONS_MAX
+from holdfast.backends.net.pool import CONNECTIONS_MAX
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually

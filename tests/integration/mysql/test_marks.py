@@ -23,56 +23,56 @@ def driver(request: pytest.FixtureRequest, driver_of: Drive) -> Driver:
 
 
 def test_a_mark_only_goes_up(driver: Driver) -> None:
-    assert driver.marks("a", "b") == [0, 0]
+    assert driver.read_registers("a", "b") == [0, 0]
 
-    assert driver.mark("a", 3)
-    assert not driver.mark("a", 3)
-    assert not driver.mark("a", 2)
-    assert driver.mark("a", 2**63 - 1)
+    assert driver.advance_register("a", 3)
+    assert not driver.advance_register("a", 3)
+    assert not driver.advance_register("a", 2)
+    assert driver.advance_register("a", 2**63 - 1)
 
-    assert driver.marks("b", "a", "b") == [0, 2**63 - 1, 0]
-    assert driver.marks() == []
+    assert driver.read_registers("b", "a", "b") == [0, 2**63 - 1, 0]
+    assert driver.read_registers() == []
 
 
 def test_who_asks_again_for_want_of_an_answer_hears_the_same(driver: Driver) -> None:
     nonce, other = "1" * 32, "2" * 32
-    assert driver.mark("a", 1, nonce=nonce)
-    assert driver.mark("a", 1, nonce=nonce)
-    assert not driver.mark("a", 1, nonce=other)
+    assert driver.advance_register("a", 1, nonce=nonce)
+    assert driver.advance_register("a", 1, nonce=nonce)
+    assert not driver.advance_register("a", 1, nonce=other)
 
-    assert driver.mark("a", 2, nonce=other)
+    assert driver.advance_register("a", 2, nonce=other)
 
-    assert not driver.mark("a", 1, nonce=nonce), "it is over: somebody has raised it since"
+    assert not driver.advance_register("a", 1, nonce=nonce), "it is over: somebody has raised it since"
 
 
 def test_a_mark_costs_one_request(driver: Driver) -> None:
-    driver.marks("a")
+    driver.read_registers("a")
     before = driver.said
-    driver.mark("a", 1)
-    driver.mark("a", 2)
+    driver.advance_register("a", 1)
+    driver.advance_register("a", 2)
 
     assert driver.said - before <= 3, "one each, and one more if it was time to remove old rows"
 
 
 def test_marks_and_locks_of_the_same_name_do_not_meet(driver: Driver) -> None:
     ticket = driver.ticket("a")
-    driver.enter(ticket)
+    driver.try_acquire(ticket)
 
-    assert driver.marks("a") == [0]
-    driver.mark("a", 1)
-    driver.mark("b", 1)
+    assert driver.read_registers("a") == [0]
+    driver.advance_register("a", 1)
+    driver.advance_register("b", 1)
 
     assert [info.name for info in driver.locks()] == ["a"]
-    assert driver.leave(ticket) == [True]
-    assert driver.marks("a", "b") == [1, 1]
+    assert driver.release(ticket) == [True]
+    assert driver.read_registers("a", "b") == [1, 1]
 
 
 def test_names_of_marks_are_exact_and_may_be_longer_than_those_of_locks(driver: Driver) -> None:
     names = ["a", "A", "a ", "á", "a\0", "'", "😀" * 512, "😀" * 528]
 
-    assert [driver.mark(name, number) for number, name in enumerate(names, 1)] == [True] * len(names)
+    assert [driver.advance_register(name, number) for number, name in enumerate(names, 1)] == [True] * len(names)
 
-    assert driver.marks(*names) == list(range(1, len(names) + 1))
+    assert driver.read_registers(*names) == list(range(1, len(names) + 1))
 
 
 def race(driver_of: Drive, url: str) -> list[int]:
@@ -84,7 +84,7 @@ def race(driver_of: Drive, url: str) -> list[int]:
         driver = driver_of(url)
         for number in range(1, 41):
             start.wait(60)
-            won.extend([number] * driver.mark("a", number))
+            won.extend([number] * driver.advance_register("a", number))
 
     threads = [threading.Thread(target=raise_it) for _ in range(4)]
     for thread in threads:
@@ -109,16 +109,16 @@ def test_so_it_is_under_repeatable_read(own_server: Server, driver_of: Drive) ->
 
 def test_a_mark_is_kept_for_as_long_as_was_asked_for(server: Server, database: str, url: str, driver_of: Drive) -> None:
     driver = driver_of(url)
-    driver.mark("long", 1, keep=3600)
-    driver.mark("long", 2, keep=0)
-    driver.mark("endless", 1, keep=float("inf"))
-    driver.mark("over", 1, keep=0)
+    driver.advance_register("long", 1, keep=3600)
+    driver.advance_register("long", 2, keep=0)
+    driver.advance_register("endless", 1, keep=float("inf"))
+    driver.advance_register("over", 1, keep=0)
     server.rows("UPDATE holdfast_marks SET expires = expires - 1000 WHERE name = 'over'", database=database)
 
     for number in range(5000):
-        driver.mark(f"new {number}", 1, keep=3600)
-        if driver.marks("over") == [0]:
+        driver.advance_register(f"new {number}", 1, keep=3600)
+        if driver.read_registers("over") == [0]:
             break
 
-    assert driver.marks("over") == [0], "somebody removes what is over, now and then"
-    assert driver.marks("long", "endless") == [2, 1]
+    assert driver.read_registers("over") == [0], "somebody removes what is over, now and then"
+    assert driver.read_registers("long", "endless") == [2, 1]

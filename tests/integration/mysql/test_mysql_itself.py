@@ -89,27 +89,27 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(mysql: Server, clien
 def test_several_at_once_owners_and_marks(mysql: Server, driver_of: Drive) -> None:
     driver = driver_of(mysql.url)
     tickets = [driver.ticket(f"of many {number}") for number in range(20)]
-    assert all(isinstance(outcome, Granted) for outcome in driver.enter_all(tickets))
-    assert isinstance(driver.enter_all([driver.ticket("of many 7"), driver.ticket("z")])[0], Waiting)
-    assert driver.leave(*tickets) == [True] * 20
+    assert all(isinstance(outcome, Granted) for outcome in driver.try_acquire_all(tickets))
+    assert isinstance(driver.try_acquire_all([driver.ticket("of many 7"), driver.ticket("z")])[0], Waiting)
+    assert driver.release(*tickets) == [True] * 20
 
     one, two = (driver.ticket("owned", owner="ann") for _ in range(2))
-    first, second = driver.enter(one), driver.enter(two)
+    first, second = driver.try_acquire(one), driver.try_acquire(two)
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)
     assert first.fence == second.fence
-    assert isinstance(driver.enter(driver.ticket("owned", owner="ann ")), Waiting)
-    assert driver.leave(one, two) == [True, True]
+    assert isinstance(driver.try_acquire(driver.ticket("owned", owner="ann ")), Waiting)
+    assert driver.release(one, two) == [True, True]
 
-    assert driver.mark("report", 7, nonce="1" * 32)
-    assert driver.mark("report", 7, nonce="1" * 32)
-    assert not driver.mark("report", 7)
-    assert driver.marks("report", "other") == [7, 0]
+    assert driver.advance_register("report", 7, nonce="1" * 32)
+    assert driver.advance_register("report", 7, nonce="1" * 32)
+    assert not driver.advance_register("report", 7)
+    assert driver.read_registers("report", "other") == [7, 0]
 
 
 def test_older_tables_get_what_they_lack(mysql: Server, driver_of: Drive) -> None:
     driver = driver_of(mysql.url)
-    driver.enter(driver.ticket("before"))
+    driver.try_acquire(driver.ticket("before"))
     mysql.run(
         "ALTER TABLE holdfast_locks DROP COLUMN renewed",
         "ALTER TABLE holdfast_tickets DROP COLUMN owner, DROP COLUMN renewed, DROP COLUMN client",
@@ -118,5 +118,5 @@ def test_older_tables_get_what_they_lack(mysql: Server, driver_of: Drive) -> Non
     )
 
     newer = driver_of(mysql.url)
-    assert newer.mark("new", 1)
-    assert isinstance(newer.enter(driver.ticket("new", owner="ann")), Granted)
+    assert newer.advance_register("new", 1)
+    assert isinstance(newer.try_acquire(driver.ticket("new", owner="ann")), Granted)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.tickets import Gone, Granted, Live, Waiting
+from holdfast.core.tickets import Granted, LeaseGone, Live, Waiting
 from holdfast.errors import NameConflict
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
@@ -23,45 +23,45 @@ def driver(driver_of: Drive) -> Driver:
 
 def test_those_of_one_owner_are_in_together_with_the_same_fence_past_all_who_wait(driver: Driver) -> None:
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
-    first = driver.enter(one)
+    first = driver.try_acquire(one)
     stranger = driver.ticket("a")
-    assert isinstance(driver.enter(stranger, queue=True), Waiting)
+    assert isinstance(driver.try_acquire(stranger, queue=True), Waiting)
 
-    second = driver.enter(two)
+    second = driver.try_acquire(two)
 
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)
     assert first.fence == second.fence
     assert len(driver.inspect("a").holders) == 2
-    assert driver.leave(one) == [True]
-    assert isinstance(driver.enter(stranger, queue=True), Waiting)
-    assert driver.leave(two) == [True]
-    third = driver.enter(stranger, queue=True)
+    assert driver.release(one) == [True]
+    assert isinstance(driver.try_acquire(stranger, queue=True), Waiting)
+    assert driver.release(two) == [True]
+    third = driver.try_acquire(stranger, queue=True)
     assert isinstance(third, Granted)
     assert third.fence > first.fence
 
 
 @pytest.mark.parametrize("other", ["", "Ann", "ann ", "änn", "ann\0"])
 def test_another_owner_is_another_however_alike(driver: Driver, other: str) -> None:
-    driver.enter(driver.ticket("a", owner="ann"))
+    driver.try_acquire(driver.ticket("a", owner="ann"))
 
-    assert isinstance(driver.enter(driver.ticket("a", owner=other)), Waiting)
-    assert isinstance(driver.enter_all([driver.ticket("a", owner=other)])[0], Waiting)
+    assert isinstance(driver.try_acquire(driver.ticket("a", owner=other)), Waiting)
+    assert isinstance(driver.try_acquire_all([driver.ticket("a", owner=other)])[0], Waiting)
 
 
 def test_an_owner_waits_for_who_has_none(driver: Driver) -> None:
     stranger = driver.ticket("a")
-    driver.enter(stranger)
+    driver.try_acquire(stranger)
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
-    assert isinstance(driver.enter(one, queue=True), Waiting)
-    assert isinstance(driver.enter(two, queue=True), Waiting)
+    assert isinstance(driver.try_acquire(one, queue=True), Waiting)
+    assert isinstance(driver.try_acquire(two, queue=True), Waiting)
 
-    driver.leave(stranger)
+    driver.release(stranger)
     driver.wait(two, 0.3)
-    assert isinstance(driver.enter(two, queue=True), Waiting), "it is not its turn, and nobody of its owner is in"
-    first = driver.enter(one, queue=True)
+    assert isinstance(driver.try_acquire(two, queue=True), Waiting), "it is not its turn, and nobody of its owner is in"
+    first = driver.try_acquire(one, queue=True)
     driver.wait(two, 20.0)
-    second = driver.enter(two, queue=True)
+    second = driver.try_acquire(two, queue=True)
 
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)
@@ -70,36 +70,36 @@ def test_an_owner_waits_for_who_has_none(driver: Driver) -> None:
 
 def test_each_has_a_lease_of_its_own(driver: Driver) -> None:
     short, long = driver.ticket("a", owner="ann", ttl=0.2), driver.ticket("a", owner="ann")
-    driver.enter(short)
-    driver.enter(long)
+    driver.try_acquire(short)
+    driver.try_acquire(long)
 
     eventually(lambda: len(driver.inspect("a").holders) == 1)
 
     outcomes = driver.renew(short, long)
-    assert isinstance(outcomes[0], Gone)
+    assert isinstance(outcomes[0], LeaseGone)
     assert isinstance(outcomes[1], Live)
-    assert isinstance(driver.enter(driver.ticket("a")), Waiting)
-    assert driver.leave(short, long) == [False, True]
-    assert isinstance(driver.enter(driver.ticket("a")), Granted)
+    assert isinstance(driver.try_acquire(driver.ticket("a")), Waiting)
+    assert driver.release(short, long) == [False, True]
+    assert isinstance(driver.try_acquire(driver.ticket("a")), Granted)
 
 
 def test_a_broken_lock_is_broken_for_all_of_them(driver: Driver) -> None:
     tickets = [driver.ticket("a", owner="ann") for _ in range(3)]
-    outcomes = [driver.enter(ticket) for ticket in tickets]
+    outcomes = [driver.try_acquire(ticket) for ticket in tickets]
     assert isinstance(outcomes[0], Granted)
 
     assert driver.break_lock("a", outcomes[0].fence)
 
     assert driver.inspect("a").holders == ()
-    assert driver.leave(*tickets) == [False, False, False]
+    assert driver.release(*tickets) == [False, False, False]
 
 
 def test_who_asks_again_for_want_of_an_answer_is_in_once_and_as_the_others_are(driver: Driver) -> None:
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
-    driver.enter(one)
-    fence = driver.enter(two)
+    driver.try_acquire(one)
+    fence = driver.try_acquire(two)
 
-    again = driver.enter(one)
+    again = driver.try_acquire(one)
 
     assert isinstance(fence, Granted)
     assert isinstance(again, Granted)
@@ -109,10 +109,10 @@ def test_who_asks_again_for_want_of_an_answer_is_in_once_and_as_the_others_are(d
 
 def test_a_request_that_comes_late_changes_no_fence_that_its_holder_knows(driver: Driver) -> None:
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
-    first = driver.enter(one)
+    first = driver.try_acquire(one)
 
-    driver.enter(one)
-    second = driver.enter(two)
+    driver.try_acquire(one)
+    second = driver.try_acquire(two)
 
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)
@@ -122,25 +122,25 @@ def test_a_request_that_comes_late_changes_no_fence_that_its_holder_knows(driver
 def test_readers_and_other_methods_stay_out_too(server: Server, database: str, url: str, driver_of: Drive) -> None:
     driver = driver_of(url)
     one = driver.ticket("a", owner="ann")
-    driver.enter(one)
+    driver.try_acquire(one)
 
-    assert isinstance(driver.enter(driver.ticket("a")._replace(exclusive=False, limit=None)), Waiting)
+    assert isinstance(driver.try_acquire(driver.ticket("a")._replace(exclusive=False, limit=None)), Waiting)
     with pytest.raises(NameConflict, match="in use with method=unique"):
         other = driver_of(server.url_of(database, method="version"))
-        other.enter(other.ticket("a"))
+        other.try_acquire(other.ticket("a"))
 
-    driver.leave(one)
+    driver.release(one)
     reader = driver.ticket("a")._replace(exclusive=False, limit=None)
-    assert isinstance(driver.enter(reader), Granted)
-    assert isinstance(driver.enter(one._replace(nonce="5" * 32)), Waiting)
+    assert isinstance(driver.try_acquire(reader), Granted)
+    assert isinstance(driver.try_acquire(one._replace(nonce="5" * 32)), Waiting)
 
 
 def test_an_owner_costs_one_request_to_enter_and_one_to_leave(driver: Driver) -> None:
-    driver.marks("warm")
+    driver.read_registers("warm")
     ticket = driver.ticket("a", owner="ann")
     before = driver.said
 
-    driver.enter(ticket)
-    driver.leave(ticket)
+    driver.try_acquire(ticket)
+    driver.release(ticket)
 
     assert driver.said - before == 2

@@ -22,7 +22,7 @@ def test_a_lock_costs_what_the_page_says(driver_of: Drive, method: str, takes: i
     costs = use(driver)
     tickets = [driver.ticket(name) for name in "abc"]
     for ticket in tickets:
-        driver.enter(ticket)
+        driver.try_acquire(ticket)
     held = driver.said
     driver.renew(*tickets)
 
@@ -33,7 +33,7 @@ def test_a_lock_costs_what_the_page_says(driver_of: Drive, method: str, takes: i
 def use(driver: Driver) -> tuple[int, int]:
     """Take a lock and give it back: the requests for each."""
     ticket, before = driver.ticket("a"), driver.said
-    driver.enter(ticket)
+    driver.try_acquire(ticket)
     taken = driver.said
-    driver.leave(ticket)
+    driver.release(ticket)
     return taken - before, driver.said - taken

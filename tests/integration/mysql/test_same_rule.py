@@ -27,7 +27,7 @@ def opened(url: str) -> Backend:
 
 def outcome(backend: Backend, ticket: Ticket, *, queue: bool) -> str:
     try:
-        answer = run_sync(backend.enter(ticket, queue=queue, deadline=system.now() + 20))
+        answer = run_sync(backend.try_acquire(ticket, queue=queue, deadline=system.now() + 20))
     except LimitConflict as conflict:
         return f"limit {conflict.theirs}"
     return "in" if isinstance(answer, Granted) else "wait"
@@ -46,7 +46,7 @@ def outcomes(backend: Backend, tickets: list[Ticket]) -> list[str]:
     """Of all at once, as the engine takes them."""
     found: list[str] = []
     while len(found) < len(tickets) and "wait" not in found:
-        answers = run_sync(backend.enter_all(tickets[len(found) :], deadline=system.now() + 20))
+        answers = run_sync(backend.try_acquire_all(tickets[len(found) :], deadline=system.now() + 20))
         found += ["in" if isinstance(answer, Granted) else "wait" for answer in answers]
     return found
 
@@ -68,7 +68,7 @@ def test_the_same_steps_have_the_same_outcomes(seed: int) -> None:
     for step in range(60):
         if tickets and choose.random() < 0.45:
             ticket = tickets.pop(choose.randrange(len(tickets)))
-            answers = [str(run_sync(one.leave([ticket], deadline=system.now() + 20))) for one in backends]
+            answers = [str(run_sync(one.release([ticket], deadline=system.now() + 20))) for one in backends]
             history.append(f"leave {ticket.agent}")
         else:
             if tickets and choose.random() < 0.5:
@@ -116,7 +116,7 @@ def test_so_have_several_at_once_and_owners(seed: int) -> None:
             answers = [outcomes(one, all_of_them) for one in backends]
             tickets += all_of_them  # to leave is to leave, also where one never was
         elif step == "leave" and some:
-            answers = [run_sync(one.leave(some, deadline=system.now() + 20)) for one in backends]
+            answers = [run_sync(one.release(some, deadline=system.now() + 20)) for one in backends]
             tickets = [ticket for ticket in tickets if ticket not in some]
         elif step == "break" and some:
             answers = [broken(one, some[0]) for one in backends]

@@ -65,11 +65,11 @@ def test_a_contender_sets_the_end_of_a_lease_right_when_the_clock_was_set_back(
     server, clock = moved
     holder, contender = (driver_of(server.url_of(method=method)) for _ in range(2))
     name = f"dead holder with {method}"
-    assert isinstance(holder.enter(holder.ticket(name, ttl=20.0)), Granted)
+    assert isinstance(holder.try_acquire(holder.ticket(name, ttl=20.0)), Granted)
     holder.close()  # without leaving: with method=row the next one gets the row that is waited for
 
     clock.step(-3600)
-    outcome = contender.enter(contender.ticket(name))
+    outcome = contender.try_acquire(contender.ticket(name))
 
     assert isinstance(outcome, Waiting)
     ((left,),) = [[one.remaining for one in contender.inspect(name).holders]]
@@ -83,16 +83,16 @@ def test_a_contender_sets_the_end_of_shared_and_waiting_tickets_right_when_the_c
     server, clock = moved
     driver = driver_of(server.url)
     reader, writer, other = (driver.ticket("shared", ttl=20.0) for _ in range(3))
-    driver.enter(reader._replace(limit=None, exclusive=False))
-    driver.enter(writer, queue=True)
+    driver.try_acquire(reader._replace(limit=None, exclusive=False))
+    driver.try_acquire(writer, queue=True)
 
     clock.step(-3600)
-    driver.enter(other)
+    driver.try_acquire(other)
 
     seen = driver.inspect("shared")
     assert 0 < seen.holders[0].remaining <= 20.0
     assert 0 < seen.waiters[0].remaining <= WAITER_LEASE
-    driver.leave(reader, writer)
+    driver.release(reader, writer)
     clock.step(3600)
 
 

@@ -71,11 +71,11 @@ def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_
 def test_all_waiters_of_the_client_that_is_next_have_to_poll_soon_and_no_others(url: str, driver_of: Drive) -> None:
     one, two = driver_of(url), driver_of(url)
     holder = one.ticket("a")
-    one.enter(holder)
+    one.try_acquire(holder)
     for driver in (one, one, two, one):
-        driver.enter(driver.ticket("a"), queue=True)
+        driver.try_acquire(driver.ticket("a"), queue=True)
 
-    one.leave(holder)
+    one.release(holder)
 
     waiters = one.inspect("a").waiters
     assert [waiter.remaining <= WOKEN for waiter in waiters] == [True, True, False, True]

@@ -27,13 +27,13 @@ class Queue:
         self._schema = sql.Identifier(parse_qs(urlsplit(url).query)["schema"][0])
         self.holder, self.first, self.last = Driver(url), Driver(url), Driver(url)
         (self.held,) = self.holder.tickets(["a"])
-        assert isinstance(self.holder.enter(self.held), Granted)
+        assert isinstance(self.holder.try_acquire(self.held), Granted)
         self.waiting = [self._queued(self.first) for _ in range(WAITERS)]
         self.next = self._queued(self.last)
 
     def _queued(self, client: Driver) -> Ticket:
         (ticket,) = client.tickets(["a"])
-        assert isinstance(client.enter(ticket, queue=True), Waiting)
+        assert isinstance(client.try_acquire(ticket, queue=True), Waiting)
         return ticket
 
     def nonces(self) -> list[str]:
@@ -65,38 +65,38 @@ def queue(server: Server, url: str) -> Iterator[Queue]:
 def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_release(queue: Queue) -> None:
     queue.end_sessions_of_first()
 
-    queue.holder.leave([queue.held])
+    queue.holder.release([queue.held])
 
     assert queue.nonces() == [queue.next.nonce]
-    assert isinstance(queue.last.enter(queue.next, queue=True), Granted)
+    assert isinstance(queue.last.try_acquire(queue.next, queue=True), Granted)
 
 
 def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_next_poll(queue: Queue) -> None:
-    queue.holder.leave([queue.held])  # which wakes the first one
-    queue.first.enter(queue.waiting[0])  # it is granted, and gives it back
-    queue.first.leave([queue.waiting[0]])
+    queue.holder.release([queue.held])  # which wakes the first one
+    queue.first.try_acquire(queue.waiting[0])  # it is granted, and gives it back
+    queue.first.release([queue.waiting[0]])
     queue.end_sessions_of_first()
 
-    eventually(lambda: isinstance(queue.last.enter(queue.next, queue=True), Granted))
+    eventually(lambda: isinstance(queue.last.try_acquire(queue.next, queue=True), Granted))
 
     assert queue.nonces() == []
 
 
 def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(queue: Queue) -> None:
-    queue.holder.leave([queue.held])
+    queue.holder.release([queue.held])
     assert queue.nonces() == [*(ticket.nonce for ticket in queue.waiting), queue.next.nonce]
 
-    eventually(lambda: isinstance(queue.last.enter(queue.next, queue=True), Granted))
+    eventually(lambda: isinstance(queue.last.try_acquire(queue.next, queue=True), Granted))
 
     assert queue.nonces() == []
 
 
 def test_a_client_that_polls_for_another_waiter_keeps_the_places_of_the_rest(queue: Queue) -> None:
-    queue.holder.leave([queue.held])
-    queue.first.enter(queue.waiting[3], queue=True)
+    queue.holder.release([queue.held])
+    queue.first.try_acquire(queue.waiting[3], queue=True)
 
     def first_is_passed_over() -> bool:
-        assert isinstance(queue.last.enter(queue.next, queue=True), Waiting)
+        assert isinstance(queue.last.try_acquire(queue.next, queue=True), Waiting)
         return queue.waiting[0].nonce not in queue.nonces()
 
     eventually(first_is_passed_over)
@@ -105,29 +105,29 @@ def test_a_client_that_polls_for_another_waiter_keeps_the_places_of_the_rest(que
 
 
 def test_the_first_waiter_of_another_client_polls_as_soon_as_the_woken_one_has_to_have_answered(queue: Queue) -> None:
-    queue.holder.leave([queue.held])
+    queue.holder.release([queue.held])
 
-    waiting = queue.last.enter(queue.next, queue=True)
+    waiting = queue.last.try_acquire(queue.next, queue=True)
 
     assert isinstance(waiting, Waiting)
-    assert waiting.look_again_in <= 1.0
+    assert waiting.poll_after <= 1.0
 
 
 def test_a_client_whose_subscription_has_just_ended_keeps_its_place(
     server: Server, url: str, client_of: Open, driver: Driver
 ) -> None:
     held, behind = driver.tickets(["a", "a"])
-    driver.enter(held)
+    driver.try_acquire(held)
     client, got = client_of(url), list[holdfast.Lease | None]()
     thread = threading.Thread(target=lambda: got.append(client.lock("a").acquire(timeout=30)))
     thread.start()
     eventually(lambda: bool(server.clients("LISTEN%")))
-    driver.enter(behind, queue=True)
+    driver.try_acquire(behind, queue=True)
 
     server.terminate("LISTEN%")
-    driver.leave([held])
+    driver.release([held])
 
-    assert isinstance(driver.enter(behind, queue=True), Waiting)
+    assert isinstance(driver.try_acquire(behind, queue=True), Waiting)
     thread.join(40)
     assert got[0] is not None
     got[0].release()
@@ -140,7 +140,7 @@ def test_a_session_that_is_younger_than_the_last_poll_of_a_waiter_does_not_judge
     (ticket,) = young.tickets(["a"])
 
     queue.server.rows(sql.SQL("UPDATE {}.holdfast_locks SET nonce = NULL").format(queue._schema))
-    assert isinstance(young.enter(ticket), Waiting)
+    assert isinstance(young.try_acquire(ticket), Waiting)
 
     assert queue.nonces()[0] == queue.waiting[0].nonce
     young.close()

@@ -49,51 +49,51 @@ def test_fifty_locks_are_one_round_trip_to_take_and_one_to_give_back(
 
 def test_up_to_the_first_that_is_taken(driver: Driver) -> None:
     (held,) = driver.tickets(["c"])
-    driver.enter(held)
+    driver.try_acquire(held)
     tickets = driver.tickets(["a", "b", "c", "d"])
 
-    outcomes = driver.enter_all(tickets)
+    outcomes = driver.try_acquire_all(tickets)
 
     assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
     assert getattr(outcomes[-1], "holder", None) == "h/1"
     assert driver.held() == ["a", "b", "c"]
-    assert driver.leave(tickets) == [True, True, False, False]
+    assert driver.release(tickets) == [True, True, False, False]
     assert driver.held() == ["c"]
 
 
 def test_again_after_an_answer_that_was_lost(driver: Driver) -> None:
     tickets = driver.tickets(["a", "b"])
-    first = driver.enter_all(tickets)
+    first = driver.try_acquire_all(tickets)
 
-    second = driver.enter_all(tickets)
+    second = driver.try_acquire_all(tickets)
 
     assert [type(outcome) for outcome in first + second] == [Granted] * 4
-    assert driver.leave(tickets) == [True, True]
+    assert driver.release(tickets) == [True, True]
 
 
 def test_names_with_odd_characters_in_the_order_of_the_callers(driver: Driver) -> None:
     tickets = driver.tickets(ODD)
 
-    outcomes = driver.enter_all(tickets)
+    outcomes = driver.try_acquire_all(tickets)
 
     fences = [outcome.fence for outcome in outcomes if isinstance(outcome, Granted)]
     assert len(fences) == len(ODD)
     assert fences == sorted(fences)
     assert driver.held() == sorted(ODD)
-    assert all(driver.leave(tickets))
+    assert all(driver.release(tickets))
 
 
 def test_one_that_another_method_holds_is_named(driver: Driver, url: str) -> None:
     other = Driver(f"{url}&method=advisory")
     held = other.tickets(["b"])
-    other.enter(held[0])
+    other.try_acquire(held[0])
     tickets = driver.tickets(["a", "b", "c"])
 
     with pytest.raises(NameConflict, match=r"'b'.*advisory"):
-        driver.enter_all(tickets)
+        driver.try_acquire_all(tickets)
 
-    assert driver.leave(tickets) == [True, False, False]
-    other.leave(held)
+    assert driver.release(tickets) == [True, False, False]
+    other.release(held)
     other.close()
 
 
@@ -102,12 +102,12 @@ def test_who_enters_and_who_leaves_lock_rows_in_one_order(server: Server, url: s
     names = ["a\0", "aA", "aB"]
     leaver, enterer = driver, Driver(url)
     tickets, others = leaver.tickets(names), enterer.tickets(names[:2])
-    leaver.enter_all(tickets)
-    leaver.leave(tickets[:1])  # its row is there, and it is free
+    leaver.try_acquire_all(tickets)
+    leaver.release(tickets[:1])  # its row is there, and it is free
     before = _deadlocks(server)
     left: list[bool] = []
-    leaving = threading.Thread(target=lambda: left.extend(leaver.leave(tickets)))
-    entering = threading.Thread(target=lambda: enterer.enter_all(others))
+    leaving = threading.Thread(target=lambda: left.extend(leaver.release(tickets)))
+    entering = threading.Thread(target=lambda: enterer.try_acquire_all(others))
 
     with server.connect() as blocker, blocker.transaction():
         (schema,) = parse_qs(urlsplit(url).query)["schema"]
@@ -121,7 +121,7 @@ def test_who_enters_and_who_leaves_lock_rows_in_one_order(server: Server, url: s
         thread.join(30)
 
     assert left == [False, True, True]
-    enterer.leave(others)
+    enterer.release(others)
     for one in (leaver, enterer):
         one.close()  # then the server has counted
     assert _deadlocks(server) == before

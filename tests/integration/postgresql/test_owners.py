@@ -23,15 +23,15 @@ def schema(url: str) -> sql.Identifier:
 
 def enter_again(connection: Any, schema: sql.Identifier, ticket: Ticket) -> None:
     """What a request does that was stuck on its way, in a transaction of the test's own."""
-    enter = "SELECT * FROM {}.holdfast_enter_owner(%s, %s, 30000000, true, 'main', '{{}}', 'nobody', %s)"
-    connection.execute(sql.SQL(enter).format(schema), [ticket.name, ticket.nonce, ticket.owner])
+    try_acquire = "SELECT * FROM {}.holdfast_enter_owner(%s, %s, 30000000, true, 'main', '{{}}', 'nobody', %s)"
+    connection.execute(sql.SQL(try_acquire).format(schema), [ticket.name, ticket.nonce, ticket.owner])
 
 
 def test_a_renewal_finds_a_ticket_that_enters_once_more_at_the_same_time(
     server: Server, schema: sql.Identifier, driver: Driver
 ) -> None:
     (ticket,) = driver.tickets(["a"], "job")
-    driver.enter(ticket)
+    driver.try_acquire(ticket)
     lives: list[bool] = []
     renewing = threading.Thread(target=lambda: lives.append(driver.renew(ticket)))
 
@@ -48,15 +48,15 @@ def test_who_comes_while_the_last_of_its_owner_leaves_gets_in_with_a_new_fence(
     server: Server, schema: sql.Identifier, url: str, driver: Driver
 ) -> None:
     (first,) = driver.tickets(["a"], "job")
-    before = driver.enter(first)
+    before = driver.try_acquire(first)
     other = Driver(url)
     (second,) = other.tickets(["a"], "job")
     after: list[Any] = []
-    entering = threading.Thread(target=lambda: after.append(other.enter(second)))
+    entering = threading.Thread(target=lambda: after.append(other.try_acquire(second)))
 
     with server.connect() as leaver, leaver.transaction():
-        leave = sql.SQL("SELECT {}.holdfast_leave('a', %s, false)").format(schema)
-        leaver.execute(leave, [first.nonce])
+        release = sql.SQL("SELECT {}.holdfast_leave('a', %s, false)").format(schema)
+        leaver.execute(release, [first.nonce])
         entering.start()
         eventually(lambda: server.is_blocked("%holdfast_enter_owner(%"))
     entering.join(30)
@@ -69,12 +69,12 @@ def test_who_comes_while_the_last_of_its_owner_leaves_gets_in_with_a_new_fence(
 def test_a_lease_that_is_broken_ends_for_all_of_its_owner(driver: Driver) -> None:
     tickets = [*driver.tickets(["a"], "job"), *driver.tickets(["a"], "job")]
     (stranger,) = driver.tickets(["a"])
-    fences = {getattr(driver.enter(ticket), "fence", None) for ticket in tickets}
-    assert not isinstance(driver.enter(stranger), Granted)
+    fences = {getattr(driver.try_acquire(ticket), "fence", None) for ticket in tickets}
+    assert not isinstance(driver.try_acquire(stranger), Granted)
 
     (fence,) = fences
     assert fence is not None
     assert run_sync(driver.backend.break_lock("a", fence, deadline=driver.until))
 
     assert [driver.renew(ticket) for ticket in tickets] == [False, False]
-    assert isinstance(driver.enter(stranger), Granted)
+    assert isinstance(driver.try_acquire(stranger), Granted)

@@ -198,7 +198,7 @@ def test_a_dead_holder_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
     url = clocked.url_of("postgres", method=method)
     dead = Driver(url)
     (ticket,) = dead.tickets(["dead"])
-    assert isinstance(dead.enter(ticket._replace(ttl=1.0)), Granted)
+    assert isinstance(dead.try_acquire(ticket._replace(ttl=1.0)), Granted)
 
     clock.step(-3600)
     dead.close()
@@ -215,7 +215,7 @@ def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
     dead = Driver(clocked.url)
     (ticket,) = dead.tickets([kind])
     limit = None if kind == "rwlock" else 1
-    assert isinstance(dead.enter(ticket._replace(ttl=1.0, limit=limit, exclusive=False)), Granted)
+    assert isinstance(dead.try_acquire(ticket._replace(ttl=1.0, limit=limit, exclusive=False)), Granted)
 
     clock.step(-3600)
     dead.close()

@@ -456,7 +456,7 @@ def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_
         pass
     where = {"schema": sql.Identifier(schema)}
     take, free = (statement.sql.format(schema=quoted(schema)) for statement in (protocol._TAKE, protocol._FREE))
-    enter = "SELECT * FROM {schema}.holdfast_enter('shared', 'n', 30000000, false, 3, true, 'main', '', 'nobody')"
+    try_acquire = "SELECT * FROM {schema}.holdfast_enter('shared', 'n', 30000000, false, 3, true, 'main', '', 'nobody')"
     with server.connect() as old, server.connect() as ours, old.transaction():
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT 1")  # its snapshot
@@ -469,7 +469,7 @@ def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_
         for statement in (
             take.replace("$1", "'hot'").replace("$2", "'n'").replace("$3", "1").replace("$4", "''").replace("$5", "''"),
             free.replace("$1", "'hot'").replace("$2", "'n'"),
-            enter.format(schema=quoted(schema)),
+            try_acquire.format(schema=quoted(schema)),
         ):
             (((plan,),),) = ours.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}")
             assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < PAIRS / 10
@@ -477,16 +477,16 @@ def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_
 
 def test_an_acquire_that_is_refused_leaves_nothing_behind_in_the_client(driver: Driver) -> None:
     held, waits = driver.tickets(["w", "w"])
-    driver.enter(held)
-    driver.enter(waits, queue=True)
+    driver.try_acquire(held)
+    driver.try_acquire(waits, queue=True)
     eventually(lambda: run_sync(driver.backend.wait(waits, driver.until - 29.9)) is None and driver.listens)
-    driver.enter(waits, queue=True)
+    driver.try_acquire(waits, queue=True)
     (permit,) = driver.tickets(["s"])
-    driver.enter(permit._replace(limit=3, exclusive=False))
+    driver.try_acquire(permit._replace(limit=3, exclusive=False))
 
     for ticket in driver.tickets(["s"] * 5):
         with pytest.raises(LimitConflict):
-            driver.enter(ticket._replace(limit=4, exclusive=False), queue=True)
+            driver.try_acquire(ticket._replace(limit=4, exclusive=False), queue=True)
 
     assert driver.remembered == {waits.nonce}
 
@@ -495,9 +495,9 @@ def test_an_acquire_that_does_not_wait_leaves_nothing_behind_in_a_client_with_ga
     gated = Driver(f"{url}&method=advisory")
     other = Driver(f"{url}&method=advisory")
     held, busy = gated.tickets(["w", "w"])
-    gated.enter(held)
+    gated.try_acquire(held)
 
-    assert isinstance(other.enter(busy), Waiting)
+    assert isinstance(other.try_acquire(busy), Waiting)
 
     assert other.remembered == set()
     for one in (gated, other):

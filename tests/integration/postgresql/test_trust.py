@@ -130,7 +130,7 @@ def test_operators_and_functions_of_another_role_in_the_search_path_are_not_run(
     use_everything(client)
 
     assert place.do("SELECT * FROM {schema}.sprung") == []
-    assert "every role of the database may create objects" in client.troubles[0]
+    assert "every role of the database may create objects" in client.warnings[0]
 
 
 def test_every_function_has_a_search_path_of_its_own(server: Server, url: str, place: Place) -> None:

@@ -41,7 +41,7 @@ def test_8_processes_that_take_one_lock_many_times_are_never_in_together(
     seconds = turns[-1].leaving - turns[0].acquired
     report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")
     for worker in workers:
-        worker.leave()
+        worker.release()
     assert_free_and_clean(server, "one")
 
 

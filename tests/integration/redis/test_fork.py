@@ -54,7 +54,7 @@ def test_a_child_that_goes_does_not_disturb_its_parent(how: str, crew: Crew, ser
     parent.ask("acquire", lock="three")
     parent.ask("release", lock="three")
     parent.ask("release", lock="one")
-    parent.leave()
+    parent.release()
     for lock in ("one", "two", "three"):
         assert_free_and_clean(server, lock)
 
@@ -85,7 +85,7 @@ def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(
 def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(crew: Crew, server: Server) -> None:
     parent = crew.start(server.url)
 
-    outcomes = parent.ask("fork_in_a_crowd", times=40, patience=10.0)["outcomes"]
+    outcomes = parent.ask("fork_in_a_crowd", times=40, backoff=10.0)["outcomes"]
 
     assert outcomes == {"fine": 40}, parent.errors()
 
@@ -101,5 +101,5 @@ def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, crew:
     assert child["holders"] == [child["pid"]]
     parent.ask("check", lock="one")
     parent.ask("release", lock="one")
-    parent.leave()
+    parent.release()
     assert_free_and_clean(server, "two")

@@ -12,7 +12,7 @@ from statistics import median
 
 import holdfast
 from holdfast.backends.redis.keys import keys_of
-from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE
+from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import PROMPT, acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import Crew, Worker, eventually, now
@@ -180,7 +180,7 @@ def test_all_waiters_of_a_process_that_stands_still_are_passed_over_together(
     coming = queue_up_many(stopped, other, holder)
 
     stopped.stop()
-    eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - LOOK_AGAIN)
+    eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - POLL_INTERVAL)
     lease.release()
 
     coming.result(PROMPT).release()
@@ -197,7 +197,7 @@ def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(
     coming = queue_up(stopped, other, holder)
 
     stopped.stop()
-    eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - LOOK_AGAIN)
+    eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - POLL_INTERVAL)
     left = now()
     lease.release()
 

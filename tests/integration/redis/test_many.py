@@ -34,18 +34,18 @@ def test_fifty_are_entered_renewed_and_left_in_one_round_trip_each(method: str, 
     backend = Verbs(f"{proxy.url}?method={method}")
     for names in (["warm-up"], ["warm-up", "more"]):  # connections are open and scripts are known
         tickets = [backend.ticket(name) for name in names]
-        backend.enter_all(tickets)
+        backend.try_acquire_all(tickets)
         backend.renew(*tickets)
-        backend.leave(*tickets)
+        backend.release(*tickets)
     tickets = [backend.ticket(name) for name in FIFTY]
 
     begun = proxy.round_trips
-    entered = backend.enter_all(tickets)
+    entered = backend.try_acquire_all(tickets)
     assert proxy.round_trips == begun + 1
     assert locks_taken(server) == set(FIFTY)
     renewed = backend.renew(*tickets)
     assert proxy.round_trips == begun + 2
-    left = backend.leave(*tickets)
+    left = backend.release(*tickets)
     assert proxy.round_trips == begun + 3
 
     assert [type(one) for one in entered] == [Granted] * 50
@@ -84,9 +84,9 @@ async def test_the_same_with_tasks(server: Server, proxy: Proxy) -> None:
 
 def test_those_behind_one_that_is_busy_are_not_taken(server: Server) -> None:
     backend = Verbs(server.url)
-    backend.enter(backend.ticket("many-30"), queue=False)
+    backend.try_acquire(backend.ticket("many-30"), queue=False)
 
-    entered = backend.enter_all([backend.ticket(name) for name in FIFTY])
+    entered = backend.try_acquire_all([backend.ticket(name) for name in FIFTY])
 
     assert [type(one) for one in entered] == [Granted] * 30 + [Waiting]
     assert locks_taken(server) == set(FIFTY[:31])

@@ -12,7 +12,7 @@ import redis_lock  # type: ignore[import-untyped]  # it has none
 
 import holdfast
 from holdfast.backends.redis.keys import keys_of
-from holdfast.core.tickets import Gone, Granted, Live, Waiting
+from holdfast.core.tickets import Granted, LeaseGone, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually
@@ -110,19 +110,19 @@ def test_when_an_owner_is_let_in_those_of_it_that_wait_are_told(
 def test_an_enter_whose_answer_was_lost_is_in_with_its_kin_under_the_same_fence(server: Server, proxy: Proxy) -> None:
     backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
     first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
-    faulty.enter(backend.ticket("warm-up", owner="job"), queue=False)
-    granted = backend.enter(first, queue=False)
+    faulty.try_acquire(backend.ticket("warm-up", owner="job"), queue=False)
+    granted = backend.try_acquire(first, queue=False)
 
     proxy.lose_next_reply("holdfast:a")
     with pytest.raises(holdfast.OutcomeUnknown):
-        faulty.enter(second, queue=False)
+        faulty.try_acquire(second, queue=False)
     proxy.await_loss()
-    again = faulty.enter(second, queue=False)
+    again = faulty.try_acquire(second, queue=False)
 
     assert isinstance(granted, Granted)
     assert isinstance(again, Granted)
     assert again.fence == granted.fence
-    assert faulty.leave(second, second) == [True, False]
+    assert faulty.release(second, second) == [True, False]
     late = backend.inspect("a").holders
     assert [one.fence for one in late] == [granted.fence]
     for one in (backend, faulty):
@@ -132,17 +132,17 @@ def test_an_enter_whose_answer_was_lost_is_in_with_its_kin_under_the_same_fence(
 def test_who_has_left_unheard_is_not_let_in_by_its_kin(server: Server, proxy: Proxy) -> None:
     backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
     first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
-    backend.enter(first, queue=False)
-    faulty.enter(backend.ticket("warm-up", owner="job"), queue=False)
+    backend.try_acquire(first, queue=False)
+    faulty.try_acquire(backend.ticket("warm-up", owner="job"), queue=False)
 
     proxy.lose_next_request("holdfast:a")
     with pytest.raises(holdfast.OutcomeUnknown):
-        faulty.enter(second, queue=False)
+        faulty.try_acquire(second, queue=False)
     proxy.await_loss()
-    assert faulty.leave(second) == [False]
+    assert faulty.release(second) == [False]
 
     with pytest.raises(holdfast.OutcomeUnknown, match="withdrawn before"):  # as if that request came only now
-        backend.enter(second, queue=False)
+        backend.try_acquire(second, queue=False)
     for one in (backend, faulty):
         one.close()
 
@@ -152,18 +152,18 @@ def test_of_an_owner_s_leases_each_ends_by_itself_and_the_lock_with_the_last(ser
     short, long = backend.ticket("a", ttl=0.4, owner="job"), backend.ticket("a", ttl=1.6, owner="job")
     other = backend.ticket("a")
     for ticket in (long, short):
-        assert isinstance(backend.enter(ticket, queue=False), Granted)
+        assert isinstance(backend.try_acquire(ticket, queue=False), Granted)
 
     def holders() -> int:
         return len(backend.inspect("a").holders)
 
     eventually(lambda: holders() == 1)
     renewed = backend.renew(short, long)
-    assert [type(one) for one in renewed] == [Gone, Live]
-    assert isinstance(backend.enter(other, queue=False), Waiting)
-    assert backend.leave(short) == [False]
+    assert [type(one) for one in renewed] == [LeaseGone, Live]
+    assert isinstance(backend.try_acquire(other, queue=False), Waiting)
+    assert backend.release(short) == [False]
     eventually(lambda: holders() == 0)
-    assert isinstance(backend.enter(other, queue=False), Granted)
+    assert isinstance(backend.try_acquire(other, queue=False), Granted)
     backend.close()
 
 
@@ -173,10 +173,10 @@ def test_an_owner_may_be_called_anything(owner: str, server: Server) -> None:
     kin, other = [backend.ticket("a", owner=owner) for _ in range(2)], backend.ticket("a", owner=owner + "!")
 
     for ticket in kin:
-        assert isinstance(backend.enter(ticket, queue=True), Granted)
-    assert isinstance(backend.enter(other, queue=True), Waiting)
-    assert backend.leave(*kin) == [True, True]
-    assert isinstance(backend.enter(other, queue=True), Granted)
-    assert backend.leave(other) == [True]
+        assert isinstance(backend.try_acquire(ticket, queue=True), Granted)
+    assert isinstance(backend.try_acquire(other, queue=True), Waiting)
+    assert backend.release(*kin) == [True, True]
+    assert isinstance(backend.try_acquire(other, queue=True), Granted)
+    assert backend.release(other) == [True]
     assert_free_and_clean(server, "a")
     backend.close()

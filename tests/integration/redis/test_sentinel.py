@@ -145,7 +145,7 @@ def test_waiting_for_replicas_finds_a_primary_that_has_none(
     take(client.lock("one")).release()
 
     backend = Verbs(f"{watched.url}?replicas=1&replicas_timeout=1")
-    assert backend.mark("period", 1)
+    assert backend.advance_register("period", 1)
 
     link.lose_replies()
     with pytest.raises(holdfast.BackendError):
@@ -153,7 +153,7 @@ def test_waiting_for_replicas_finds_a_primary_that_has_none(
     with pytest.raises(holdfast.BackendError):
         client.lock_all(["one", "two"]).acquire(timeout=0)
     with pytest.raises(holdfast.OutcomeUnknown, match="replicas confirmed"):
-        backend.mark("period", 2)
+        backend.advance_register("period", 2)
 
     eventually(lambda: not {"holdfast:one", "holdfast:two"} & watched.primary.all_keys())
     backend.close()

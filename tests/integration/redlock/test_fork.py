@@ -47,7 +47,7 @@ def test_a_child_that_closes_its_client_does_not_disturb_its_parent(crew: Crew, 
 
     parent.ask("renew", lock="one")
     parent.ask("release", lock="one")
-    parent.leave()
+    parent.release()
     for lock in ("one", "two", "three"):
         assert own_council.vote_count(lock) == 0
 
@@ -56,7 +56,7 @@ def test_a_child_that_closes_its_client_does_not_disturb_its_parent(crew: Crew, 
 def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(crew: Crew, council: Council) -> None:
     parent = crew.start(council.url(quarantine="no"))
 
-    outcomes = parent.ask("fork_in_a_crowd", times=20, patience=10.0)["outcomes"]
+    outcomes = parent.ask("fork_in_a_crowd", times=20, backoff=10.0)["outcomes"]
 
     assert outcomes == {"fine": 20}, parent.errors()
 
@@ -72,5 +72,5 @@ def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, crew:
     assert child["holders"] == [child["pid"]]
     parent.ask("check", lock="one")
     parent.ask("release", lock="one")
-    parent.leave()
+    parent.release()
     assert council.vote_count("two") == 0

@@ -37,7 +37,7 @@ def warm_up(client: holdfast.Client) -> None:
 
 def owed(client: holdfast.Client) -> int:
     """How many votes are still to be taken back."""
-    return len(client._engine.backend._attendance._debts)  # type: ignore[attr-defined]
+    return len(client._engine.backend._attendance._pending)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("then", ENDS)

@@ -38,7 +38,7 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(council: Council, opens:
     raised: list[int] = []
 
     def raise_all(client: Verbs) -> None:
-        raised.extend(number for number in range(1, 21) if client.mark("one", number))
+        raised.extend(number for number in range(1, 21) if client.advance_register("one", number))
 
     threads = [threading.Thread(target=raise_all, args=(opens(council.url(quarantine="no")),)) for _ in range(4)]
     for thread in threads:
@@ -52,30 +52,30 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(council: Council, opens:
 
 def test_a_resend_has_raised_it_and_a_stranger_has_not(council: Council, opens: Opens) -> None:
     verbs = opens(council.url(quarantine="no"))
-    assert verbs.mark("one", 7, nonce=OURS)
+    assert verbs.advance_register("one", 7, nonce=OURS)
 
-    assert verbs.mark("one", 7, nonce=OURS)
-    assert not verbs.mark("one", 7, nonce=THEIRS)
-    assert not verbs.mark("one", 6, nonce=OURS)
-    assert verbs.mark("one", 2**63 - 1, nonce=THEIRS)
-    assert not verbs.mark("one", 7, nonce=OURS)
-    assert verbs.marks("one", "other") == [2**63 - 1, 0]
+    assert verbs.advance_register("one", 7, nonce=OURS)
+    assert not verbs.advance_register("one", 7, nonce=THEIRS)
+    assert not verbs.advance_register("one", 6, nonce=OURS)
+    assert verbs.advance_register("one", 2**63 - 1, nonce=THEIRS)
+    assert not verbs.advance_register("one", 7, nonce=OURS)
+    assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
 def test_a_mark_is_found_whichever_minority_is_down(start_council: StartCouncil, opens: Opens) -> None:
     council = start_council(number=3)
     first = opens(council.url(quarantine="no"))
-    assert first.mark("one", 7)
+    assert first.advance_register("one", 7)
 
     council.servers[0].kill()
-    assert not opens(council.url(quarantine="no")).mark("one", 7)
-    assert first.mark("one", 8)
+    assert not opens(council.url(quarantine="no")).advance_register("one", 7)
+    assert first.advance_register("one", 8)
     council.servers[1].kill()
 
     with pytest.raises(QuorumError):
-        first.mark("one", 9)
+        first.advance_register("one", 9)
     with pytest.raises(QuorumError):
-        first.marks("one")
+        first.read_registers("one")
 
 
 @pytest.mark.parametrize("lost", [[0, 1], [0, 1, 2], [0, 1, 2, 3, 4]])
@@ -84,19 +84,19 @@ def test_a_call_that_got_no_answer_finds_that_it_has_raised_it(
 ) -> None:
     url = council.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
     verbs, other = opens(url), opens(council.url(quarantine="no"))
-    verbs.marks("one")
+    verbs.read_registers("one")
     for number in lost:
         proxies[number].lose_next_reply(f":7:{OURS}")
 
     if len(lost) < 3:
-        assert verbs.mark("one", 7, nonce=OURS)
+        assert verbs.advance_register("one", 7, nonce=OURS)
     else:
         with pytest.raises(OutcomeUnknown):
-            verbs.mark("one", 7, nonce=OURS)
+            verbs.advance_register("one", 7, nonce=OURS)
 
-    assert other.marks("one") == [7]
-    assert not other.mark("one", 7, nonce=THEIRS)
-    assert verbs.mark("one", 7, nonce=OURS)
+    assert other.read_registers("one") == [7]
+    assert not other.advance_register("one", 7, nonce=THEIRS)
+    assert verbs.advance_register("one", 7, nonce=OURS)
 
 
 def test_what_a_minority_has_accepted_is_agreed_on_by_who_looks(
@@ -105,24 +105,24 @@ def test_what_a_minority_has_accepted_is_agreed_on_by_who_looks(
     """One that died in the middle; what is told of it must not be untrue for the next who asks."""
     url = council.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
     verbs, other = opens(url), opens(council.url(quarantine="no"))
-    verbs.marks("one")
+    verbs.read_registers("one")
     for proxy in proxies[1:]:
         proxy.lose_next_request(f":7:{OURS}")
     with pytest.raises(OutcomeUnknown):
-        verbs.mark("one", 7, nonce=OURS)
+        verbs.advance_register("one", 7, nonce=OURS)
     key = mark_of("holdfast:", "one").lock
     assert [bool(server.call("HGET", key, "state")) for server in council.servers] == [True] + [False] * 4
 
-    assert other.marks("one") == [7]
+    assert other.read_registers("one") == [7]
 
     assert sum(bool(server.call("HGET", key, "state")) for server in council.servers) >= 3
-    assert not other.mark("one", 7, nonce=THEIRS)
+    assert not other.advance_register("one", 7, nonce=THEIRS)
 
 
 def test_a_mark_is_kept_for_as_long_as_was_asked_for(council: Council, opens: Opens) -> None:
     verbs = opens(council.url(quarantine="no"))
-    verbs.mark("one", 7, keep=1e5)
-    verbs.mark("one", 8, keep=1.0)
+    verbs.advance_register("one", 7, keep=1e5)
+    verbs.advance_register("one", 8, keep=1.0)
 
     left = [int(server.call("PTTL", mark_of("holdfast:", "one").lock)) / 1000 for server in council.servers]
 
@@ -133,17 +133,17 @@ def test_locks_and_marks_of_one_name_do_not_meet(council: Council, opens: Opens)
     verbs = opens(council.url(quarantine="no"))
     names = ["one", "a}b", "a{b}c", "x" * 528]
     for number, name in enumerate(names, start=1):
-        assert verbs.mark(name, number)
-    verbs.enter(verbs.ticket("one", ttl=20.0))
+        assert verbs.advance_register(name, number)
+    verbs.try_acquire(verbs.ticket("one", ttl=20.0))
 
     assert [info.name for info in verbs.locks()] == ["one"]
-    assert verbs.marks(*names) == [1, 2, 3, 4]
+    assert verbs.read_registers(*names) == [1, 2, 3, 4]
 
 
 def test_a_ttl_that_is_too_long_with_its_delay_is_refused(council: Council, opens: Opens) -> None:
     """A node that has forgotten counts again after max_ttl: by then the delay has to be over, too."""
     verbs = opens(council.url(quarantine="no", max_ttl=30))
-    verbs.enter(verbs.ticket("one", ttl=30.0, delay=10.0), queue=False)
+    verbs.try_acquire(verbs.ticket("one", ttl=30.0, delay=10.0), queue=False)
 
     with pytest.raises(ConfigurationError, match="with a lock delay of 10"):
-        verbs.enter(verbs.ticket("two", ttl=31.0, delay=10.0), queue=False)
+        verbs.try_acquire(verbs.ticket("two", ttl=31.0, delay=10.0), queue=False)

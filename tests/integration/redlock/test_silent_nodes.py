@@ -50,14 +50,14 @@ def test_a_minority_that_is_down_is_shown_to_operators(own_council: Council, ope
     url = own_council.url(quarantine="no")
     client = open_client(url)
     lease = take(client.lock("one"))
-    assert not client.troubles
+    assert not client.warnings
 
     own_council.servers[0].kill()
     lease.renew()  # by the others; who asks the dead one finds out
     command = [sys.executable, "-m", "holdfast", "show", "one", "--url", url]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 
-    assert [trouble.split(": ")[0] for trouble in client.troubles] == own_council.addresses[:1]
+    assert [trouble.split(": ")[0] for trouble in client.warnings] == own_council.addresses[:1]
     assert str(lease.fence) in shown.stdout
     assert own_council.addresses[0] in shown.stderr
     lease.release()

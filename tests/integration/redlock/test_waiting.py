@@ -139,7 +139,7 @@ def test_8_processes_that_take_one_lock_many_times_are_never_in_together(crew: C
     seconds = turns[-1].leaving - turns[0].acquired
     report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")
     for worker in workers:
-        worker.leave()
+        worker.release()
     assert council.vote_count("one") == 0
 
 

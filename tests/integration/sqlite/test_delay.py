@@ -30,15 +30,15 @@ def opens(store: Store) -> Iterator[Callable[[], Verbs]]:
 def test_a_dead_holders_delay_keeps_others_out_until_its_ttl_is_over(opens: Callable[[], Verbs]) -> None:
     holder, waiter = opens(), opens()
     begun = waiter.runtime.now()
-    holder.enter(holder.ticket("one", ttl=TTL, delay=1.0))
+    holder.try_acquire(holder.ticket("one", ttl=TTL, delay=1.0))
     waiting = waiter.ticket("one")
-    waiter.enter(waiting)
+    waiter.try_acquire(waiting)
 
     holder.close()  # with its ticket: as a process that dies
     looks = 0
-    while isinstance(outcome := waiter.enter(waiting), Waiting):
+    while isinstance(outcome := waiter.try_acquire(waiting), Waiting):
         looks += 1
-        waiter.wait(waiting, outcome.look_again_in)
+        waiter.wait(waiting, outcome.poll_after)
 
     assert TTL <= waiter.runtime.now() - begun < TTL + 1.0
     assert looks < 5  # by time, not by asking all the time
@@ -57,50 +57,50 @@ def test_a_killed_process_keeps_others_out_for_its_delay(crew: Crew, store: Stor
 
 def test_without_a_delay_a_death_is_noticed_at_once(opens: Callable[[], Verbs]) -> None:
     holder, waiter = opens(), opens()
-    holder.enter(holder.ticket("one"))
+    holder.try_acquire(holder.ticket("one"))
     waiting = waiter.ticket("one")
-    waiter.enter(waiting)
+    waiter.try_acquire(waiting)
 
     holder.close()
 
-    assert isinstance(waiter.enter(waiting), Granted)
+    assert isinstance(waiter.try_acquire(waiting), Granted)
 
 
 def test_whoever_opens_the_file_next_does_not_sweep_out_a_dead_holder_with_a_delay(opens: Callable[[], Verbs]) -> None:
     holder = opens()
-    holder.enter(holder.ticket("kept", delay=1.0))
-    holder.enter(holder.ticket("not kept"))
+    holder.try_acquire(holder.ticket("kept", delay=1.0))
+    holder.try_acquire(holder.ticket("not kept"))
     holder.close()
 
     late = opens()
 
-    assert isinstance(late.enter(late.ticket("kept")), Waiting)
-    assert isinstance(late.enter(late.ticket("not kept")), Granted)
+    assert isinstance(late.try_acquire(late.ticket("kept")), Waiting)
+    assert isinstance(late.try_acquire(late.ticket("not kept")), Granted)
     assert len(late.inspect("kept").holders) == 1
 
 
 def test_its_other_tickets_are_over_and_only_that_one_stays(opens: Callable[[], Verbs]) -> None:
     # The first to come across one of them removes all of that session that can be removed.
     holder, other = opens(), opens()
-    holder.enter(holder.ticket("kept", delay=1.0))
-    holder.enter(holder.ticket("not kept"))
-    other.enter(other.ticket("taken"))
+    holder.try_acquire(holder.ticket("kept", delay=1.0))
+    holder.try_acquire(holder.ticket("not kept"))
+    other.try_acquire(other.ticket("taken"))
     queued = holder.ticket("taken", delay=1.0)
-    holder.enter(queued)
+    holder.try_acquire(queued)
     assert len(other.inspect("taken").waiters) == 1
 
     holder.close()
 
-    assert isinstance(other.enter(other.ticket("not kept")), Granted)
-    assert isinstance(other.enter(other.ticket("kept"), queue=False), Waiting)
+    assert isinstance(other.try_acquire(other.ticket("not kept")), Granted)
+    assert isinstance(other.try_acquire(other.ticket("kept"), queue=False), Waiting)
     assert other.inspect("taken").waiters == ()  # a place in line has no delay
 
 
 def test_a_release_ends_it_at_once(opens: Callable[[], Verbs]) -> None:
     holder, other = opens(), opens()
     ticket = holder.ticket("one", delay=1.0)
-    holder.enter(ticket)
+    holder.try_acquire(ticket)
 
-    assert holder.leave(ticket) == [True]
+    assert holder.release(ticket) == [True]
 
-    assert isinstance(other.enter(other.ticket("one"), queue=False), Granted)
+    assert isinstance(other.try_acquire(other.ticket("one"), queue=False), Granted)

@@ -138,7 +138,7 @@ def test_parent_and_child_go_on_excluding_others_when_one_of_the_two_has_closed(
 def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(crew: Crew, store: Store) -> None:
     parent = crew.start(store.url)
 
-    outcomes = parent.ask("fork_in_a_crowd", times=100, patience=10.0)["outcomes"]
+    outcomes = parent.ask("fork_in_a_crowd", times=100, backoff=10.0)["outcomes"]
 
     report(f"{outcomes}")
     assert outcomes == {"fine": 100}, parent.errors()
@@ -178,5 +178,5 @@ def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, crew:
     assert child["holders"] == [child["pid"]]
     parent.ask("check", lock="one")
     parent.ask("release", lock="one")
-    parent.leave()
+    parent.release()
     assert store.tickets == 0

@@ -17,7 +17,7 @@ def test_nothing_is_left_when_all_clients_have_closed(crew: Crew, aio_crew: Crew
         worker.ask("acquire", lock=f"own-{number}")
 
     for worker in workers:
-        worker.leave()
+        worker.release()
 
     assert store.tickets == 0
     assert list(store.sessions.iterdir()) == []

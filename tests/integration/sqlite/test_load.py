@@ -25,5 +25,5 @@ def test_one_keeper_thread_keeps_10_000_leases_of_one_client(crew: Crew, store: 
     assert kept["lost"] == 0
     assert kept["keepers"] == 1
     assert store.tickets == 10_000
-    worker.leave()
+    worker.release()
     assert store.tickets == 0

@@ -32,7 +32,7 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(store: Store) -> None:
     raised: list[int] = []
 
     def raise_all(client: Verbs) -> None:
-        raised.extend(number for number in range(1, 26) if client.mark("one", number))
+        raised.extend(number for number in range(1, 26) if client.advance_register("one", number))
 
     threads = [threading.Thread(target=raise_all, args=(client,)) for client in clients]
     for thread in threads:
@@ -47,80 +47,80 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(store: Store) -> None:
 
 
 def test_a_resend_has_raised_it_and_a_stranger_has_not(verbs: Verbs) -> None:
-    assert verbs.mark("one", 7, nonce="a" * 32)
+    assert verbs.advance_register("one", 7, nonce="a" * 32)
 
-    assert verbs.mark("one", 7, nonce="a" * 32)
-    assert not verbs.mark("one", 7, nonce="b" * 32)
-    assert not verbs.mark("one", 6, nonce="a" * 32)
-    assert verbs.mark("one", 2**63 - 1, nonce="b" * 32)
-    assert not verbs.mark("one", 7, nonce="a" * 32)
-    assert verbs.marks("one", "other") == [2**63 - 1, 0]
+    assert verbs.advance_register("one", 7, nonce="a" * 32)
+    assert not verbs.advance_register("one", 7, nonce="b" * 32)
+    assert not verbs.advance_register("one", 6, nonce="a" * 32)
+    assert verbs.advance_register("one", 2**63 - 1, nonce="b" * 32)
+    assert not verbs.advance_register("one", 7, nonce="a" * 32)
+    assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
 def test_a_mark_outlives_its_process_and_the_boot_of_the_machine(store: Store) -> None:
     first = Verbs(store.url)
-    first.mark("one", 7)
-    first.enter(first.ticket("one"))
+    first.advance_register("one", 7)
+    first.try_acquire(first.ticket("one"))
     first.close()
     _reboot(store)
 
     second = Verbs(store.url)
 
-    assert second.marks("one") == [7]
-    assert not second.mark("one", 7)
+    assert second.read_registers("one") == [7]
+    assert not second.advance_register("one", 7)
     assert second.locks() == []  # the reboot has ended what was held
     second.close()
 
 
 def test_a_mark_goes_when_both_clocks_say_so(store: Store, verbs: Verbs) -> None:
-    verbs.mark("over", 7, keep=0.0)
-    verbs.mark("kept", 7, keep=100.0)
+    verbs.advance_register("over", 7, keep=0.0)
+    verbs.advance_register("kept", 7, keep=100.0)
     store.query(_AGES)
 
-    verbs.mark("other", 1)
+    verbs.advance_register("other", 1)
 
-    assert verbs.marks("over", "kept") == [0, 7]
+    assert verbs.read_registers("over", "kept") == [0, 7]
 
 
 def test_a_wall_clock_that_was_set_forward_ends_no_mark(store: Store, verbs: Verbs) -> None:
-    verbs.mark("one", 7, keep=100.0)
+    verbs.advance_register("one", 7, keep=100.0)
     store.query("UPDATE marks SET until = 0.0")
 
-    assert not verbs.mark("one", 7)
+    assert not verbs.advance_register("one", 7)
 
 
 def test_after_a_reboot_the_wall_clock_decides(store: Store) -> None:
     first = Verbs(store.url)
-    first.mark("over", 7, keep=0.0)
-    first.mark("kept", 7, keep=100.0)
+    first.advance_register("over", 7, keep=0.0)
+    first.advance_register("kept", 7, keep=100.0)
     first.close()
     store.query("UPDATE marks SET until = until - 1e6, expires = 1e9 WHERE name = 'over'")
     _reboot(store)
 
     second = Verbs(store.url)
-    second.mark("other", 1)
+    second.advance_register("other", 1)
 
-    assert second.marks("over", "kept") == [0, 7]
+    assert second.read_registers("over", "kept") == [0, 7]
     second.close()
 
 
 def test_a_mark_is_kept_as_long_as_the_longest_that_was_asked_for(store: Store, verbs: Verbs) -> None:
-    verbs.mark("one", 7, keep=1e6)
-    verbs.mark("one", 8, keep=0.0)
+    verbs.advance_register("one", 7, keep=1e6)
+    verbs.advance_register("one", 8, keep=0.0)
     store.query(_AGES)
 
-    verbs.mark("other", 1)
+    verbs.advance_register("other", 1)
 
-    assert verbs.marks("one") == [8]
+    assert verbs.read_registers("one") == [8]
 
 
 def test_locks_and_marks_of_one_name_do_not_meet(verbs: Verbs) -> None:
     name = "x" * 528
-    verbs.mark(name, 7)
-    verbs.enter(verbs.ticket("one"))
+    verbs.advance_register(name, 7)
+    verbs.try_acquire(verbs.ticket("one"))
 
     assert [info.name for info in verbs.locks()] == ["one"]
-    assert verbs.marks("one", name) == [0, 7]
+    assert verbs.read_registers("one", name) == [0, 7]
 
 
 def test_what_has_to_outlive_a_power_cut_waits_for_the_disk_and_nothing_else_does(store: Store) -> None:

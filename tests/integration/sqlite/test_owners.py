@@ -29,93 +29,93 @@ def opens(request: pytest.FixtureRequest, store: Store) -> Iterator[Callable[[],
 def test_who_waits_is_kept_out_until_the_last_of_the_owners_has_left(opens: Callable[[], Verbs]) -> None:
     one, other = opens(), opens()
     first, second = one.ticket("a", owner="x"), other.ticket("a", owner="x")
-    fence = _fence(one.enter(first))
+    fence = _fence(one.try_acquire(first))
     waiting = other.ticket("a")
-    assert isinstance(other.enter(waiting), Waiting)
+    assert isinstance(other.try_acquire(waiting), Waiting)
 
-    assert _fence(other.enter(second)) == fence  # past the queue
-    assert one.leave(first) == [True]
-    assert isinstance(other.enter(waiting), Waiting)
-    assert other.leave(second) == [True]
+    assert _fence(other.try_acquire(second)) == fence  # past the queue
+    assert one.release(first) == [True]
+    assert isinstance(other.try_acquire(waiting), Waiting)
+    assert other.release(second) == [True]
 
-    assert _fence(other.enter(waiting)) > fence
+    assert _fence(other.try_acquire(waiting)) > fence
 
 
 def test_those_of_the_owner_who_wait_are_woken_and_are_in_with_it(opens: Callable[[], Verbs]) -> None:
     one, other = opens(), opens()
     stranger = one.ticket("a")
-    one.enter(stranger)
+    one.try_acquire(stranger)
     first, between, second = one.ticket("a", owner="x"), other.ticket("a"), other.ticket("a", owner="x")
     for ticket in (first, between, second):
-        assert isinstance((one if ticket is first else other).enter(ticket), Waiting)
+        assert isinstance((one if ticket is first else other).try_acquire(ticket), Waiting)
 
-    one.leave(stranger)
-    fence = _fence(one.enter(first))
+    one.release(stranger)
+    fence = _fence(one.try_acquire(first))
 
     assert other.wait(second, 0.9) < 0.5
-    assert _fence(other.enter(second)) == fence
-    assert isinstance(other.enter(between), Waiting)
+    assert _fence(other.try_acquire(second)) == fence
+    assert isinstance(other.try_acquire(between), Waiting)
     assert len(one.inspect("a").holders) == 2
 
 
 def test_a_resend_gets_the_same_fence_while_the_owner_is_in(opens: Callable[[], Verbs]) -> None:
     one = opens()
     first, second = one.ticket("a", owner="x"), one.ticket("a", owner="x")
-    fence = _fence(one.enter(first))
-    one.enter(second)
+    fence = _fence(one.try_acquire(first))
+    one.try_acquire(second)
 
-    assert _fence(one.enter(second)) == fence
-    assert _fence(one.enter(first)) == fence
+    assert _fence(one.try_acquire(second)) == fence
+    assert _fence(one.try_acquire(first)) == fence
     assert len(one.inspect("a").holders) == 2
 
 
 def test_another_owner_waits_in_line(opens: Callable[[], Verbs]) -> None:
     one = opens()
-    one.enter(one.ticket("a", owner="x"))
+    one.try_acquire(one.ticket("a", owner="x"))
 
-    assert isinstance(one.enter(one.ticket("a", owner="y")), Waiting)
-    assert isinstance(one.enter(one.ticket("a")), Waiting)
+    assert isinstance(one.try_acquire(one.ticket("a", owner="y")), Waiting)
+    assert isinstance(one.try_acquire(one.ticket("a")), Waiting)
 
 
 def test_each_lives_and_ends_for_itself(opens: Callable[[], Verbs]) -> None:
     one = opens()
     short, long = one.ticket("a", owner="x", ttl=0.05), one.ticket("a", owner="x")
-    fence = _fence(one.enter(short))
-    one.enter(long)
+    fence = _fence(one.try_acquire(short))
+    one.try_acquire(long)
     waiting = one.ticket("a")
-    one.enter(waiting)
+    one.try_acquire(waiting)
 
     one.wait(waiting, 0.1)
 
-    assert isinstance(one.enter(waiting), Waiting)
+    assert isinstance(one.try_acquire(waiting), Waiting)
     assert isinstance(one.renew(long)[0], Live)
     assert one.break_lock("a", fence)
-    assert _fence(one.enter(waiting)) > fence
+    assert _fence(one.try_acquire(waiting)) > fence
 
 
 def test_breaking_its_fence_ends_all_of_an_owners_tickets(opens: Callable[[], Verbs]) -> None:
     one = opens()
     tickets = [one.ticket("a", owner="x") for _ in range(3)]
-    (fence,) = {_fence(one.enter(ticket)) for ticket in tickets}
+    (fence,) = {_fence(one.try_acquire(ticket)) for ticket in tickets}
 
     assert one.break_lock("a", fence)
 
     assert one.inspect("a").holders == ()
-    assert one.leave(*tickets) == [False, False, False]
+    assert one.release(*tickets) == [False, False, False]
 
 
 def test_the_death_of_one_leaves_the_others_in(store: Store) -> None:
     one, other = Verbs(store.url), Verbs(store.url)
-    one.enter(one.ticket("a", owner="x"))
+    one.try_acquire(one.ticket("a", owner="x"))
     kin, waiting = other.ticket("a", owner="x"), other.ticket("a")
-    other.enter(kin)
-    other.enter(waiting)
+    other.try_acquire(kin)
+    other.try_acquire(waiting)
 
     one.close()  # with its ticket: as a process that dies
 
-    assert isinstance(other.enter(waiting), Waiting)
-    other.leave(kin)
-    assert isinstance(other.enter(waiting), Granted)
+    assert isinstance(other.try_acquire(waiting), Waiting)
+    other.release(kin)
+    assert isinstance(other.try_acquire(waiting), Granted)
     other.close()
 
 

@@ -11,7 +11,7 @@ from tests.support.intervals import report
 from tests.support.processes import Crew, Refused, now
 
 WOKEN_LEASE = 1.0  # seconds that a waiter whose turn has come keeps its place without a sign of life
-LOOK_AGAIN = 1.0  # seconds after which at the latest the next one finds that out
+POLL_INTERVAL = 1.0  # seconds after which at the latest the next one finds that out
 
 
 def test_a_holder_stopped_past_its_ttl_learns_of_its_loss_at_the_first_check(
@@ -77,7 +77,7 @@ def test_a_stopped_first_waiter_holds_the_others_up_for_its_woken_lease_and_stil
     assert stopped.is_silent(0.1)  # it lost its place, not its wish
     others[1].ask("release", lock="one")
     assert stopped.hear()["acquired"] > entered[1]
-    assert held_up < WOKEN_LEASE + LOOK_AGAIN + 1.2  # looking as seldom as those behind, it would be up to 3.5
+    assert held_up < WOKEN_LEASE + POLL_INTERVAL + 1.2  # looking as seldom as those behind, it would be up to 3.5
 
 
 def test_a_first_waiter_stopped_for_a_moment_keeps_its_place(crew: Crew, store: Store, observer: Observer) -> None:

@@ -81,9 +81,9 @@ def test_a_waiter_that_was_interrupted_while_it_began_to_watch_a_session_can_be_
     with selectors.DefaultSelector() as selector:
         watch = Watch(str(tmp_path), lambda _: None, interrupted, selector.unregister)
         with pytest.raises(KeyboardInterrupt):
-            watch.attend("nonce", [session.name])
+            watch.subscribe("nonce", [session.name])
 
-        watch.dismiss("nonce")
+        watch.unsubscribe("nonce")
 
         assert watch.is_idle
     session.close()

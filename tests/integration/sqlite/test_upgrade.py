@@ -49,11 +49,11 @@ def test_an_old_file_is_brought_up_to_date_and_its_fences_go_on(store: Store, ol
     old.abandon()  # it has died
 
     verbs = Verbs(store.url)
-    outcome = verbs.enter(verbs.ticket("one", owner="x", delay=1.0))
+    outcome = verbs.try_acquire(verbs.ticket("one", owner="x", delay=1.0))
 
     assert isinstance(outcome, Granted)
     assert outcome.fence > 9007199254740991
-    assert verbs.mark("one", 1)
+    assert verbs.advance_register("one", 1)
     assert store.query("PRAGMA user_version") == [(4,)]
     verbs.close()
 
@@ -61,10 +61,10 @@ def test_an_old_file_is_brought_up_to_date_and_its_fences_go_on(store: Store, ol
 def test_it_has_the_same_columns_as_a_new_one(store: Store, old: sessions.Session) -> None:
     old.abandon()
     verbs, new = Verbs(store.url), Store(store.path.with_name("new.db"))
-    verbs.marks("one")
+    verbs.read_registers("one")
     verbs.close()
     verbs = Verbs(new.url)
-    verbs.marks("one")
+    verbs.read_registers("one")
     verbs.close()
 
     for columns in ("PRAGMA table_info(tickets)", "PRAGMA table_info(marks)", "PRAGMA index_info(marks_until)"):
@@ -77,7 +77,7 @@ def test_tickets_of_a_session_of_which_nothing_is_known_stay(store: Store, old: 
 
     verbs = Verbs(store.url)
 
-    assert isinstance(verbs.enter(verbs.ticket("one"), queue=False), Waiting)
+    assert isinstance(verbs.try_acquire(verbs.ticket("one"), queue=False), Waiting)
     verbs.close()
 
 
@@ -85,10 +85,10 @@ def test_while_an_older_program_uses_it_the_file_is_left_alone(store: Store, old
     verbs = Verbs(store.url)
 
     with pytest.raises(BackendUnavailable, match="end them first"):
-        verbs.enter(verbs.ticket("two"))
+        verbs.try_acquire(verbs.ticket("two"))
 
     assert store.query("PRAGMA user_version") == [(3,)]
     assert store.tickets == 1
     old.abandon()
-    assert isinstance(verbs.enter(verbs.ticket("two")), Granted)  # as soon as it has ended
+    assert isinstance(verbs.try_acquire(verbs.ticket("two")), Granted)  # as soon as it has ended
     verbs.close()

@@ -55,24 +55,24 @@ class Bench:
         self.road = Road(place, self.dice)
         self.backend = ZookeeperBackend(place, self.road, self.dice)
 
-    def enter(self, ticket: Ticket) -> Granted | Waiting:
-        return run_sync(self.backend.enter(ticket, queue=False, deadline=soon()))
+    def try_acquire(self, ticket: Ticket) -> Granted | Waiting:
+        return run_sync(self.backend.try_acquire(ticket, queue=False, deadline=soon()))
 
-    def enter_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
-        return run_sync(self.backend.enter_all(tickets, deadline=soon()))
+    def try_acquire_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+        return run_sync(self.backend.try_acquire_all(tickets, deadline=soon()))
 
-    def leave(self, tickets: Sequence[Ticket]) -> list[object]:
-        return list(run_sync(self.backend.leave(tickets, deadline=soon())))
+    def release(self, tickets: Sequence[Ticket]) -> list[object]:
+        return list(run_sync(self.backend.release(tickets, deadline=soon())))
 
     def locked(self) -> list[str]:
         """Which locks somebody has."""
         return [info.name for info in run_sync(self.backend.locks("", deadline=soon()))]
 
-    def mark(self, name: str, number: int, nonce: str = "a" * 32, *, keep: float = 60.0) -> bool:
-        return run_sync(self.backend.mark(name, number, nonce=nonce, keep=keep, deadline=soon()))
+    def advance_register(self, name: str, number: int, nonce: str = "a" * 32, *, keep: float = 60.0) -> bool:
+        return run_sync(self.backend.advance_register(name, number, nonce=nonce, keep=keep, deadline=soon()))
 
-    def marks(self, *names: str) -> list[int]:
-        return run_sync(self.backend.marks(names, deadline=soon()))
+    def read_registers(self, *names: str) -> list[int]:
+        return run_sync(self.backend.read_registers(names, deadline=soon()))
 
     def marked_at(self, name: str) -> float:
         """When it was raised, by the server's clock."""

@@ -15,28 +15,28 @@ def test_a_client_that_is_closed_leaves_its_session_to_the_servers_while_somethi
     url: str,
 ) -> None:
     holder = Bench(f"{url}?session_timeout=4")
-    granted = holder.enter(ticket("lost", ttl=30, delay=1))
+    granted = holder.try_acquire(ticket("lost", ttl=30, delay=1))
     assert isinstance(granted, Granted)
 
     holder.close()
 
     with bench(url) as other:
-        assert isinstance(other.enter(ticket("lost")), Waiting)
-        eventually(lambda: isinstance(other.enter(ticket("lost")), Granted), within=20)
+        assert isinstance(other.try_acquire(ticket("lost")), Waiting)
+        eventually(lambda: isinstance(other.try_acquire(ticket("lost")), Granted), within=20)
     assert system.now() > granted.deadline
 
 
 def test_what_was_given_back_or_has_no_delay_goes_with_the_client(url: str) -> None:
     holder = Bench(f"{url}?session_timeout=20")
     released = ticket("released", delay=2)
-    holder.enter_all([ticket("plain"), released])
-    holder.leave([released])
+    holder.try_acquire_all([ticket("plain"), released])
+    holder.release([released])
 
     holder.close()
 
     with bench(url) as other:
-        assert isinstance(other.enter(ticket("plain")), Granted)
-        assert isinstance(other.enter(ticket("released")), Granted)
+        assert isinstance(other.try_acquire(ticket("plain")), Granted)
+        assert isinstance(other.try_acquire(ticket("released")), Granted)
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -44,9 +44,9 @@ def test_a_delay_that_the_session_cannot_carry_is_refused(url: str, *, together:
     with bench(f"{url}?session_timeout=4") as ours:
         one = ticket("a", delay=1.1)
         with pytest.raises(holdfast.ConfigurationError, match=r"session_timeout of 4\.4"):
-            ours.enter_all([ticket("0"), one]) if together else ours.enter(one)
+            ours.try_acquire_all([ticket("0"), one]) if together else ours.try_acquire(one)
 
-        assert isinstance(ours.enter(ticket("a", delay=1.0)), Granted)
+        assert isinstance(ours.try_acquire(ticket("a", delay=1.0)), Granted)
 
 
 def test_a_holder_with_the_longest_delay_is_not_lost_while_all_goes_well(url: str) -> None:

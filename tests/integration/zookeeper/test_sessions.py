@@ -219,7 +219,7 @@ def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> N
         child.ask("close")
         parent.ask("renew", lock="one")
         parent.ask("release", lock="one")
-        parent.leave()
+        parent.release()
 
 
 def _end_session(client: holdfast.Client, server: Server) -> None:

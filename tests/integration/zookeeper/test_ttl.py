@@ -48,7 +48,7 @@ def test_a_client_has_at_most_three_sessions_and_none_longer_than_the_ttl(url: s
             assert min(session.timeout for session in port.sessions) <= ttl
 
         assert sorted(session.timeout for session in port.sessions) == [3.0, 5.0, 30.0]
-        assert client.troubles == ()
+        assert client.warnings == ()
 
 
 def test_an_idle_session_makes_room_for_one_with_another_timeout(url: str, client_of: Open) -> None:
@@ -79,10 +79,10 @@ def test_locks_of_different_ttls_exclude_each_other_and_are_taken_together(url: 
 def test_a_session_that_is_longer_than_the_ttl_is_a_warning(url: str, client_of: Open) -> None:
     client = client_of(f"{url}?session_timeout=6")
     with client.lock("a", ttl=30):
-        assert not client.troubles
+        assert not client.warnings
 
     with client.lock("a", ttl=1.5):
-        troubles = " ".join(client.troubles)
+        warnings = " ".join(client.warnings)
 
-    assert "after 6 s" in troubles
-    assert "ttl of 1.5 s" in troubles
+    assert "after 6 s" in warnings
+    assert "ttl of 1.5 s" in warnings

@@ -121,7 +121,7 @@ def hold(url: str, crew: Crew, folder: Path, seconds: float) -> Outcome:
                 worker.resume()
         _settled(election, [logs[pid] for pid in candidates])
         for worker in (*candidates.values(), *observers):
-            worker.leave()
+            worker.release()
     return Outcome([_read(pid, path) for pid, path in logs.items()], deeds, now() - began)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.core.ports import Backend, Runtime
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting
+from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown, QuorumError
 from holdfast.guarantees import Guarantees
 
@@ -68,8 +68,8 @@ class FaultyBackend:
     def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
         self.url = url
         self.lacks = inner.lacks
-        self.troubles = inner.troubles
-        self.lifelines = inner.lifelines
+        self.warnings = inner.warnings
+        self.liveness_fds = inner.liveness_fds
         self._inner = inner
         self._runtime = runtime
         self._faults = Faults.of(url)
@@ -104,25 +104,25 @@ class FaultyBackend:
             await self._runtime.sleep(fate)
         return result
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        return await self._send("enter", lambda: self._inner.enter(ticket, queue=queue, deadline=deadline))
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        return await self._send("enter", lambda: self._inner.try_acquire(ticket, queue=queue, deadline=deadline))
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
-        return await self._send("enter_all", lambda: self._inner.enter_all(tickets, deadline=deadline))
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
+        return await self._send("enter_all", lambda: self._inner.try_acquire_all(tickets, deadline=deadline))
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._send("wait", lambda: self._inner.wait(ticket, until))
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
         async def work() -> Sequence[bool | BackendError]:
             if self._faults.last != NOT_ALL:
-                return await self._inner.leave(tickets, deadline=deadline)
-            return [self._silence(), *await self._inner.leave(tickets[1:], deadline=deadline)]
+                return await self._inner.release(tickets, deadline=deadline)
+            return [self._silence(), *await self._inner.release(tickets[1:], deadline=deadline)]
 
         return await self._send("leave", work)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
-        async def work() -> Sequence[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+        async def work() -> Sequence[Live | LeaseGone | BackendError]:
             if self._faults.last != NOT_ALL:
                 return await self._inner.renew(tickets, deadline=deadline)
             return [self._silence(), *await self._inner.renew(tickets[1:], deadline=deadline)]
@@ -150,13 +150,13 @@ class FaultyBackend:
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         return await self._inner.break_lock(name, fence, deadline=deadline)
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._send(
-            "mark", lambda: self._inner.mark(name, number, nonce=nonce, keep=keep, deadline=deadline)
+            "mark", lambda: self._inner.advance_register(name, number, nonce=nonce, keep=keep, deadline=deadline)
         )
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
-        return await self._send("marks", lambda: self._inner.marks(names, deadline=deadline))
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
+        return await self._send("marks", lambda: self._inner.read_registers(names, deadline=deadline))
 
     async def close(self) -> None:
         self._is_closed = True

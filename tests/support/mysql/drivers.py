@@ -6,10 +6,10 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql.address import Place, place_of
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.methods import backend_of
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
@@ -30,7 +30,7 @@ class CountingLines(Lines):
     """Makes such connections."""
 
     def __init__(self, place: Place, runtime: ThreadRuntime) -> None:
-        super().__init__(place, BlockingEyes(), runtime)
+        super().__init__(place, BlockingPoller(), runtime)
         self.said: list[bytes] = []
 
     async def _log_in(self, deadline: float) -> socket.socket:
@@ -55,8 +55,8 @@ class Driver(Verbs):
         """How many requests were sent so far: each is one packet, and waits for its answer."""
         return len(self._lines.said)
 
-    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
-        return super().enter(ticket, queue=queue)
+    def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+        return super().try_acquire(ticket, queue=queue)
 
-    def enter_all(self, tickets: Sequence[Ticket], *, seconds: float = 20.0) -> Sequence[Granted | Waiting]:
-        return run_sync(self.backend.enter_all(tickets, deadline=self.runtime.now() + seconds))
+    def try_acquire_all(self, tickets: Sequence[Ticket], *, seconds: float = 20.0) -> Sequence[Granted | Waiting]:
+        return run_sync(self.backend.try_acquire_all(tickets, deadline=self.runtime.now() + seconds))

@@ -122,14 +122,14 @@ def _make(stack: contextlib.ExitStack, names: Sequence[str]) -> Network:
 def inside(namespace: Path) -> Iterator[None]:
     """Sockets that this thread makes, and processes and threads that it starts, are in this namespace."""
     with open(_OWN_NETWORK) as own, open(namespace) as wanted:
-        _enter(wanted.fileno())
+        _try_acquire(wanted.fileno())
         try:
             yield
         finally:
-            _enter(own.fileno())
+            _try_acquire(own.fileno())
 
 
-def _enter(namespace: int) -> None:
+def _try_acquire(namespace: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
     if libc.setns(namespace, _CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns")

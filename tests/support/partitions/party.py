@@ -59,7 +59,7 @@ class AwaitedLease:
         asyncio.run_coroutine_threadsafe(self._lease.release(), self._loop).result()
 
 
-class Party(Worker):
+class SimParty(Worker):
     """What one side does in a drill."""
 
     def __init__(self, url: str) -> None:
@@ -191,9 +191,9 @@ class Party(Worker):
                 lease.release()
 
 
-def _stubbornly(lock: holdfast.Lock | Awaited, patience: float) -> holdfast.Lease | AwaitedLease | None:
+def _stubbornly(lock: holdfast.Lock | Awaited, backoff: float) -> holdfast.Lease | AwaitedLease | None:
     """While servers elect a leader, none of them can be asked, and who asks hears of it."""
-    end = now() + patience
+    end = now() + backoff
     while (left := end - now()) > 0:
         try:
             return lock.acquire(timeout=left)
@@ -204,4 +204,4 @@ def _stubbornly(lock: holdfast.Lock | Awaited, patience: float) -> holdfast.Leas
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    Party(sys.argv[1]).run()
+    SimParty(sys.argv[1]).run()

@@ -24,14 +24,14 @@ class Driver:
     def until(self) -> float:
         return self._runtime.now() + 30.0
 
-    def enter(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
-        return run_sync(self.backend.enter(ticket, queue=queue, deadline=self.until))
+    def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+        return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=self.until))
 
-    def enter_all(self, tickets: list[Ticket]) -> list[Granted | Waiting]:
-        return [*run_sync(self.backend.enter_all(tickets, deadline=self.until))]
+    def try_acquire_all(self, tickets: list[Ticket]) -> list[Granted | Waiting]:
+        return [*run_sync(self.backend.try_acquire_all(tickets, deadline=self.until))]
 
-    def leave(self, tickets: list[Ticket]) -> list[bool]:
-        return [answer is True for answer in run_sync(self.backend.leave(tickets, deadline=self.until))]
+    def release(self, tickets: list[Ticket]) -> list[bool]:
+        return [answer is True for answer in run_sync(self.backend.release(tickets, deadline=self.until))]
 
     def renew(self, ticket: Ticket) -> bool:
         (answer,) = run_sync(self.backend.renew([ticket], deadline=self.until))
@@ -39,13 +39,13 @@ class Driver:
 
     @property
     def listens(self) -> bool:
-        return bool(self.backend._port.hearing(""))  # type: ignore[attr-defined]
+        return bool(self.backend._port.subscription(""))  # type: ignore[attr-defined]
 
     @property
     def remembered(self) -> set[str]:
         """The nonces of tickets that the client keeps anything of."""
         kept = ("_unheard", "_queued", "_gates", "_holders", "_free")
-        hearing = self.backend._hearing  # type: ignore[attr-defined]
+        hearing = self.backend._notifications  # type: ignore[attr-defined]
         of_tickets = [getattr(self.backend, name, ()) for name in kept]
         return {*hearing._heard, *hearing._attended, *hearing._wakeups._expected}.union(*of_tickets)
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.checking import Promises
 from holdfast.checking import history as h
 from holdfast.checking.checkers import MutualExclusion
-from holdfast.core.tickets import first_obstacle
+from holdfast.core.tickets import first_blocker
 from holdfast.guarantees import Exclusion
 from tests.unit.checking.stories import LOCK, admitted, asked, found, gave_up, granted, lost, released, shared, what
 
@@ -248,7 +248,7 @@ def believes(history: h.History, index: int, lease: h.Granted, *, until: int) ->
 
 def could_be_in_together(leases: list[h.Granted]) -> bool:
     return any(
-        all(first_obstacle(lease.limit, order[:place]) is None for place, lease in enumerate(order))
+        all(first_blocker(lease.limit, order[:place]) is None for place, lease in enumerate(order))
         for order in itertools.permutations(leases)
     )
 

@@ -42,7 +42,7 @@ def test_a_key_is_not_used_again_while_another_release_of_its_ticket_is_on_its_w
     backend = EtcdBackend("etcd://here", ParkedPort(), ThreadRuntime(), keys)
     old, new = (Ticket("lock", nonce * 32, 30.0, 1, exclusive=True, agent="", info="{}") for nonce in "ab")
     key = backend._key(old)
-    first, second = (backend.leave([old], deadline=1.0) for _ in range(2))
+    first, second = (backend.release([old], deadline=1.0) for _ in range(2))
     first.send(None)
     second.send(None)
 
@@ -52,7 +52,7 @@ def test_a_key_is_not_used_again_while_another_release_of_its_ticket_is_on_its_w
         "the first release may arrive at any time, and would delete the key of the new ticket"
     )
     answer(first)
-    third = backend.leave([new], deadline=1.0)
+    third = backend.release([new], deadline=1.0)
     third.send(None)
     reused = backend._key(new)
     answer(third)

@@ -44,13 +44,13 @@ def test_an_acquire_that_is_refused_leaves_nothing_in_memory() -> None:
     port, runtime = Busy(), ThreadRuntime()
     backend = MemcachedBackend("memcached://here", port, runtime, prefix="", nodes=(NODE,))  # type: ignore[arg-type]
 
-    def enter() -> object:
+    def try_acquire() -> object:
         ticket = Ticket("a", runtime.nonce(), 30.0, 1, exclusive=True, agent="me", info="{}")
-        return run_sync(backend.enter(ticket, queue=False, deadline=system.now() + 5))
+        return run_sync(backend.try_acquire(ticket, queue=False, deadline=system.now() + 5))
 
-    assert isinstance(enter(), Waiting)
+    assert isinstance(try_acquire(), Waiting)
     port.is_down = True
     with pytest.raises(BackendUnavailable):
-        enter()
+        try_acquire()
 
     assert (backend._late, backend._held, backend._pauses) == ({}, {}, {})

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql.answers import NoTables, OnceMore, refusal
 from holdfast.backends.mysql.schema import VERSION, statements
 from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -59,7 +59,7 @@ def says() -> Iterator[Says]:
         threads.append(threading.Thread(target=serve))
         threads[-1].start()
         ends.extend((ours, theirs))
-        return Wire("mysql://db", ours, BlockingEyes(), ThreadRuntime())
+        return Wire("mysql://db", ours, BlockingPoller(), ThreadRuntime())
 
     yield make
     for end in ends:
@@ -147,7 +147,7 @@ def test_a_server_that_asks_for_a_file_gets_none(says: Says) -> None:
 
 def test_words_that_nobody_asked_for_are_noticed() -> None:
     ours, theirs = socket.socketpair()
-    wire = Wire("mysql://db", ours, BlockingEyes(), ThreadRuntime())
+    wire = Wire("mysql://db", ours, BlockingPoller(), ThreadRuntime())
     assert not wire.is_dead()
 
     theirs.sendall(failed(4031))

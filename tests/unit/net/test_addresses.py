@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.aio import LoopEyes
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.net import addresses
 from holdfast.backends.net.addresses import addresses_of
+from holdfast.backends.net.aio import LoopPoller
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import run_sync
@@ -65,7 +65,7 @@ def name_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
 
 
 def look_up(host: str = HOST, seconds: float = 30.0) -> list[str]:
-    return run_sync(addresses_of(host, BlockingEyes(), system.now() + seconds))
+    return run_sync(addresses_of(host, BlockingPoller(), system.now() + seconds))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
@@ -84,13 +84,13 @@ def test_a_lookup_that_gets_no_answer_ends_at_the_deadline(name_servers: NameSer
 async def test_a_lookup_on_a_loop_leaves_the_loop_and_its_executor_alone(name_servers: NameServers) -> None:
     asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(1))
     busy = asyncio.get_running_loop().run_in_executor(None, (work := threading.Event()).wait)
-    eyes = LoopEyes(AsyncioRuntime())
+    poller = LoopPoller(AsyncioRuntime())
 
-    assert await addresses_of(HOST, eyes, system.now() + 30) == ["192.0.2.7"]
+    assert await addresses_of(HOST, poller, system.now() + 30) == ["192.0.2.7"]
     addresses._answers.clear()
     name_servers.answer.clear()
     with pytest.raises(TimeoutError):
-        await addresses_of(HOST, eyes, system.now() + 0.1)
+        await addresses_of(HOST, poller, system.now() + 0.1)
 
     work.set()
     assert await busy

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.blocking import BlockingEyes
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.sockets import USER_TIMEOUT_MS, open_socket
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
@@ -28,7 +28,7 @@ def silent() -> Iterator[socket.socket]:
 
 def test_the_kernel_watches_every_connection(silent: socket.socket) -> None:
     host, port = silent.getsockname()
-    with run_sync(open_socket(host, port, BlockingEyes(), system.now() + PATIENCE)) as sock:
+    with run_sync(open_socket(host, port, BlockingPoller(), system.now() + PATIENCE)) as sock:
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 10
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == USER_TIMEOUT_MS
@@ -41,7 +41,9 @@ def test_an_address_that_refuses_leaves_the_next_one_to_be_tried(
     places = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", ("127.0.0.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
 
-    with run_sync(open_socket("db.example", silent.getsockname()[1], BlockingEyes(), system.now() + PATIENCE)) as sock:
+    with run_sync(
+        open_socket("db.example", silent.getsockname()[1], BlockingPoller(), system.now() + PATIENCE)
+    ) as sock:
         assert sock.getpeername() == silent.getsockname()
 
 

@@ -88,9 +88,9 @@ class Waiting:
 
     def _wait(self) -> None:
         ear = self._ear
-        self.event = run_sync(ear.port.attend(ear.channel, self._nonce, deadline=now() + PATIENCE))
+        self.event = run_sync(ear.port.subscribe(ear.channel, self._nonce, deadline=now() + PATIENCE))
         run_sync(ear.wakeups.wait(self._nonce, now() + PATIENCE, self.event))
-        ear.port.dismiss(ear.channel, self._nonce)
+        ear.port.unsubscribe(ear.channel, self._nonce)
 
     @property
     def is_over(self) -> bool:
@@ -142,8 +142,8 @@ def test_a_listener_that_fails_is_replaced(server: Server, ears: type[blocking.T
 
     def is_heard() -> bool:
         with contextlib.suppress(BackendUnavailable):
-            run_sync(ear.port.attend(ear.channel, "n0", deadline=now() + PATIENCE))
-        return ear.port.hearing(ear.channel) > 0
+            run_sync(ear.port.subscribe(ear.channel, "n0", deadline=now() + PATIENCE))
+        return ear.port.subscription(ear.channel) > 0
 
     eventually(is_heard)
     one = ear.wait("n1")
@@ -217,13 +217,13 @@ def test_a_hint_that_comes_by_another_way_wakes_who_reads(ear: Ear) -> None:
 def test_a_connection_that_breaks_under_a_reader_is_heard_again_and_the_gap_is_told(ear: Ear, server: Server) -> None:
     one = ear.wait("n1")
     eventually(reads(ear, one))
-    before = ear.port.hearing(ear.channel)
+    before = ear.port.subscription(ear.channel)
 
     server.call("CLIENT", "KILL", "TYPE", "pubsub")
 
     one.join()
     again = ear.wait("n1")
-    eventually(lambda: ear.port.hearing(ear.channel) not in (0, before))
+    eventually(lambda: ear.port.subscription(ear.channel) not in (0, before))
     eventually(lambda: again.is_over or ear.reader is again.event)
     ear.hint("n1")
     again.join()
@@ -235,13 +235,13 @@ def test_what_the_server_says_to_the_listener_gets_there_although_another_reads(
     eventually(reads(ear, one))
 
     other = ear.channel._replace(name="holdfast:wake:another")
-    run_sync(ear.port.attend(other, "n2", deadline=now() + PATIENCE))
+    run_sync(ear.port.subscribe(other, "n2", deadline=now() + PATIENCE))
 
-    assert ear.port.hearing(other)
+    assert ear.port.subscription(other)
     assert ear.reader is one.event
     ear.hint("n1")
     one.join()
-    ear.port.dismiss(other, "n2")
+    ear.port.unsubscribe(other, "n2")
 
 
 def test_closing_ends_the_wait_of_a_reader(ear: Ear) -> None:
@@ -279,7 +279,7 @@ def test_an_interrupted_reader_leaves_a_connection_that_works(ear: Ear) -> None:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        event = run_sync(ear.port.attend(ear.channel, "n1", deadline=now() + PATIENCE))
+        event = run_sync(ear.port.subscribe(ear.channel, "n1", deadline=now() + PATIENCE))
         ear.wakeups.expect("n1")
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(Interrupted):

@@ -179,21 +179,21 @@ def test_hints_are_heard_and_gaps_are_told(server: Server, run: Run) -> None:
         gaps.clear()
         port.listen(woken.append, lambda: gaps.append(True))
         channel = port.channel(KEYS)
-        assert port.hearing(channel) == 0
-        await port.attend(channel, "n1", deadline=soon())
-        first = port.hearing(channel)
+        assert port.subscription(channel) == 0
+        await port.subscribe(channel, "n1", deadline=soon())
+        first = port.subscription(channel)
         assert first > 0
         server.call("PUBLISH", channel.name, "n1")
         await until(port, lambda: woken == ["n1"])
 
         server.call("CLIENT", "KILL", "TYPE", "pubsub")
-        await until(port, lambda: port.hearing(channel) not in (0, first))
+        await until(port, lambda: port.subscription(channel) not in (0, first))
         server.call("PUBLISH", channel.name, "n1")
         await until(port, lambda: woken == ["n1", "n1"])
 
         assert gaps
         assert len(server.subscribers()) == 1
-        port.dismiss(channel, "n1")
+        port.unsubscribe(channel, "n1")
 
     run(story)
     eventually(lambda: not server.subscribers())
@@ -207,7 +207,7 @@ def test_who_may_not_subscribe_is_told_so(tmp_path: Path) -> None:
     async def story(port: Topology) -> None:
         for _ in range(2):
             with pytest.raises(holdfast.BackendUnavailable, match="NOPERM"):
-                await port.attend(port.channel(KEYS), "n1", deadline=soon())
+                await port.subscribe(port.channel(KEYS), "n1", deadline=soon())
 
     with running(Server(main_binary(), tmp_path / "server", options=["--aclfile", str(users)])) as server:
         for kind in ("threads", "asyncio"):
@@ -296,13 +296,13 @@ def _silence_of(other: Server) -> Story:
 @pytest.mark.slow
 def test_a_listener_ends_when_nobody_has_waited_for_a_while(server: Server) -> None:
     async def story(port: Topology) -> None:
-        await port.attend(port.channel(KEYS), "n1", deadline=soon())
-        port.dismiss(port.channel(KEYS), "n1")
+        await port.subscribe(port.channel(KEYS), "n1", deadline=soon())
+        port.unsubscribe(port.channel(KEYS), "n1")
 
         eventually(lambda: not server.subscribers(), within=15)
 
         assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
-        await port.attend(port.channel(KEYS), "n2", deadline=soon())
-        assert port.hearing(port.channel(KEYS))
+        await port.subscribe(port.channel(KEYS), "n2", deadline=soon())
+        assert port.subscription(port.channel(KEYS))
 
     tell(story, "threads", server.url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.backends.redlock.port import Life
 from holdfast.backends.redlock.protocol import RedlockBackend
 from holdfast.core.tickets import Ticket
-from holdfast.sim.ballots import KEYS, ParkedPort, StoppedClock
+from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast.sim.servers.redis.machine import Machine
 from holdfast.sim.servers.redlock.rules import council_for
 
@@ -30,7 +30,7 @@ def test_what_a_node_counts_in_quarantine_does_not_count_after_it() -> None:
 
     for waited in (1.0, 30.0, MAX_TTL, 30.0):
         clock.time += waited
-        entering = backend.enter(TICKET, queue=False, deadline=clock.now() + 5.0)
+        entering = backend.try_acquire(TICKET, queue=False, deadline=clock.now() + 5.0)
         calls = dict(entering.send(None))
         reply = node.run(calls[2].script.text, calls[2].keys.names, calls[2].arguments)
         assert isinstance(reply, list)

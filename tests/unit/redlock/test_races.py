@@ -12,7 +12,7 @@ from holdfast.backends.redlock import scripts
 from holdfast.backends.redlock.protocol import RedlockBackend
 from holdfast.core.tickets import Granted, Live, Ticket
 from holdfast.errors import BackendUnavailable
-from holdfast.sim.ballots import ParkedPort, StoppedClock
+from holdfast.sim.fence_model import ParkedPort, StoppedClock
 from holdfast.sim.servers.redlock.rules import council_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
@@ -38,7 +38,7 @@ class Holder:
     def __init__(self) -> None:
         self.clock, self.port = StoppedClock(), ParkedPort((0, 0, 0))
         self.backend = RedlockBackend(council_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
-        entering = self.backend.enter(TICKET, queue=True, deadline=self.clock.now() + 5.0)
+        entering = self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0)
         step(entering)
         down = BackendUnavailable(backend="node-2", problem="connection refused")
         assert isinstance(step(entering, [IN, IN, down]), Granted)
@@ -47,8 +47,8 @@ class Holder:
     def renew(self) -> Coroutine[Any, Any, Any]:
         return self.backend.renew([TICKET], deadline=self.clock.now() + 5.0)
 
-    def leave(self) -> Coroutine[Any, Any, Any]:
-        return self.backend.leave([TICKET], deadline=self.clock.now() + 5.0)
+    def release(self) -> Coroutine[Any, Any, Any]:
+        return self.backend.release([TICKET], deadline=self.clock.now() + 5.0)
 
     def owed(self) -> dict[int, str]:
         """What is asked in the background."""
@@ -62,7 +62,7 @@ def holder() -> Holder:
 
 
 def test_a_vote_that_a_renewal_gives_back_during_a_release_is_taken_back_too(holder: Holder) -> None:
-    renewing, leaving = holder.renew(), holder.leave()
+    renewing, leaving = holder.renew(), holder.release()
     assert asked(step(renewing)) == dict.fromkeys(range(3), scripts.RENEW.name)
     assert asked(step(leaving)) == dict.fromkeys(range(2), scripts.RELEASE.name)
 
@@ -81,7 +81,7 @@ def test_a_vote_that_comes_back_after_the_release_of_its_node_is_taken_back_too(
     step(first)
     step(first, [KEPT, KEPT, FREE])
     assert isinstance(step(first, [IN])[0], Live)
-    renewing, leaving = holder.renew(), holder.leave()
+    renewing, leaving = holder.renew(), holder.release()
     step(renewing)
     assert asked(step(renewing, [KEPT, KEPT, FREE])) == {2: scripts.ACQUIRE.name}
     assert asked(step(leaving)) == dict.fromkeys(range(3), scripts.RELEASE.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.backends.redlock.protocol import SPLIT_PAUSE_MAX, RedlockBackend
 from holdfast.core.tickets import Ticket, Waiting
-from holdfast.sim.ballots import ParkedPort, StoppedClock
+from holdfast.sim.fence_model import ParkedPort, StoppedClock
 from holdfast.sim.servers.redlock.rules import council_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
@@ -17,7 +17,7 @@ def test_a_split_vote_that_lasts_is_waited_for_however_long() -> None:
     outcome = None
 
     for _ in range(1500):
-        entering = backend.enter(TICKET, queue=True, deadline=clock.now() + 5.0)
+        entering = backend.try_acquire(TICKET, queue=True, deadline=clock.now() + 5.0)
         entering.send(None)
         try:
             entering.send(REPLIES)
@@ -25,4 +25,4 @@ def test_a_split_vote_that_lasts_is_waited_for_however_long() -> None:
             outcome = end.value
 
     assert isinstance(outcome, Waiting)
-    assert outcome.look_again_in <= SPLIT_PAUSE_MAX
+    assert outcome.poll_after <= SPLIT_PAUSE_MAX

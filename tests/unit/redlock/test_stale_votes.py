@@ -11,7 +11,7 @@ from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock.protocol import RedlockBackend
 from holdfast.core.tickets import Granted, Live, Ticket, Waiting
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.sim.ballots import KEYS, ParkedPort, StoppedClock
+from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast.sim.servers.redis.machine import Machine
 from holdfast.sim.servers.redlock.rules import council_for
 
@@ -28,8 +28,8 @@ class Nodes:
         self.backend = RedlockBackend(council_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
         self.machines = [Machine(lambda: round(self.clock.now() * 1e6), lambda *_: 0) for _ in ALL]
 
-    def enter(self, *, done: Collection[int], heard: Collection[int]) -> Any:
-        return self.run(self.backend.enter(TICKET, queue=True, deadline=self.clock.now() + 5.0), done, heard)
+    def try_acquire(self, *, done: Collection[int], heard: Collection[int]) -> Any:
+        return self.run(self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0), done, heard)
 
     def renew(self, *, done: Collection[int], heard: Collection[int]) -> Any:
         return self.run(self.backend.renew([TICKET], deadline=self.clock.now() + 5.0), done, heard)[0]
@@ -67,11 +67,11 @@ def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_is_to_give_back
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
-    assert isinstance(nodes.enter(done=ALL, heard=(0, 1)), Waiting)
+    assert isinstance(nodes.try_acquire(done=ALL, heard=(0, 1)), Waiting)
     for machine in nodes.machines[:2]:
         machine.command(["DEL", KEYS.lock])
     nodes.clock.time += 12.0
-    assert isinstance(nodes.enter(done=(0, 1), heard=(0, 1)), Granted)
+    assert isinstance(nodes.try_acquire(done=(0, 1), heard=(0, 1)), Granted)
     nodes.clock.time += 12.0
 
     # All but one of those that gave the lease answer, and one that gave a vote to the attempt before.
@@ -86,11 +86,11 @@ def test_a_lease_takes_a_vote_of_an_earlier_attempt_over() -> None:
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
-    nodes.enter(done=ALL, heard=(0, 1))
+    nodes.try_acquire(done=ALL, heard=(0, 1))
     for machine in nodes.machines[:2]:
         machine.command(["DEL", KEYS.lock])
     nodes.clock.time += 12.0
-    nodes.enter(done=(0, 1), heard=(0, 1))
+    nodes.try_acquire(done=(0, 1), heard=(0, 1))
     nodes.clock.time += 12.0
 
     renewing = nodes.backend.renew([TICKET], deadline=nodes.clock.now() + 5.0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from holdfast.backends.parts import max_connections, seconds
-from holdfast.backends.pool import CONNECTIONS_MAX
+from holdfast.backends.net.pool import CONNECTIONS_MAX
+from holdfast.backends.url_parts import max_connections, seconds
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.aio import ListenerTasks, LoopEyes, Turns
 from holdfast.backends.etcd.address import Place, place_of
 from holdfast.backends.etcd.cluster import Cluster
 from holdfast.backends.etcd.methods import backend_on
+from holdfast.backends.net.aio import KeyedMutex, ListenerTasks, LoopPoller
 from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class LoopCluster(Cluster):
     """Whose tasks come to a lock in the order in which they began."""
 
     def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopEyes(runtime), ListenerTasks(runtime), runtime)
-        self._turns = Turns(
+        super().__init__(place, LoopPoller(runtime), ListenerTasks(runtime), runtime)
+        self._turns = KeyedMutex(
             runtime, lambda: BackendUnavailable(backend=place.url, problem="other tasks asked all the time")
         )
 

@@ -12,7 +12,7 @@ from holdfast.backends.etcd.marks import Marks
 from holdfast.backends.etcd.messages import entries, get, txn
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Gone, Granted, Live, Ticket
+from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
 
@@ -37,8 +37,8 @@ class Place(NamedTuple):
 class Base(ABC):
     """Locks in one cluster."""
 
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    warnings: tuple[str, ...] = ()  # it works, or it does not
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
     checked = CheckedPort
 
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
@@ -109,8 +109,10 @@ class Base(ABC):
 
     # ── renewal ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
-        outcomes: dict[str, Live | Gone | BackendError] = {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        outcomes: dict[str, Live | LeaseGone | BackendError] = {
+            ticket.nonce: LeaseGone(LEASE_OVER) for ticket in tickets
+        }
         by_lease: dict[Lease, list[Ticket]] = {}
         for ticket in tickets:
             place = self._places.get(ticket.nonce)
@@ -122,15 +124,15 @@ class Base(ABC):
             except BackendError as error:
                 outcomes |= {ticket.nonce: error for ticket in some}
             except ClusterChanged as error:
-                outcomes |= {ticket.nonce: Gone(str(error)) for ticket in some}
+                outcomes |= {ticket.nonce: LeaseGone(str(error)) for ticket in some}
         return [outcomes[ticket.nonce] for ticket in tickets]
 
-    async def _renew(self, tickets: Sequence[Ticket], lease: Lease, deadline: float) -> dict[str, Live | Gone]:
+    async def _renew(self, tickets: Sequence[Ticket], lease: Lease, deadline: float) -> dict[str, Live | LeaseGone]:
         """One keep-alive for all of them; and whether each key is there still, for the lease does not know that."""
         sent = self._runtime.now()
         if not await self._leases.keep(lease, deadline):
-            return {ticket.nonce: Gone(LEASE_OVER) for ticket in tickets}
-        outcomes: dict[str, Live | Gone] = {}
+            return {ticket.nonce: LeaseGone(LEASE_OVER) for ticket in tickets}
+        outcomes: dict[str, Live | LeaseGone] = {}
         for start in range(0, len(tickets), OPERATIONS_MAX):
             some = tickets[start : start + OPERATIONS_MAX]
             request = txn([], [get(self._key(ticket), keys_only=True) for ticket in some])
@@ -141,7 +143,7 @@ class Base(ABC):
                 if place is not None and found == [(place.created, lease.id)]:
                     outcomes[ticket.nonce] = Live(self._believed(ticket, lease, sent))
                 else:
-                    outcomes[ticket.nonce] = Gone()
+                    outcomes[ticket.nonce] = LeaseGone()
         return outcomes
 
     def intact(self, store: Hashable) -> bool:
@@ -152,10 +154,10 @@ class Base(ABC):
 
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._marks.raise_to(name, number, nonce=nonce, keep=keep, deadline=deadline)
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._marks.all(names, deadline)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.blocking import BlockingEyes, ListenerThreads
 from holdfast.backends.etcd.address import place_of
 from holdfast.backends.etcd.cluster import Cluster
 from holdfast.backends.etcd.methods import backend_on
+from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
@@ -17,4 +17,4 @@ if TYPE_CHECKING:
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
-    return backend_on(Cluster(place, BlockingEyes(), ListenerThreads(), runtime), place, runtime)
+    return backend_on(Cluster(place, BlockingPoller(), ListenerThreads(), runtime), place, runtime)

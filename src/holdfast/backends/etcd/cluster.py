@@ -20,13 +20,13 @@ from holdfast.backends.etcd.listening import Listener
 from holdfast.backends.etcd.messages import encoded
 from holdfast.backends.etcd.port import Answer, Message, Watch
 from holdfast.backends.etcd.wires import NotAnswered, NotSent, Wire
-from holdfast.backends.pool import Pool
+from holdfast.backends.net.pool import ConnectionPool
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node, Place
     from holdfast.backends.etcd.http import Response
-    from holdfast.backends.eyes import Background, Eyes
+    from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.ports import Runtime
 
 _OK = 200
@@ -36,17 +36,17 @@ _TOKENS_MAX = 2  # times that a request is repeated with a new token
 class Cluster:
     """One cluster, as port.py has it."""
 
-    def __init__(self, place: Place, eyes: Eyes, background: Background, runtime: Runtime) -> None:
-        self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
+    def __init__(self, place: Place, poller: Poller, background: Background, runtime: Runtime) -> None:
+        self._place, self._poller, self._runtime, self._now = place, poller, runtime, runtime.now
         self._at = 0  # the member that is asked first
         self._pools = {
-            node: Pool(place.url, partial(self.open, node), runtime, place.max_connections, server=str(node))
+            node: ConnectionPool(place.url, partial(self.open, node), runtime, place.max_connections, server=str(node))
             for node in place.nodes
         }
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._token = ""
         self._needs_token = bool(place.user)
-        self._listener = Listener(place.url, self, eyes, background, runtime)
+        self._listener = Listener(place.url, self, poller, background, runtime)
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
         url, nodes = self._place.url, self._place.nodes
@@ -145,7 +145,7 @@ class Cluster:
         Raises:
             BackendUnavailable: this member cannot be reached.
         """
-        wire = Wire(node, self._eyes, self._runtime)
+        wire = Wire(node, self._poller, self._runtime)
         self._wires.add(wire)
         try:
             await wire.connect(self._place.tls, min(until, self._now() + self._place.connect_timeout))

@@ -33,7 +33,7 @@ class CheckedPort:
         self._cluster_id = ""
         # Two threads may store the smaller of two numbers last. It was seen all the same, so that is no false alarm.
         self._revision = 0
-        self._terms: Mapping[str, int] = {}  # the greatest, by member; replaced, never changed
+        self._spec: Mapping[str, int] = {}  # the greatest, by member; replaced, never changed
         self._changed = ""  # how it was noticed that the data are not the same
         self.on_changed: Callable[[str], None] = lambda _: None  # called once, with that
         self.turn, self.follow, self.unfollow = port.turn, port.follow, port.unfollow
@@ -46,7 +46,7 @@ class CheckedPort:
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
         if self._changed and not once:  # what is sent once at most takes keys away, and does no harm there
             raise ClusterChanged(self._changed)
-        revision, terms = self._revision, self._terms
+        revision, terms = self._revision, self._spec
         answer = await self._port.call(method, message, deadline=deadline, once=once)
         if method.startswith(_LINEARIZABLE):
             revision += _has_written(message, answer.message)
@@ -70,8 +70,8 @@ class CheckedPort:
         if self._changed:
             raise ClusterChanged(self._changed)
         self._revision = max(self._revision, found)
-        if term > self._terms.get(member, 0):
-            self._terms = {**self._terms, member: term}
+        if term > self._spec.get(member, 0):
+            self._spec = {**self._spec, member: term}
 
     def _is_not_the_same(self, problem: str) -> None:
         if not self._changed:

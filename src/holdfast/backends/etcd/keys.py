@@ -48,7 +48,7 @@ class Keys:
         # A ticket can have two: one under the lease of its ttl, one under the waiter lease.
         return self._prefix + b"%gone/" + nonce.encode() + (b".w" if waits else b"")
 
-    def mark(self, name: str) -> bytes:
+    def advance_register(self, name: str) -> bytes:
         # Nobody ever asks for what is below one, so a slash does no harm.
         return self._prefix + b"%mark/" + name.encode()
 

@@ -16,10 +16,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.backends.bell import Bell
 from holdfast.backends.etcd.http import NotHttp, Response
 from holdfast.backends.etcd.messages import b64, encoded, watch_request
-from holdfast.backends.eyes import READ
+from holdfast.backends.net.poller import READ
+from holdfast.backends.net.waker import Waker
 from holdfast.core.events import logger
 from holdfast.errors import HoldfastError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node
     from holdfast.backends.etcd.port import Message, Watch
     from holdfast.backends.etcd.wires import Wire
-    from holdfast.backends.eyes import Background, Eyes
+    from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.ports import Runtime
 
 WATCHES_MAX = 40  # on one stream, or two more: those of one ticket stay together
@@ -109,12 +109,18 @@ class Stream:
 class Listener:
     """What one client hears."""
 
-    def __init__(self, url: str, streams: Streams, eyes: Eyes, background: Background, runtime: Runtime) -> None:
-        self._url, self._opener, self._eyes, self._background, self._runtime = url, streams, eyes, background, runtime
+    def __init__(self, url: str, streams: Streams, poller: Poller, background: Background, runtime: Runtime) -> None:
+        self._url, self._opener, self._poller, self._background, self._runtime = (
+            url,
+            streams,
+            poller,
+            background,
+            runtime,
+        )
         self._mutex = runtime.mutex()
         self._wanted: dict[str, Sequence[Watch]] = {}
         self._idle_since = 0.0
-        self._bell: Bell | None = None  # while the listener runs
+        self._waker: Waker | None = None  # while the listener runs
         self._wake: Callable[[str], None] = lambda _: None
         self._distrusted: set[Node] = set()  # members that gave no answer: what they say is not waited for
         self._is_deaf = False  # said so already
@@ -129,14 +135,14 @@ class Listener:
             if self._closed or (there is not None and _are_same(there, watches)):
                 return  # from an earlier revision on, and so much the better
             self._wanted[nonce] = watches
-            if self._bell is not None:
-                self._bell.ring()
+            if self._waker is not None:
+                self._waker.wake()
                 return
-            self._bell = bell = Bell()
+            self._waker = waker = Waker()
             try:
-                self._background.start(lambda: self._run(bell), "listener")
+                self._background.start(lambda: self._run(waker), "listener")
             except BaseException:
-                self._close_bell(bell)
+                self._close_waker(waker)
                 raise
 
     def unfollow(self, nonce: str) -> None:
@@ -147,30 +153,30 @@ class Listener:
     def distrust(self, node: Node) -> None:
         """This member is silent: hear from another one."""
         with self._mutex:
-            if self._bell is not None:
+            if self._waker is not None:
                 self._distrusted.add(node)
-                self._bell.ring()
+                self._waker.wake()
 
     async def close(self) -> None:
         with self._mutex:
             self._closed = True
-            if self._bell is not None:
-                self._bell.ring()
+            if self._waker is not None:
+                self._waker.wake()
         await self._background.join()
 
     def abandon(self) -> None:
         self._closed = True
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.abandon()
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.abandon()
 
     # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
 
-    async def _run(self, bell: Bell) -> None:
+    async def _run(self, waker: Waker) -> None:
         streams: list[Stream] = []
         pause, not_before = PAUSE_MIN, 0.0
         try:
-            while not self._is_done(bell):
+            while not self._is_done(waker):
                 now = self._runtime.now()
                 is_well = True
                 if now >= not_before:
@@ -184,7 +190,7 @@ class Listener:
                         self._is_deaf = True
                 if is_well:
                     until = now + (IDLE_MAX / 2 if all(stream.is_confirmed for stream in streams) else CONFIRMED_MAX)
-                    is_well = await self._hear(streams, bell, until if now >= not_before else min(until, not_before))
+                    is_well = await self._hear(streams, waker, until if now >= not_before else min(until, not_before))
                 if not is_well:
                     not_before = self._runtime.now() + pause
                     pause = min(2 * pause, PAUSE_MAX)
@@ -194,7 +200,7 @@ class Listener:
             for stream in streams:
                 stream.wire.close()
             with self._mutex:
-                self._close_bell(bell)
+                self._close_waker(waker)
 
     async def _open_what_is_new(self, streams: list[Stream]) -> None:
         with self._mutex:
@@ -219,12 +225,12 @@ class Listener:
             wire = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
             streams.append(Stream(wire, watches, self._runtime.now()))
 
-    async def _hear(self, streams: list[Stream], bell: Bell, until: float) -> bool:
+    async def _hear(self, streams: list[Stream], waker: Waker, until: float) -> bool:
         """Pass on what comes; False if a stream has ended."""
-        wanted = [(bell.fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
-        ready = await self._eyes.ready(wanted, until)
-        if bell.fileno() in ready:
-            bell.hush()
+        wanted = [(waker.fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
+        ready = await self._poller.ready(wanted, until)
+        if waker.fileno() in ready:
+            waker.drain()
         before = len(streams)
         for stream in [one for one in streams if one.wire.fileno() in ready]:
             try:
@@ -263,21 +269,21 @@ class Listener:
         if stream in streams:
             streams.remove(stream)
 
-    def _is_done(self, bell: Bell) -> bool:
+    def _is_done(self, waker: Waker) -> bool:
         """Nobody needs it any more; if so, it is not there any more for who comes next."""
         with self._mutex:
-            if self._bell is not bell:
+            if self._waker is not waker:
                 return True  # found so before; there may be another one by now
             is_idle = not self._wanted and self._runtime.now() - self._idle_since > IDLE_MAX
             if self._closed or is_idle:
-                self._close_bell(bell)
+                self._close_waker(waker)
                 return True
             return False
 
-    def _close_bell(self, bell: Bell) -> None:
-        if self._bell is bell:
-            self._bell = None
-        bell.close()
+    def _close_waker(self, waker: Waker) -> None:
+        if self._waker is waker:
+            self._waker = None
+        waker.close()
 
 
 def _in_parts(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:

@@ -41,8 +41,8 @@ class Marks:
         self._leases: dict[int, Lease] = {}  # the latest, by how many seconds marks are to be kept
 
     async def raise_to(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        """See ports.py: `mark`."""
-        key = self._keys.mark(name)
+        """See ports.py: `advance_register`."""
+        key = self._keys.advance_register(name)
         # Most who ask come too late, and need no lease for that.
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
         found = _read(name, answer.message, 0)
@@ -61,11 +61,11 @@ class Marks:
         return (found.number, found.nonce) == (number, nonce)
 
     async def all(self, names: Sequence[str], deadline: float) -> list[int]:
-        """See ports.py: `marks`."""
+        """See ports.py: `read_registers`."""
         numbers: list[int] = []
         for start in range(0, len(names), READS_MAX):
             some = names[start : start + READS_MAX]
-            request = txn([], [get(self._keys.mark(name)) for name in some])
+            request = txn([], [get(self._keys.advance_register(name)) for name in some])
             answer = await self._port.call("kv/txn", request, deadline=deadline)
             numbers += [_read(name, answer.message, number).number for number, name in enumerate(some)]
         return numbers

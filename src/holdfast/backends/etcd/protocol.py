@@ -47,8 +47,8 @@ from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, rec
 from holdfast.backends.etcd.slots import Slots
 from holdfast.backends.etcd.together import FREE, Seen, Together
 from holdfast.core.tickets import (
-    LOOK_AGAIN,
-    LOOK_AGAIN_BEHIND,
+    POLL_INTERVAL,
+    POLL_INTERVAL_BEHIND,
     Granted,
     LockInfo,
     Ticket,
@@ -103,14 +103,14 @@ class EtcdBackend(Together):
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
             if ticket.nonce in self._places:
-                return await self._enter(ticket, deadline, queue=queue)
+                return await self._try_acquire(ticket, deadline, queue=queue)
             if queue:
                 self._wakeups.expect(ticket.nonce)
             async with self._port.turn(ticket.name, deadline=deadline):
-                return await self._enter(ticket, deadline, queue=queue)
+                return await self._try_acquire(ticket, deadline, queue=queue)
         except (BackendUnavailable, ConfigurationError) as error:
             place = self._places.get(ticket.nonce)
             if isinstance(error, BackendUnavailable) and place is not None and place.watches:
@@ -120,7 +120,7 @@ class EtcdBackend(Together):
                 await self._refused(ticket, error, deadline)
             raise
 
-    async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
+    async def _try_acquire(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
         while True:
             lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
             place = self._places.get(ticket.nonce)
@@ -162,12 +162,12 @@ class EtcdBackend(Together):
         if queue:
             return await self._queue_up(ticket, lease, holder, deadline)
         await self._turn_away(ticket, deadline)
-        return Waiting(LOOK_AGAIN, holder)
+        return Waiting(POLL_INTERVAL, holder)
 
     async def _turn_away(self, ticket: Ticket, deadline: float) -> None:
         """It does not wait, so nobody will withdraw it. But what another member was asked before may still come."""
         if ticket.nonce in self._unheard:
-            await self.leave([ticket], deadline=deadline)
+            await self.release([ticket], deadline=deadline)
         else:
             self._turned_away(ticket)
 
@@ -199,7 +199,7 @@ class EtcdBackend(Together):
             try:
                 self._check_limit(ticket, ahead, holder)
             except LimitConflict:  # with one who came at the same time
-                await self.leave([ticket], deadline=deadline)
+                await self.release([ticket], deadline=deadline)
                 raise
         return await self._judge(ticket, place, lease, View(now, ahead, entries(answer, 2)), deadline)
 
@@ -287,7 +287,7 @@ class EtcdBackend(Together):
             return None
         is_next = ticket.exclusive and watches[0].key == view.first[0].key
         self._places[ticket.nonce] = Place(None, place.created, is_next, watches)
-        return Waiting(LOOK_AGAIN if is_next else LOOK_AGAIN_BEHIND, holder_of(view.first))
+        return Waiting(POLL_INTERVAL if is_next else POLL_INTERVAL_BEHIND, holder_of(view.first))
 
     async def _take(
         self,
@@ -338,7 +338,7 @@ class EtcdBackend(Together):
             self._port.follow(ticket.nonce, place.watches)
         while True:
             keep_at = self._leases.keep_waiters_at()
-            if await self._wakeups.hinted(ticket.nonce, min(until, keep_at)):
+            if await self._wakeups.notified(ticket.nonce, min(until, keep_at)):
                 return
             now = self._runtime.now()
             if now >= until:
@@ -352,12 +352,12 @@ class EtcdBackend(Together):
         except HoldfastError:
             return False
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
         found: list[bool] = []
         self._begin_leaving(tickets)
         try:
             for start in range(0, len(tickets), OPERATIONS_MAX // 2):
-                found += await self._leave(tickets[start : start + OPERATIONS_MAX // 2], deadline)
+                found += await self._release(tickets[start : start + OPERATIONS_MAX // 2], deadline)
         finally:
             self._end_leaving(tickets)
         return found
@@ -383,7 +383,7 @@ class EtcdBackend(Together):
             if not self._leaving[ticket.nonce]:
                 del self._leaving[ticket.nonce]
 
-    async def _leave(self, tickets: Sequence[Ticket], deadline: float) -> list[bool]:
+    async def _release(self, tickets: Sequence[Ticket], deadline: float) -> list[bool]:
         while True:
             unheard: set[Unheard] = set().union(*(self._unheard.get(ticket.nonce, ()) for ticket in tickets))
             # What may still be on its way comes under the same lease as this note: one ends with the other.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.etcd.keys import Ticketed, read
-from holdfast.core.tickets import Ticket, TicketInfo, make_ticket_info, who
+from holdfast.core.tickets import Ticket, TicketInfo, make_ticket_info, process_text
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.messages import Entry
@@ -54,7 +54,7 @@ def holder_of(found: Sequence[Entry]) -> str | None:
     if not found:
         return None
     known = record(found[0].value)
-    return who(known.info) if known.is_ours else "another program"
+    return process_text(known.info) if known.is_ours else "another program"
 
 
 def described(entry: Entry, remaining: float, *, granted: bool, ticketed: Ticketed | None = None) -> TicketInfo:

@@ -33,7 +33,7 @@ from holdfast.backends.etcd.messages import (
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.records import METHOD_KEY, described, holder_of, record, written
 from holdfast.backends.etcd.together import FREE, Seen, Together
-from holdfast.core.tickets import LOOK_AGAIN, Granted, LockInfo, Ticket, Waiting
+from holdfast.core.tickets import POLL_INTERVAL, Granted, LockInfo, Ticket, Waiting
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -58,7 +58,7 @@ class KeyBackend(Together):
         super().__init__(url, port, runtime, keys)
         self._seen: dict[str, int] = {}  # by nonce: the revision at which a waiting ticket last saw the key
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
             raise Unsupported(
                 backend="etcd with method=key", what="readers and semaphores", others=("etcd with method=queue",)
@@ -66,21 +66,21 @@ class KeyBackend(Together):
         if queue:
             self._wakeups.expect(ticket.nonce)
         try:
-            outcome = await self._enter(ticket, deadline)
+            outcome = await self._try_acquire(ticket, deadline)
         except (BackendUnavailable, ConfigurationError) as error:
             await self._refused(ticket, error, deadline)
             raise
         if not queue and isinstance(outcome, Waiting):
             if ticket.nonce in self._unheard:
                 # It does not wait, so nobody will withdraw it; but what another member was asked may still come.
-                (left,) = await self.leave([ticket], deadline=deadline)
+                (left,) = await self.release([ticket], deadline=deadline)
                 if isinstance(left, BackendError):
                     raise OutcomeUnknown(backend=left.backend, problem=left.problem)
             else:
                 self._forget(ticket.nonce)
         return outcome
 
-    async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         while True:
             lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
             try:
@@ -108,13 +108,13 @@ class KeyBackend(Together):
         if seen.created:
             return self._came(ticket, lease, seen.created, sent)
         self._seen[ticket.nonce] = now
-        return Waiting(min(LOOK_AGAIN, lease.ttl / 4), seen.holder)
+        return Waiting(min(POLL_INTERVAL, lease.ttl / 4), seen.holder)
 
     async def _check_methods(self, tickets: Sequence[Ticket], answer: Message, deadline: float) -> None:
         """None of the locks that were just taken may be in use by the other method."""
         shared = [ticket for number, ticket in enumerate(tickets) if entries(answer, 2 * number + 1)]
         if shared:
-            for left in await self.leave(tickets, deadline=deadline):
+            for left in await self.release(tickets, deadline=deadline):
                 if isinstance(left, BackendError):
                     raise OutcomeUnknown(backend=left.backend, problem=left.problem)
             raise NameConflict(
@@ -167,7 +167,7 @@ class KeyBackend(Together):
             self._port.follow(ticket.nonce, (Watch(self._key(ticket), seen + 1),))
         await self._wakeups.wait(ticket.nonce, until)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         found: list[bool | BackendError] = []
         for start in range(0, len(tickets), OPERATIONS_MAX // 2):  # two compares each
             found += await self._leave_some(tickets[start : start + OPERATIONS_MAX // 2], deadline)
@@ -183,7 +183,7 @@ class KeyBackend(Together):
         found: list[bool | BackendError] = []
         for ticket in tickets:
             try:
-                found.append(await self._leave(ticket, deadline))
+                found.append(await self._release(ticket, deadline))
             except BackendError as error:
                 found.append(error)
             except ClusterChanged:
@@ -210,7 +210,7 @@ class KeyBackend(Together):
             self._forget(ticket.nonce)
         return True
 
-    async def _leave(self, ticket: Ticket, deadline: float) -> bool:
+    async def _release(self, ticket: Ticket, deadline: float) -> bool:
         key = self._key(ticket)
         unheard = tuple(self._unheard.get(ticket.nonce, ()))
         for lease, note in unheard:

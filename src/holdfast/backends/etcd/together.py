@@ -15,7 +15,7 @@ from holdfast.backends.etcd.base import Base
 from holdfast.backends.etcd.leases import Unheard
 from holdfast.backends.etcd.messages import absent, txn
 from holdfast.backends.etcd.port import LeaseNotFound
-from holdfast.core.tickets import LOOK_AGAIN, Granted, Ticket, Waiting
+from holdfast.core.tickets import POLL_INTERVAL, Granted, Ticket, Waiting
 from holdfast.errors import BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ FREE = Seen()
 class Together(Base):
     """For both methods."""
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         tickets = _as_many_as_fit(tickets)
         granted: dict[str, Granted] = {}
         obstacle: tuple[int, Waiting] | None = None
@@ -62,7 +62,7 @@ class Together(Base):
                     granted[ticket.nonce] = self._came(ticket, lease, seen.created, sent)
                 elif seen.is_busy:
                     place = tickets.index(ticket)
-                    obstacle = place, Waiting(min(LOOK_AGAIN, lease.ttl / 4), seen.holder)
+                    obstacle = place, Waiting(min(POLL_INTERVAL, lease.ttl / 4), seen.holder)
                     break
                 else:
                     free.append(ticket)
@@ -85,7 +85,7 @@ class Together(Base):
         elif isinstance(error, BackendUnavailable):
             raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
         else:
-            for outcome in await self.leave([ticket], deadline=deadline):
+            for outcome in await self.release([ticket], deadline=deadline):
                 if isinstance(outcome, HoldfastError):
                     raise OutcomeUnknown(backend=outcome.backend, problem=outcome.problem) from error
 
@@ -107,7 +107,7 @@ class Together(Base):
     async def _let_go(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
         """These are not in, so nobody will withdraw them. But what another member was asked before may still come."""
         left = [ticket for ticket in rest if ticket.nonce in granted or ticket.nonce in self._unheard]
-        for outcome in await self.leave(left, deadline=deadline) if left else ():
+        for outcome in await self.release(left, deadline=deadline) if left else ():
             if isinstance(outcome, HoldfastError):
                 raise OutcomeUnknown(backend=outcome.backend, problem=outcome.problem)
         for ticket in rest:
@@ -136,7 +136,7 @@ class Together(Base):
         """It is not, and nothing of it is under way."""
 
     @abstractmethod
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]: ...
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]: ...
 
 
 def _as_many_as_fit(tickets: Sequence[Ticket]) -> Sequence[Ticket]:

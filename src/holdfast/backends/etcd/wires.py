@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.http import NotHttp, Response, request
 from holdfast.backends.net.polling import READ, WRITE, is_readable
+from holdfast.backends.net.pool import ready
 from holdfast.backends.net.sockets import open_socket
-from holdfast.backends.pool import ready
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.address import Node
-    from holdfast.backends.eyes import Eyes
-    from holdfast.backends.pool import Reconsider
+    from holdfast.backends.net.poller import Poller
+    from holdfast.backends.net.pool import Reconsider
     from holdfast.core.ports import Runtime
 
 _READ_MAX = 1 << 16
@@ -33,11 +33,11 @@ class NotAnswered(Exception):
 class Wire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_eyes", "_now", "_socket", "node", "reconsider", "used_at")
+    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "node", "reconsider", "used_at")
 
-    def __init__(self, node: Node, eyes: Eyes, runtime: Runtime) -> None:
+    def __init__(self, node: Node, poller: Poller, runtime: Runtime) -> None:
         self.node = node
-        self._eyes, self._now = eyes, runtime.now
+        self._poller, self._now = poller, runtime.now
         self._socket: socket.socket | None = None
         self.used_at = 0.0
         self.reconsider: Reconsider | None = None
@@ -51,7 +51,7 @@ class Wire:
 
     async def connect(self, tls: ssl.SSLContext | None, until: float) -> None:
         """Raises OSError if that does not work out."""
-        self._socket = await open_socket(self.node.host, self.node.port, self._eyes, until, tls)
+        self._socket = await open_socket(self.node.host, self.node.port, self._poller, until, tls)
 
     async def ask(self, path: str, token: str, body: bytes, deadline: float) -> Response:
         """One request and its whole answer.
@@ -125,7 +125,7 @@ class Wire:
                 os.close(one.detach())
 
     async def _wait(self, events: int, until: float) -> None:
-        if not await ready(self, self._eyes, self.fileno(), events, until):
+        if not await ready(self, self._poller, self.fileno(), events, until):
             raise TimeoutError("no answer in time")
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from holdfast.backends.memcached.keys import check_prefix
-from holdfast.backends.parts import max_connections
-from holdfast.backends.pool import CONNECTIONS_MAX
+from holdfast.backends.net.pool import CONNECTIONS_MAX
+from holdfast.backends.url_parts import max_connections
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

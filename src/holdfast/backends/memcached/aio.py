@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from holdfast.backends.aio import LoopEyes
 from holdfast.backends.memcached import replies
 from holdfast.backends.memcached.address import Node, Place, place_of
 from holdfast.backends.memcached.meeting import meet
 from holdfast.backends.memcached.meta import Parser, Reply
 from holdfast.backends.memcached.port import Answer, Errand, Life
 from holdfast.backends.memcached.protocol import MemcachedBackend
+from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.polling import is_readable
 from holdfast.backends.net.sockets import open_socket
 from holdfast.errors import HoldfastError
@@ -85,7 +85,7 @@ class Pipeline(asyncio.BufferedProtocol):
         tls = self._place.tls
         name = self._node.host if tls is not None else None
         try:
-            sock = await open_socket(self._node.host, self._node.port, LoopEyes(self._runtime), deadline)
+            sock = await open_socket(self._node.host, self._node.port, LoopPoller(self._runtime), deadline)
             try:
                 async with asyncio.timeout(max(0.0, deadline - self._runtime.now())):
                     await self._loop.create_connection(lambda: self, sock=sock, ssl=tls, server_hostname=name)

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.memcached import replies
 from holdfast.backends.memcached.address import Node, Place, place_of
 from holdfast.backends.memcached.meeting import meet
 from holdfast.backends.memcached.meta import Parser, Reply
 from holdfast.backends.memcached.port import Answer, Errand, Life
 from holdfast.backends.memcached.protocol import MemcachedBackend
+from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.backends.net.pool import IDLE_CHECK, ConnectionPool
 from holdfast.backends.net.sockets import open_socket
 from holdfast.backends.net.stream import NotSent, Stream
-from holdfast.backends.pool import IDLE_CHECK, Pool
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.pool import Reconsider
+    from holdfast.backends.net.pool import Reconsider
     from holdfast.core.ports import Backend
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
@@ -66,7 +66,7 @@ class SocketWire:
             raise replies.not_sent(self._place.url, self._node, "there was no time left to connect")
         try:
             node, tls = self._node, self._place.tls
-            self._stream = Stream(await open_socket(node.host, node.port, BlockingEyes(), ends, tls))
+            self._stream = Stream(await open_socket(node.host, node.port, BlockingPoller(), ends, tls))
             self.life = await meet(self, self._place, self._node, ends)
         except BaseException as error:
             self.close()
@@ -183,7 +183,7 @@ class SocketPort:
         self._place, self._runtime = place, runtime
         self._now = runtime.now
         self._pools = {
-            node: Pool(
+            node: ConnectionPool(
                 place.url,
                 partial(self._open, node),
                 runtime,
@@ -221,7 +221,7 @@ class SocketPort:
 
     async def ask_each(self, errands: Sequence[Errand], *, deadline: float) -> Sequence[Answer | HoldfastError]:
         answers: dict[int, Answer | HoldfastError] = {}
-        taken: list[tuple[int, Pool[SocketWire], SocketWire]] = []
+        taken: list[tuple[int, ConnectionPool[SocketWire], SocketWire]] = []
         # First those to whom we are connected: connecting may take long.
         numbers = sorted(range(len(errands)), key=lambda number: not self._pools[errands[number].node].idle)
         try:
@@ -239,7 +239,7 @@ class SocketPort:
         errands: Sequence[Errand],
         numbers: Sequence[int],
         deadline: float,
-        taken: list[tuple[int, Pool[SocketWire], SocketWire]],
+        taken: list[tuple[int, ConnectionPool[SocketWire], SocketWire]],
         answers: dict[int, Answer | HoldfastError],
     ) -> None:
         for number in numbers:

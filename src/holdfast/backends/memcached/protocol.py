@@ -29,8 +29,8 @@ from holdfast.backends.memcached.port import Errand
 from holdfast.backends.memcached.pulse import EARLY, Pulse, seconds_for
 from holdfast.backends.memcached.values import FREE, Value, body_of, value_of
 from holdfast.core.clock import lease_deadline
-from holdfast.core.stepwise import OneByOne
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, make_ticket_info, who
+from holdfast.core.one_by_one import OneByOne
+from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, make_ticket_info, process_text
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -71,7 +71,7 @@ _CLOCK_LOOK = 0.02  # seconds between questions to a server whose clock stands s
 _ROUNDS = 4  # when an item comes and goes between reading and writing
 _BATCH = 100  # items read at once
 _ROOM = 1000  # tickets remembered before those are forgotten that were never given back
-_GONE = Gone("the server no longer has this lease: it ran out, was broken or evicted, or the server was restarted")
+_GONE = LeaseGone("the server no longer has this lease: it ran out, was broken or evicted, or the server was restarted")
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class MemcachedBackend(OneByOne):
     lacks = LACKS
     guarantees = GUARANTEES
     _pulse = Pulse
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(
         self, url: str, port: MemcachedPort, runtime: Runtime, *, prefix: str, nodes: tuple[Node, ...]
@@ -120,7 +120,7 @@ class MemcachedBackend(OneByOne):
         self._pauses: dict[str, float] = {}  # how long each waited before its last look
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         return tuple(
             f"{node} has evicted {pulse.evictions} items since it was started, and locks can go the same way: "
             "give it more memory (-m), or give locks a server of their own"
@@ -130,7 +130,7 @@ class MemcachedBackend(OneByOne):
 
     # ── take ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
             raise Unsupported(
                 backend="memcached",
@@ -159,7 +159,7 @@ class MemcachedBackend(OneByOne):
             elif item.value == FREE or (value is not None and value.nonce == ticket.nonce):
                 granted = await self._take_over(claim, life, item, value, deadline)
             else:
-                holder = "another program" if value is None else who(value.described()[2])
+                holder = "another program" if value is None else process_text(value.described()[2])
                 return self._waiting(ticket.nonce, holder, queue=queue)
             if granted:
                 return granted
@@ -234,7 +234,7 @@ class MemcachedBackend(OneByOne):
 
     # ── give back ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if len(tickets) == 1:  # a release, as nearly all of them are
             (ticket,) = tickets
             held = self._held.get(ticket.nonce)
@@ -296,7 +296,7 @@ class MemcachedBackend(OneByOne):
 
     # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         late: dict[Node, BackendError] = {}
         homes = [home_of(key_of(self._prefix, ticket.name), self._nodes) for ticket in tickets]
         nodes = list(dict.fromkeys(homes))
@@ -317,7 +317,7 @@ class MemcachedBackend(OneByOne):
 
     async def _renewed(
         self, ticket: Ticket, said: Reply | BackendError | None, sent: float, deadline: float
-    ) -> Live | Gone:
+    ) -> Live | LeaseGone:
         if isinstance(said, BackendError):
             raise said
         if said is None or said.code == "EX":
@@ -327,7 +327,7 @@ class MemcachedBackend(OneByOne):
             return _GONE
         return Live(self._believed(ticket, sent, Held(held.life, said.version, held.fence, held.body)))
 
-    async def _prolong(self, ticket: Ticket, deadline: float) -> Live | Gone:
+    async def _prolong(self, ticket: Ticket, deadline: float) -> Live | LeaseGone:
         """Whatever version it has by now."""
         key = key_of(self._prefix, ticket.name)
         node = home_of(key, self._nodes)
@@ -386,10 +386,10 @@ class MemcachedBackend(OneByOne):
             return await self.break_lock(name, fence, deadline=deadline)
         return bool(answer.replies) and answer.replies[0].code == "HD"
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._marks().put(name, number, nonce, keep, deadline)
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._marks().get(names, deadline)
 
     def _marks(self) -> Marks:

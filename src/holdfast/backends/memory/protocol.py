@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
-    LOOK_AGAIN,
-    LOOK_AGAIN_BEHIND,
+    POLL_INTERVAL,
+    POLL_INTERVAL_BEHIND,
     WAITER_LEASE,
     WOKEN_LEASE,
-    Gone,
     Granted,
+    LeaseGone,
     Live,
     LockInfo,
     Ticket,
     TicketInfo,
     Waiting,
-    first_obstacle,
+    first_blocker,
     make_ticket_info,
-    who,
+    process_text,
 )
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import LimitConflict
@@ -55,8 +55,8 @@ class MemoryBackend:
 
     guarantees = GUARANTEES
     lacks = LACKS
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # a process that dies takes its locks with it
+    warnings: tuple[str, ...] = ()  # it works, or it does not
+    liveness_fds: tuple[int, ...] = ()  # a process that dies takes its locks with it
 
     def __init__(self, url: str, port: MemoryPort, runtime: Runtime) -> None:
         self.url = url
@@ -65,19 +65,21 @@ class MemoryBackend:
         self._wakeups = Wakeups(runtime)
         port.listen(self._wakeups.wake)
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
         if queue:
             self._wakeups.expect(ticket.nonce)
-        outcome = await self._port.change(lambda store: self._enter(store, ticket, queue=queue), deadline=deadline)
+        outcome = await self._port.change(
+            lambda store: self._try_acquire(store, ticket, queue=queue), deadline=deadline
+        )
         if isinstance(outcome, Waiting):
             return outcome
         self._wakeups.forget(ticket.nonce)
         return Granted(outcome, lease_deadline(sent, ticket.ttl, 0.0))
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         sent = self._runtime.now()
-        outcomes = await self._port.change(lambda store: self._enter_all(store, tickets), deadline=deadline)
+        outcomes = await self._port.change(lambda store: self._try_acquire_all(store, tickets), deadline=deadline)
         return [
             outcome if isinstance(outcome, Waiting) else Granted(outcome, lease_deadline(sent, ticket.ttl, 0.0))
             for ticket, outcome in zip(tickets, outcomes, strict=False)
@@ -86,20 +88,20 @@ class MemoryBackend:
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._wakeups.wait(ticket.nonce, until)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
         for ticket in tickets:
             self._wakeups.forget(ticket.nonce)
         return await self._port.change(
-            lambda store: [self._leave(store, ticket) for ticket in tickets], deadline=deadline
+            lambda store: [self._release(store, ticket) for ticket in tickets], deadline=deadline
         )
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
         alive = await self._port.change(
             lambda store: [self._renew(store, ticket) for ticket in tickets], deadline=deadline
         )
         return [
-            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else Gone()
+            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else LeaseGone()
             for ticket, still in zip(tickets, alive, strict=True)
         ]
 
@@ -119,10 +121,10 @@ class MemoryBackend:
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         return await self._port.change(lambda store: self._break(store, name, fence), deadline=deadline)
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._port.change(lambda store: self._mark(store, name, number, nonce, keep), deadline=deadline)
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._port.change(
             lambda store: [store.lasting.marks.get(name, _NO_MARK).number for name in names], deadline=deadline
         )
@@ -135,16 +137,16 @@ class MemoryBackend:
 
     # ── the steps, each run alone on the store ───────────────────────────────────────────────────────────────────
 
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         now = self._runtime.now()
         places = store.queues.setdefault(ticket.name, {})
         mine = places.get(ticket.nonce)
         if not ticket.exclusive:
             _agree_on_limit(ticket, places, now)
         kin = _kin(places, ticket, now)
-        obstacle = None if kin else first_obstacle(ticket.limit, _live_ahead(places, ticket.nonce, now))
+        obstacle = None if kin else first_blocker(ticket.limit, _live_ahead(places, ticket.nonce, now))
         if obstacle is not None and not queue:
-            return Waiting(LOOK_AGAIN, who(obstacle.ticket.info))
+            return Waiting(POLL_INTERVAL, process_text(obstacle.ticket.info))
         if mine is None:
             store.lasting.last_number += 1
             mine = Place(ticket, store.lasting.last_number, now, self._port.ring)
@@ -162,20 +164,20 @@ class MemoryBackend:
         mine.expires = now + WAITER_LEASE
         _wake_next(places, now)  # in case something ahead has just lapsed
         position = _position(places, mine)
-        look_again = LOOK_AGAIN if position < _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
+        poll_after = POLL_INTERVAL if position < _LOOKS_OFTEN else POLL_INTERVAL_BEHIND
         if position == 0:
-            look_again = max(0.0, min(look_again, obstacle.expires - now))
-        return Waiting(look_again, who(obstacle.ticket.info))
+            poll_after = max(0.0, min(poll_after, obstacle.expires - now))
+        return Waiting(poll_after, process_text(obstacle.ticket.info))
 
-    def _enter_all(self, store: Store, tickets: Sequence[Ticket]) -> list[int | Waiting]:
+    def _try_acquire_all(self, store: Store, tickets: Sequence[Ticket]) -> list[int | Waiting]:
         outcomes: list[int | Waiting] = []
         for ticket in tickets:
-            outcomes.append(self._enter(store, ticket, queue=False))
+            outcomes.append(self._try_acquire(store, ticket, queue=False))
             if isinstance(outcomes[-1], Waiting):
                 break
         return outcomes
 
-    def _leave(self, store: Store, ticket: Ticket) -> bool:
+    def _release(self, store: Store, ticket: Ticket) -> bool:
         now = self._runtime.now()
         places = store.queues.get(ticket.name, {})
         place = places.pop(ticket.nonce, None)
@@ -268,7 +270,7 @@ def _agree_on_limit(ticket: Ticket, places: dict[str, Place], now: float) -> Non
     for place in places.values():
         if not place.exclusive and place.ticket.limit != ticket.limit and place.expires > now:
             raise LimitConflict(
-                lock=ticket.name, ours=ticket.limit, theirs=place.ticket.limit, holder=who(place.ticket.info)
+                lock=ticket.name, ours=ticket.limit, theirs=place.ticket.limit, holder=process_text(place.ticket.info)
             )
 
 
@@ -289,7 +291,7 @@ def _wake_next(places: dict[str, Place], now: float) -> None:
         if place.expires <= now:
             continue
         if not place.granted:
-            is_over = is_over or first_obstacle(place.ticket.limit, ahead) is not None
+            is_over = is_over or first_blocker(place.ticket.limit, ahead) is not None
             if is_over and place.ticket.owner not in owners:
                 if not owners:
                     return

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from holdfast.backends.mysql.schema import database_of
-from holdfast.backends.parts import check_unix_sockets, choice, host_and_port, max_connections, seconds
-from holdfast.backends.pool import CONNECTIONS_MAX
+from holdfast.backends.net.pool import CONNECTIONS_MAX
+from holdfast.backends.url_parts import check_unix_sockets, choice, host_and_port, max_connections, seconds
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from holdfast.backends.mysql.address import CONNECT_TIMEOUT, METHODS, Place
-from holdfast.backends.parts import choice, max_connections, seconds
+from holdfast.backends.url_parts import choice, max_connections, seconds
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options, stand_in
 

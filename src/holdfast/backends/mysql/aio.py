@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.aio import LoopEyes, Turns
 from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.address import Place, place_of
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.methods import backend_of
+from holdfast.backends.net.aio import KeyedMutex, LoopPoller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,10 @@ class LoopLines(Lines):
     """Whose tasks come to a lock in the order in which they began."""
 
     def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopEyes(runtime), runtime)
-        self._turns = Turns(runtime, lambda: answers.not_connected(place.url, "other tasks were asking all the time"))
+        super().__init__(place, LoopPoller(runtime), runtime)
+        self._turns = KeyedMutex(
+            runtime, lambda: answers.not_connected(place.url, "other tasks were asking all the time")
+        )
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if not statement.in_order:

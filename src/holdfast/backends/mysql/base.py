@@ -13,7 +13,7 @@ from holdfast.backends.mysql.statements import BREAK, CONFIRM_NEW, GIVE_BACK_ALL
 from holdfast.backends.mysql.values import lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import Gone, Live, LockInfo, Ticket, TicketInfo, make_ticket_info
+from holdfast.core.tickets import LeaseGone, Live, LockInfo, Ticket, TicketInfo, make_ticket_info
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -37,8 +37,8 @@ class Base(Marks, ABC):
 
     promises: ClassVar[Guarantees]  # of a server that forgets nothing
     lacks: Lacks
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    warnings: tuple[str, ...] = ()  # it works, or it does not
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
         self.url = url
@@ -84,7 +84,7 @@ class Base(Marks, ABC):
     async def _reap(self, key: bytes, deadline: float) -> None:
         await self._port.ask(REAP, (key,), deadline=deadline)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         """One request for all that have the same ttl."""
         found: dict[str, float] = {}
         for ttl in sorted({ticket.ttl for ticket in tickets}):
@@ -95,7 +95,7 @@ class Base(Marks, ABC):
             answer = await self._port.ask(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
             found |= {nonce or "": sent for (nonce,) in answer.rows}
         return [
-            Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else Gone()
+            Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else LeaseGone()
             for ticket in tickets
         ]
 

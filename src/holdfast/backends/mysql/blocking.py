@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.mysql.address import place_of
 from holdfast.backends.mysql.lines import Lines
 from holdfast.backends.mysql.methods import backend_of
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
-    return backend_of(place, Lines(place, BlockingEyes(), runtime), runtime)
+    return backend_of(place, Lines(place, BlockingPoller(), runtime), runtime)
 
 
 def create_tables(address: Address) -> None:
@@ -29,5 +29,5 @@ def create_tables(address: Address) -> None:
         BackendError: the server could not be asked.
         ConfigurationError: this user may not create them.
     """
-    lines = Lines(place_of(address), BlockingEyes(), ThreadRuntime())
+    lines = Lines(place_of(address), BlockingPoller(), ThreadRuntime())
     run_sync(lines.create_tables(system.now() + IO_TIMEOUT))

@@ -14,7 +14,7 @@ from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.schema import REAP_ROWS
 from holdfast.backends.mysql.wire import Meanwhile, Wire, literal
-from holdfast.backends.pool import Pool, pop
+from holdfast.backends.net.pool import ConnectionPool, pop
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.errors import BackendError, OutcomeUnknown
 
@@ -83,7 +83,7 @@ class Gates:
         self._lines, self._runtime, self._url = lines, runtime, url
         self._client = runtime.nonce()
         self._sessions: dict[str, Session] = {}  # by nonce
-        self._pool: Pool[Wire] = Pool(url, self._opened, runtime, _ANY_NUMBER)
+        self._pool: ConnectionPool[Wire] = ConnectionPool(url, self._opened, runtime, _ANY_NUMBER)
         self._mutex = runtime.mutex()
 
     def is_in(self, nonce: str) -> bool:
@@ -91,7 +91,7 @@ class Gates:
         session = self._sessions.get(nonce)
         return session is not None and session.is_in and not session.wire.is_dead()
 
-    async def enter(self, key: bytes, nonce: str, *, deadline: float) -> bool:
+    async def try_acquire(self, key: bytes, nonce: str, *, deadline: float) -> bool:
         """Lock the gate if nobody has; whether we have it.
 
         Raises:
@@ -102,7 +102,7 @@ class Gates:
         return session.is_in or await self._lock(session, key, nonce, 0, deadline)
 
     async def wait(self, key: bytes, nonce: str, until: float, meanwhile: Meanwhile) -> None:
-        """Lock the gate as soon as it is ours to lock, or give up at `until`. Errors as `enter`."""
+        """Lock the gate as soon as it is ours to lock, or give up at `until`. Errors as `try_acquire`."""
         session = await self._session(key, nonce, self._soon(until + _GRACE))
 
         async def unless_it_has_left() -> float:
@@ -135,7 +135,7 @@ class Gates:
             session.is_busy = False
         return True
 
-    async def leave(self, nonce: str, *, deadline: float) -> None:
+    async def release(self, nonce: str, *, deadline: float) -> None:
         """Unlock the gate, or wait for it no longer."""
         with self._mutex:
             session = self._sessions.get(nonce)
@@ -223,15 +223,15 @@ class Gates:
             raise
         if not is_there:
             await self._lines.ask(_BUILD, (key,), deadline=deadline)
-        patience = 0
+        backoff = 0
         if session is not None:
             self._pool.discard(session.wire)
             await self.expel(nonce, deadline=deadline)
-            patience = 1  # second: to be ended takes a moment
+            backoff = 1  # second: to be ended takes a moment
         wire = await self._taken(deadline)
         session = self._sessions[nonce] = Session(wire)
         try:
-            answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, {patience})", deadline)
+            answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, {backoff})", deadline)
         except BackendError as error:
             self._pool.give_after(wire, error)  # no answer: other idle connections may have vanished with this one
             raise

@@ -10,17 +10,17 @@ from holdfast.backends.mysql.answers import NoTables, OnceMore
 from holdfast.backends.mysql.login import log_in
 from holdfast.backends.mysql.schema import NOW, VERSION, statements
 from holdfast.backends.mysql.wire import Wire, literal
-from holdfast.backends.pool import Pool
-from holdfast.backends.tables import check_version
+from holdfast.backends.net.pool import ConnectionPool
+from holdfast.backends.schema_version import check_version
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from holdfast.backends.eyes import Eyes
     from holdfast.backends.mysql.address import Place
     from holdfast.backends.mysql.port import Answer, Statement, Value
+    from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Runtime
 
 LOCK_WAIT_MAX = 4  # seconds, whole ones: less than we wait, so that the server says itself that it has given up
@@ -44,9 +44,9 @@ _REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 class Lines:
     """As port.py has it."""
 
-    def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
-        self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
-        self._pool = Pool(place.url, self.open, runtime, place.max_connections)
+    def __init__(self, place: Place, poller: Poller, runtime: Runtime) -> None:
+        self._place, self._poller, self._runtime, self._now = place, poller, runtime, runtime.now
+        self._pool = ConnectionPool(place.url, self.open, runtime, place.max_connections)
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._has_tables = False
         self.is_forgetful = False  # as far as is known
@@ -92,7 +92,7 @@ class Lines:
         """
         place = self._place
         deadline = min(deadline, self._now() + place.connect_timeout)
-        wire = Wire(place.url, await self._log_in(deadline), self._eyes, self._runtime)
+        wire = Wire(place.url, await self._log_in(deadline), self._poller, self._runtime)
         self._wires.add(wire)
         try:
             if place.connect is not None:
@@ -110,7 +110,7 @@ class Lines:
         return wire
 
     async def _log_in(self, deadline: float) -> socket.socket:
-        return await log_in(self._place, self._eyes, deadline)
+        return await log_in(self._place, self._poller, deadline)
 
     async def create_tables(self, deadline: float) -> None:
         wire = await self.open(deadline)

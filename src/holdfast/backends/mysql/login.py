@@ -20,13 +20,13 @@ from holdfast.runtimes import system
 if TYPE_CHECKING:
     import socket
 
-    from holdfast.backends.eyes import Eyes
     from holdfast.backends.mysql.address import Place
+    from holdfast.backends.net.poller import Poller
 
 _STEP_MIN = 0.05  # seconds
 
 
-async def log_in(place: Place, eyes: Eyes, deadline: float) -> socket.socket:
+async def log_in(place: Place, poller: Poller, deadline: float) -> socket.socket:
     """A socket on which the server waits for a command.
 
     PyMySQL logs in on a thread of its own: its timeouts are for each read, and a function of the user's may have none.
@@ -38,12 +38,12 @@ async def log_in(place: Place, eyes: Eyes, deadline: float) -> socket.socket:
     sock: socket.socket | None = None
     try:
         if place.connect is None and not place.socket:
-            sock = await open_socket(place.host, place.port, eyes, deadline)
+            sock = await open_socket(place.host, place.port, poller, deadline)
         seconds = max(_STEP_MIN, deadline - system.now())
         call = BackgroundCall(lambda: _logged_in(place, sock, seconds), "login", discard=_close)
         try:
             call.start()
-            if not await eyes.finished(call, deadline):
+            if not await poller.finished(call, deadline):
                 raise answers.not_connected(place.url, "no answer in time")
         except BaseException:
             call.abandon()

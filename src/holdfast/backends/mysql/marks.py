@@ -24,7 +24,7 @@ class Marks:
     _port: MysqlPort
     _runtime: Runtime
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         kept = round(min(keep, KEEP_MAX) * 1e6)
         answer = await self._port.ask(MARK, (lock_id(name), name, number, nonce, kept), deadline=deadline)
         if answer.changed == INSERTED and self._runtime.jitter() < 1 / REAP_EVERY:
@@ -32,7 +32,7 @@ class Marks:
                 await self._port.ask(REAP_MARKS, (REAP_ROWS,), deadline=deadline)
         return bool(answer.number)
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         if not names:
             return []
         rows = (await self._port.ask(MARKS, (tuple(map(lock_id, names)),), deadline=deadline)).rows

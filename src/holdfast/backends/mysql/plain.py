@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 from holdfast.backends.mysql.base import Base, method_conflict
 from holdfast.backends.mysql.statements import REBASE, STATE
 from holdfast.backends.mysql.values import lock_id
-from holdfast.core.stepwise import OneByOne
+from holdfast.core.one_by_one import OneByOne
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError, Unsupported
 
@@ -35,7 +35,7 @@ class PlainBackend(OneByOne, Base):
 
     method: ClassVar[str]
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
             raise Unsupported(
                 backend=f"mysql with method={self.method}",
@@ -43,7 +43,7 @@ class PlainBackend(OneByOne, Base):
                 others=("mysql with method=unique",),
             )
         try:
-            return await self._enter(ticket, deadline)
+            return await self._try_acquire(ticket, deadline)
         except BaseException as error:
             self._had_no_answer([ticket], error)
             raise
@@ -51,7 +51,7 @@ class PlainBackend(OneByOne, Base):
     @abstractmethod
     async def wait(self, ticket: Ticket, until: float) -> None: ...
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         return [await _or_error(self._give_back(ticket, deadline)) for ticket in tickets]
 
     async def _state(self, name: str, deadline: float) -> State | None:
@@ -76,7 +76,7 @@ class PlainBackend(OneByOne, Base):
         return state
 
     @abstractmethod
-    async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting: ...
+    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting: ...
 
     @abstractmethod
     async def _give_back(self, ticket: Ticket, deadline: float) -> bool: ...

@@ -25,13 +25,13 @@ from holdfast.backends.mysql.statements import (
     LOOK,
     LOOK_OWNED,
     TAKE,
-    leave_all,
+    release_all,
     take_all,
 )
 from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import LOOK_AGAIN_BEHIND, Granted, Ticket, Waiting, who
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND, Granted, Ticket, Waiting, process_text
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendError, LimitConflict, OutcomeUnknown
 
@@ -87,7 +87,7 @@ class UniqueBackend(Base):
         self._turns: dict[str, Turn] = {}  # of tickets that wait
         self._leaving: set[str] = set()  # tickets that have tried to leave
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
             # A ticket that had no answer may have been taken, which only the whole step looks at closely.
             is_first = ticket.nonce not in self._turns and ticket.nonce not in self._unheard
@@ -95,12 +95,12 @@ class UniqueBackend(Base):
                 granted = await self._take(ticket, deadline)
                 if granted is not None:
                     return granted
-            return await self._enter(ticket, deadline, queue=queue)
+            return await self._try_acquire(ticket, deadline, queue=queue)
         except BaseException as error:
             self._had_no_answer([ticket], error)
             raise
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         """One request for all that are free; the first that is not is looked at more closely, by another one."""
         batch = _alike(tickets)
         taken: list[Granted | Waiting] = [*await self._take_all(batch, deadline)] if batch else []
@@ -143,7 +143,7 @@ class UniqueBackend(Base):
 
     async def _look_closely(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         try:
-            return await self._enter(ticket, deadline, queue=False)
+            return await self._try_acquire(ticket, deadline, queue=False)
         except BaseException as error:
             self._had_no_answer([ticket], error)
             raise
@@ -161,7 +161,7 @@ class UniqueBackend(Base):
             await self._reap_for_new(ticket.name, answer.number, deadline)
         return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
 
-    async def _enter(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
+    async def _try_acquire(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
         key, ttl, agent = lock_id(ticket.name), us(ticket.ttl), ticket.agent[:AGENT_MAX]
         statement = ENTER_OWNED
         values: tuple[Value, ...] = (key, ticket.name, ticket.nonce, ttl, queue, agent, ticket.info, ticket.owner)
@@ -187,10 +187,12 @@ class UniqueBackend(Base):
                     turn.move(int(ahead or 0), sent)
                     left = int(remaining or 0) / 1e6
                     turn.obstacle_ends = self._runtime.now() + max(LOOK_MIN, left) if left > 0 else float("inf")
-                return Waiting(LOOK_AGAIN_BEHIND, who(other) if other else None)
+                return Waiting(POLL_INTERVAL_BEHIND, process_text(other) if other else None)
             case "limit":
                 theirs = None if limit is None else int(limit)
-                raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=who(other or ""))
+                raise LimitConflict(
+                    lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=process_text(other or "")
+                )
             case "method":
                 raise method_conflict(ticket.name, other or "")
             case _:
@@ -216,15 +218,15 @@ class UniqueBackend(Base):
                 return
             turn.move(waiting, now())
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if len(tickets) == 1:
-            return [await self._leave(tickets[0], deadline)]
+            return [await self._release(tickets[0], deadline)]
         answers: list[bool | BackendError] = []
         for start in range(0, len(tickets), BATCH):
-            answers += await self._leave_all(tickets[start : start + BATCH], deadline)
+            answers += await self._release_all(tickets[start : start + BATCH], deadline)
         return answers
 
-    async def _leave_all(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
+    async def _release_all(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
         """One request for all that nobody waits for, and one for all others."""
         left: dict[str, bool | BackendError] = {}  # by nonce: whether it was in until now
         were_in: set[str] = set()
@@ -243,7 +245,7 @@ class UniqueBackend(Base):
                 for ticket in rest:
                     words += (lock_id(ticket.name), ticket.name, ticket.nonce, ticket.nonce in self._unheard)
                 # The server may have been asked twice here, and a second answer knows nothing of the first.
-                rows = (await self._port.ask(leave_all(len(rest)), words, deadline=deadline)).rows
+                rows = (await self._port.ask(release_all(len(rest)), words, deadline=deadline)).rows
                 for ticket, row in zip(rest, rows, strict=True):
                     left[ticket.nonce] = row[0] == "1" or ticket.nonce in were_in
         except BackendError as error:
@@ -263,7 +265,7 @@ class UniqueBackend(Base):
         self._unheard.discard(nonce)
         self._leaving.discard(nonce)
 
-    async def _leave(self, ticket: Ticket, deadline: float) -> bool:
+    async def _release(self, ticket: Ticket, deadline: float) -> bool:
         key, nonce = lock_id(ticket.name), ticket.nonce
         is_unheard = nonce in self._unheard
         was_in = False

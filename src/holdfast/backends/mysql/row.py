@@ -27,7 +27,7 @@ from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.backends.mysql.wire import Meanwhile
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import LOOK_AGAIN, Gone, Granted, Live, Ticket, Waiting, who
+from holdfast.core.tickets import POLL_INTERVAL, Granted, LeaseGone, Live, Ticket, Waiting, process_text
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class GatePort(Protocol):
     """The gates, as gates.py has them."""
 
     def is_in(self, nonce: str) -> bool: ...
-    async def enter(self, key: bytes, nonce: str, *, deadline: float) -> bool: ...
+    async def try_acquire(self, key: bytes, nonce: str, *, deadline: float) -> bool: ...
     async def wait(self, key: bytes, nonce: str, until: float, meanwhile: Meanwhile) -> None: ...
     async def probe(self, nonce: str, *, deadline: float) -> bool: ...
-    async def leave(self, nonce: str, *, deadline: float) -> None: ...
+    async def release(self, nonce: str, *, deadline: float) -> None: ...
     async def holder(self, key: bytes, *, deadline: float) -> str | None: ...
     async def expel(self, nonce: str, *, deadline: float) -> None: ...
     async def expel_client(self, key: bytes, nonce: str, *, deadline: float) -> None: ...
@@ -71,9 +71,9 @@ class RowBackend(PlainBackend):
         self._unexplained: dict[bytes, tuple[str, float]] = {}
         self._lease_ends: dict[str, float] = {}  # by waiting ticket: when the lease ends that it waits for
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            outcome = await super().enter(ticket, queue=queue, deadline=deadline)
+            outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:
             if not isinstance(error, OutcomeUnknown):  # then it is asked again, or taken back
                 await self._leave_gate(ticket.nonce, deadline)
@@ -81,7 +81,7 @@ class RowBackend(PlainBackend):
         if isinstance(outcome, Granted) and not self._gates.is_in(ticket.nonce):
             # This took longer than UNEXPLAINED_MAX, so a waiter ended the connection. The next renewal would be a loss.
             await self._undo(ticket, deadline)
-            return await self.enter(ticket, queue=queue, deadline=deadline)
+            return await self.try_acquire(ticket, queue=queue, deadline=deadline)
         if isinstance(outcome, Waiting) and not queue:
             await self._leave_gate(ticket.nonce, deadline)
         return outcome
@@ -95,9 +95,11 @@ class RowBackend(PlainBackend):
                 raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
             raise
 
-    async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         key = lock_id(ticket.name)
-        if not self._gates.is_in(ticket.nonce) and not await self._gates.enter(key, ticket.nonce, deadline=deadline):
+        if not self._gates.is_in(ticket.nonce) and not await self._gates.try_acquire(
+            key, ticket.nonce, deadline=deadline
+        ):
             return await self._outside(ticket, key, deadline)
         self._unexplained.pop(key, None)
         agent, ttl = ticket.agent[:AGENT_MAX], us(ticket.ttl)
@@ -117,7 +119,7 @@ class RowBackend(PlainBackend):
             case "in":
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
             case "wait":  # a holder whose connection has dropped, and who may not know it yet
-                return Waiting(min(LOOK_AGAIN, int(remaining or 0) / 1e6), who(other or ""))
+                return Waiting(min(POLL_INTERVAL, int(remaining or 0) / 1e6), process_text(other or ""))
             case "method":
                 raise method_conflict(ticket.name, other or "")
             case _:
@@ -128,19 +130,19 @@ class RowBackend(PlainBackend):
         self._lease_ends.pop(ticket.nonce, None)
         state = await self._state(ticket.name, deadline)
         # An enter that had no answer may still come, and take the lock for us while we wait here.
-        longest = LOOK_AGAIN if ticket.nonce in self._unheard else WAIT_MAX
+        longest = POLL_INTERVAL if ticket.nonce in self._unheard else WAIT_MAX
         if state is not None and state.is_held:
             self._lease_ends[ticket.nonce] = self._runtime.now() + state.remaining
             self._unexplained.pop(key, None)
             if await self._is_own(ticket, state, deadline):
-                return Waiting(LOOK_AGAIN)
-            return Waiting(longest, who(state.info))
+                return Waiting(POLL_INTERVAL)
+            return Waiting(longest, process_text(state.info))
         holder = await self._gates.holder(key, deadline=deadline)
         if holder is None or holder == ticket.nonce:
             return Waiting(longest)  # it has just left, or the row was locked by hand; or it is our turn
         if state is not None and state.nonce == holder:
             await self._gates.expel(holder, deadline=deadline)  # its lease has ended
-            return Waiting(longest, who(state.info))
+            return Waiting(longest, process_text(state.info))
         seen, since = self._unexplained.pop(key, ("", 0.0))
         if seen != holder:
             since = self._runtime.now()
@@ -177,10 +179,10 @@ class RowBackend(PlainBackend):
         in_a_while = self._runtime.now() + CHECK_EVERY
         return min(in_a_while, self._lease_ends.get(ticket.nonce, in_a_while))
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         outcomes = await super().renew(tickets, deadline=deadline)
         return [
-            Gone("the connection that had locked the gate was lost")
+            LeaseGone("the connection that had locked the gate was lost")
             if isinstance(outcome, Live) and not await self._gates.probe(ticket.nonce, deadline=deadline)
             else outcome
             for ticket, outcome in zip(tickets, outcomes, strict=True)
@@ -224,4 +226,4 @@ class RowBackend(PlainBackend):
     async def _leave_gate(self, nonce: str, deadline: float) -> None:
         self._lease_ends.pop(nonce, None)
         with contextlib.suppress(BackendError):  # a connection that cannot be spoken to is closed, which does it too
-            await self._gates.leave(nonce, deadline=deadline)
+            await self._gates.release(nonce, deadline=deadline)

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.values import us
-from holdfast.core.tickets import LOOK_AGAIN_BEHIND, WAITER_LEASE, WOKEN_LEASE
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND, WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remember
 REAP_EVERY = 256  # locks that are new, on average, until somebody looks for rows of locks that nobody uses
 REAP_ROWS = 4 * REAP_EVERY  # and looks at so many: more than were added since
 # Nobody tells a waiter that it is its turn. One far behind may find out as late as this, should all ahead of it leave.
-WOKEN = LOOK_AGAIN_BEHIND + WOKEN_LEASE
+WOKEN = POLL_INTERVAL_BEHIND + WOKEN_LEASE
 
 # The server's clock. UTC_TIMESTAMP knows no time zones and no daylight saving.
 NOW = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))"

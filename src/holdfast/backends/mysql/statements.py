@@ -105,7 +105,7 @@ LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")
 
 
 @functools.cache
-def leave_all(count: int) -> Statement:
+def release_all(count: int) -> Statement:
     """LEAVE for each of so many, in one request; four values and one row for each."""
     calls = (
         f"CALL holdfast_leave({{{at}}}, {{{at + 1}}}, {{{at + 2}}}, {{{at + 3}}})" for at in range(0, 4 * count, 4)

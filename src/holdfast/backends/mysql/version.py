@@ -14,7 +14,7 @@ from holdfast.backends.mysql.plain import PlainBackend
 from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted, Ticket, Waiting, who
+from holdfast.core.tickets import Granted, Ticket, Waiting, process_text
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.plain import State
@@ -51,7 +51,7 @@ class VersionBackend(PlainBackend):
     promises = VERSION
     lacks = VERSION_LACKS
 
-    async def _enter(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         is_new = False
         for _ in range(TRIES_MAX):
             state = await self._state(ticket.name, deadline)
@@ -59,7 +59,7 @@ class VersionBackend(PlainBackend):
                 created = await self._port.ask(_CREATE, (lock_id(ticket.name), ticket.name), deadline=deadline)
                 is_new = bool(created.changed)
             elif state.is_held and state.nonce != ticket.nonce:
-                return Waiting(self._pause(state.remaining), who(state.info))
+                return Waiting(self._pause(state.remaining), process_text(state.info))
             elif (granted := await self._swap(ticket, state, deadline)) is not None:
                 if is_new:
                     await self._reap_for_new(ticket.name, granted.fence, deadline)

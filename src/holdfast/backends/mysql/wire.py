@@ -1,4 +1,4 @@
-"""One connection: the command phase of the protocol, written once for threads and asyncio; `Eyes` does the waiting.
+"""One connection: the command phase of the protocol, written once for threads and asyncio; `Poller` does the waiting.
 
 A connection is used again only after a complete exchange. Whatever happens in between, be it an interrupt or a
 cancellation, closes it: nobody ever reads another's answer.
@@ -25,13 +25,13 @@ from holdfast.backends.mysql import answers
 from holdfast.backends.mysql.port import Answer, Row
 from holdfast.backends.mysql.schema import NOW
 from holdfast.backends.net.polling import READ, WRITE, is_readable
-from holdfast.backends.pool import ready
+from holdfast.backends.net.pool import ready
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.eyes import Eyes
     from holdfast.backends.mysql.port import Statement, Value
-    from holdfast.backends.pool import Reconsider
+    from holdfast.backends.net.poller import Poller
+    from holdfast.backends.net.pool import Reconsider
     from holdfast.core.ports import Runtime
 
 _PACKET_MAX = 0xFFFFFF  # bytes; a longer payload would be split, and none of ours is
@@ -59,9 +59,9 @@ class Wire:
     __slots__ = (
         "__weakref__",
         "_buffer",
-        "_eyes",
         "_meanwhile",
         "_now",
+        "_poller",
         "_prepared",
         "_sock",
         "_start",
@@ -70,9 +70,9 @@ class Wire:
         "used_at",
     )
 
-    def __init__(self, url: str, sock: socket.socket, eyes: Eyes, runtime: Runtime) -> None:
+    def __init__(self, url: str, sock: socket.socket, poller: Poller, runtime: Runtime) -> None:
         self._sock: socket.socket | None = sock
-        self._url, self._eyes, self._now = url, eyes, runtime.now
+        self._url, self._poller, self._now = url, poller, runtime.now
         self._buffer = b""
         self._start = 0  # of the next packet in it
         self._meanwhile: Meanwhile | None = None
@@ -262,10 +262,10 @@ class Wire:
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
         while (meanwhile := self._meanwhile) is not None and meanwhile.at < deadline:
-            if await ready(self, self._eyes, sock.fileno(), events, meanwhile.at):
+            if await ready(self, self._poller, sock.fileno(), events, meanwhile.at):
                 return
             meanwhile.at = await meanwhile.do()
-        if not await ready(self, self._eyes, sock.fileno(), events, deadline):
+        if not await ready(self, self._poller, sock.fileno(), events, deadline):
             raise answers.no_answer(self._url, "no answer in time")
 
 

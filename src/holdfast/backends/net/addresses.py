@@ -14,7 +14,7 @@ from holdfast.backends.net.calls import BackgroundCall
 from holdfast.runtimes import system
 
 if TYPE_CHECKING:
-    from holdfast.backends.eyes import Eyes
+    from holdfast.backends.net.poller import Poller
 
 # Seconds for which the last answer is used while a look-up gets none, as the usual caches of name servers would. Not
 # longer: the address may be another server's by then.
@@ -35,7 +35,7 @@ def is_numeric(host: str) -> bool:
     return True
 
 
-async def addresses_of(host: str, eyes: Eyes, deadline: float) -> list[str]:
+async def addresses_of(host: str, poller: Poller, deadline: float) -> list[str]:
     """The addresses of this host.
 
     Raises:
@@ -52,7 +52,7 @@ async def addresses_of(host: str, eyes: Eyes, deadline: float) -> list[str]:
         recent = []
     lookup = _lookup(host)
     # With a recent answer at hand, a name server that is silent must leave time to use it.
-    if not await eyes.finished(lookup, now + (deadline - now) / 2 if recent else deadline):
+    if not await poller.finished(lookup, now + (deadline - now) / 2 if recent else deadline):
         if recent:
             return recent
         raise TimeoutError(f"no answer in time to the look-up of {host}")

@@ -13,7 +13,7 @@ from holdfast.backends.net.polling import READ, WRITE
 from holdfast.runtimes import system
 
 if TYPE_CHECKING:
-    from holdfast.backends.eyes import Eyes
+    from holdfast.backends.net.poller import Poller
 
 # A peer that vanished without a word (a NAT or a virtual address that moved) is noticed on an idle connection after 15
 # to 20 s, and 5 s after data was sent that it does not acknowledge: no request waits longer.
@@ -35,35 +35,35 @@ _made: dict[int, tuple[int, int]] = {}
 
 
 async def open_socket(
-    host: str, port: int, eyes: Eyes, deadline: float, tls: ssl.SSLContext | None = None
+    host: str, port: int, poller: Poller, deadline: float, tls: ssl.SSLContext | None = None
 ) -> socket.socket:
     """A connected, non-blocking socket, with TLS if a context for it is given.
 
     Raises:
         OSError: the name has no address, no address can be reached or trusted, or the time is up (a TimeoutError).
     """
-    addresses = await addresses_of(host, eyes, deadline)
+    addresses = await addresses_of(host, poller, deadline)
     failure: OSError = OSError("the host has no address")
     for number, address in enumerate(addresses):
         # An address that does not answer must leave time to try the others.
         now = system.now()
         until = now + (deadline - now) / (len(addresses) - number)
         try:
-            sock = await _connected(address, port, eyes, until)
-            return sock if tls is None else await _secured(sock, tls, host, eyes, until)
+            sock = await _connected(address, port, poller, until)
+            return sock if tls is None else await _secured(sock, tls, host, poller, until)
         except OSError as error:
             failure = error
     raise failure
 
 
-async def _connected(address: str, port: int, eyes: Eyes, until: float) -> socket.socket:
+async def _connected(address: str, port: int, poller: Poller, until: float) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         set_up(sock)
         begun = sock.connect_ex(_place(address, port))
         if begun not in _IN_PROGRESS:
             raise OSError(begun, os.strerror(begun))
-        if not await eyes.ready([(sock.fileno(), WRITE)], until):
+        if not await poller.ready([(sock.fileno(), WRITE)], until):
             raise TimeoutError("no answer in time")
         failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failed:
@@ -85,7 +85,7 @@ def set_up(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def _secured(sock: socket.socket, tls: ssl.SSLContext, name: str, eyes: Eyes, until: float) -> ssl.SSLSocket:
+async def _secured(sock: socket.socket, tls: ssl.SSLContext, name: str, poller: Poller, until: float) -> ssl.SSLSocket:
     """TLS on this socket, which is closed if that fails."""
     try:
         secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
@@ -93,14 +93,14 @@ async def _secured(sock: socket.socket, tls: ssl.SSLContext, name: str, eyes: Ey
         sock.close()
         raise
     try:
-        await _shake_hands(secure, eyes, until)
+        await _shake_hands(secure, poller, until)
     except BaseException:
         secure.close()
         raise
     return secure
 
 
-async def _shake_hands(secure: ssl.SSLSocket, eyes: Eyes, until: float) -> None:
+async def _shake_hands(secure: ssl.SSLSocket, poller: Poller, until: float) -> None:
     while True:
         try:
             secure.do_handshake()
@@ -110,7 +110,7 @@ async def _shake_hands(secure: ssl.SSLSocket, eyes: Eyes, until: float) -> None:
             events = WRITE
         else:
             return
-        if not await eyes.ready([(secure.fileno(), events)], until):
+        if not await poller.ready([(secure.fileno(), events)], until):
             raise TimeoutError("no answer in time")
 
 

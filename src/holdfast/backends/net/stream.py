@@ -17,7 +17,7 @@ from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
-    from holdfast.backends.pool import Reconsider
+    from holdfast.backends.net.pool import Reconsider
 
 READ_SIZE = 16384
 CLOSED = "the server closed the connection"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from holdfast.backends.net.addresses import is_numeric
+from holdfast.backends.net.pool import CONNECTIONS_MAX
 from holdfast.backends.net.sockets import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT_MS
-from holdfast.backends.parts import choice, host_and_port, max_connections, port_of, seconds
-from holdfast.backends.pool import CONNECTIONS_MAX
 from holdfast.backends.postgresql.schema import SCHEMA, quoted
+from holdfast.backends.url_parts import choice, host_and_port, max_connections, port_of, seconds
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

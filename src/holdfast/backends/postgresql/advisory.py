@@ -24,9 +24,9 @@ from holdfast.backends.postgresql.protocol import (
 )
 from holdfast.core.clock import lease_deadline
 from holdfast.core.events import logger
-from holdfast.core.hearing import DEAF_POLL
-from holdfast.core.stepwise import OneByOne
-from holdfast.core.tickets import LOOK_AGAIN, LOOK_AGAIN_BEHIND, Granted, Ticket, Waiting, who
+from holdfast.core.notifications import UNSUBSCRIBED_POLL
+from holdfast.core.one_by_one import OneByOne
+from holdfast.core.tickets import POLL_INTERVAL, POLL_INTERVAL_BEHIND, Granted, Ticket, Waiting, process_text
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown, Unsupported
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         self._holders: dict[str, str] = {}  # whom each that waits has seen last, for people
         self._free: dict[str, str] = {}  # those that wait and saw no lease when they looked last: the number drawn then
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive or ticket.owner:
             raise Unsupported(
                 backend="postgresql with method=advisory",
@@ -94,7 +94,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             gate = self._gates[nonce] = await self._port.gate(deadline=deadline)
         if gate.is_asking:
             await self._look(ticket, deadline)
-            return Waiting(LOOK_AGAIN_BEHIND, self._holders.get(nonce))
+            return Waiting(POLL_INTERVAL_BEHIND, self._holders.get(nonce))
         values = (
             *(stored(ticket.name), nonce, us(ticket.ttl), self._key(ticket.name), gate.is_in, queue),
             *(ticket.agent.replace("\0", ""), ticket.info),
@@ -123,33 +123,33 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         if outcome == "gone":
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {nonce} was withdrawn before")
         left = int(remaining or 0) / 1e6
-        look_again = max(0.0, min(LOOK_AGAIN, left)) if gate.is_in else LOOK_AGAIN
-        holder = who(other) if other else self._holders.get(nonce)
+        poll_after = max(0.0, min(POLL_INTERVAL, left)) if gate.is_in else POLL_INTERVAL
+        holder = process_text(other) if other else self._holders.get(nonce)
         if holder and queue:
             self._holders[nonce] = holder
-        return Waiting(look_again, holder)
+        return Waiting(poll_after, holder)
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         gate = self._gates.get(ticket.nonce)
         if gate is None or not gate.is_open:
-            await self._pause(min(until, self._runtime.now() + DEAF_POLL))
+            await self._pause(min(until, self._runtime.now() + UNSUBSCRIBED_POLL))
         elif gate.is_in:
             await self._pause(until)
         else:
             with contextlib.suppress(BackendError):  # the next look finds out
                 await gate.wait(self._wait_sql(ticket.name), until)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
         answers: list[bool | BackendError] = []
         for ticket in tickets:
             try:
-                answers.append(await self._leave(ticket, deadline))
+                answers.append(await self._release(ticket, deadline))
                 self._unheard.discard(ticket.nonce)
             except BackendError as error:
                 answers.append(error)
         return answers
 
-    async def _leave(self, ticket: Ticket, deadline: float) -> bool:
+    async def _release(self, ticket: Ticket, deadline: float) -> bool:
         name, nonce = stored(ticket.name), ticket.nonce
         gate = self._gates.pop(nonce, None)
         self._holders.pop(nonce, None)
@@ -166,7 +166,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             raise
         if gate is not None:
             await self._hang_up(gate, ticket.name, deadline)
-        return await super()._leave(ticket, deadline)
+        return await super()._release(ticket, deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         broken = await super().break_lock(name, fence, deadline=deadline)
@@ -185,7 +185,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         drawn, is_taken, info, _ = rows[0] if rows else ("", "f", None, None)
         if is_taken == "t":
             self._free.pop(ticket.nonce, None)
-            self._holders[ticket.nonce] = who(info or "")
+            self._holders[ticket.nonce] = process_text(info or "")
         elif self._free.get(ticket.nonce) == drawn:
             await self._clear(ticket.name, deadline)
             await self._hang_up(self._gates[ticket.nonce], ticket.name, deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.aio import ListenerTasks, LoopEyes, Turns
+from holdfast.backends.net.aio import KeyedMutex, ListenerTasks, LoopPoller
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, place_of
 from holdfast.backends.postgresql.database import Database
@@ -27,8 +27,10 @@ class LoopDatabase(Database):
     """Whose tasks come to a lock in the order in which they began."""
 
     def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopEyes(runtime), ListenerTasks(runtime), runtime)
-        self._turns = Turns(runtime, lambda: answers.not_connected(place.url, "other tasks were asking all the time"))
+        super().__init__(place, LoopPoller(runtime), ListenerTasks(runtime), runtime)
+        self._turns = KeyedMutex(
+            runtime, lambda: answers.not_connected(place.url, "other tasks were asking all the time")
+        )
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         if not statement.in_order:

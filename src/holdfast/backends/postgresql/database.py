@@ -11,7 +11,7 @@ from holdfast.backends.postgresql.listening import Listener
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.backends.eyes import Background, Eyes
+    from holdfast.backends.net.poller import Background, Poller
     from holdfast.backends.postgresql.address import Place
     from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
     from holdfast.core.ports import Runtime
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Database:
     """One database, as port.py has it."""
 
-    def __init__(self, place: Place, eyes: Eyes, background: Background, runtime: Runtime) -> None:
-        self._lines = Lines(place, eyes, runtime)
-        self._listener = Listener(place.url, self._lines, eyes, background, runtime)
+    def __init__(self, place: Place, poller: Poller, background: Background, runtime: Runtime) -> None:
+        self._lines = Lines(place, poller, runtime)
+        self._listener = Listener(place.url, self._lines, poller, background, runtime)
         self._gates = Gates(self._lines, runtime)
         self.channel = self._lines.channel
 
@@ -31,8 +31,8 @@ class Database:
         return self._lines.is_durable
 
     @property
-    def troubles(self) -> tuple[str, ...]:
-        return self._lines.troubles
+    def warnings(self) -> tuple[str, ...]:
+        return self._lines.warnings
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self._lines.ask(statement, values, deadline)
@@ -46,14 +46,14 @@ class Database:
     def give_back(self, gate: Gate) -> None:
         self._gates.give_back(gate)
 
-    def hearing(self, channel: str) -> int:
-        return self._listener.hearing()
+    def subscription(self, channel: str) -> int:
+        return self._listener.subscription()
 
-    async def attend(self, channel: str, nonce: str, *, deadline: float) -> None:
-        await self._listener.attend(nonce, deadline)
+    async def subscribe(self, channel: str, nonce: str, *, deadline: float) -> None:
+        await self._listener.subscribe(nonce, deadline)
 
-    def dismiss(self, channel: str, nonce: str) -> None:
-        self._listener.dismiss(nonce)
+    def unsubscribe(self, channel: str, nonce: str) -> None:
+        self._listener.unsubscribe(nonce)
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
         self._listener.listen(wake, missed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.pool import pop
+from holdfast.backends.net.pool import pop
 from holdfast.errors import OutcomeUnknown
 
 if TYPE_CHECKING:

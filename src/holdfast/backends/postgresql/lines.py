@@ -10,17 +10,17 @@ from psycopg import Error
 from psycopg.conninfo import make_conninfo
 
 from holdfast.backends.net.addresses import addresses_of
-from holdfast.backends.pool import Pool
+from holdfast.backends.net.pool import ConnectionPool
 from holdfast.backends.postgresql import answers
 from holdfast.backends.postgresql.address import Place, Server, attempts
 from holdfast.backends.postgresql.answers import NoTables, OnceMore
 from holdfast.backends.postgresql.schema import NEWEST, VERSION, tables, trust
 from holdfast.backends.postgresql.wire import Wire, words
-from holdfast.backends.tables import check_version
+from holdfast.backends.schema_version import check_version
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.eyes import Eyes
+    from holdfast.backends.net.poller import Poller
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
@@ -63,12 +63,12 @@ set_config('holdfast.opened', (extract(epoch FROM clock_timestamp()) * 1000000):
 class Lines:
     """One database."""
 
-    def __init__(self, place: Place, eyes: Eyes, runtime: Runtime) -> None:
+    def __init__(self, place: Place, poller: Poller, runtime: Runtime) -> None:
         self.channel = CHANNEL + runtime.nonce()  # where this client listens; it also stands for the client itself
         self.is_durable = True  # as far as the server has said
-        self.troubles: tuple[str, ...] = ()
-        self._place, self._eyes, self._runtime, self._now = place, eyes, runtime, runtime.now
-        self._pool = Pool(place.url, self.open, runtime, place.max_connections)
+        self.warnings: tuple[str, ...] = ()
+        self._place, self._poller, self._runtime, self._now = place, poller, runtime, runtime.now
+        self._pool = ConnectionPool(place.url, self.open, runtime, place.max_connections)
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
         self._has_tables = False
 
@@ -109,7 +109,7 @@ class Lines:
         for server in place.servers:
             if server.needs_lookup:
                 try:
-                    found[server] = await addresses_of(server.host, self._eyes, deadline)
+                    found[server] = await addresses_of(server.host, self._poller, deadline)
                 except OSError as error:
                     problem = f"{server.host}: {words(error)}"
         tries = attempts(place, found)
@@ -117,7 +117,7 @@ class Lines:
             now = self._now()
             # Who does not answer must leave time to try the others.
             until = now + (deadline - now) / (len(tries) - number)
-            wire = Wire(url, self._eyes, self._runtime)
+            wire = Wire(url, self._poller, self._runtime)
             self._wires.add(wire)
             try:
                 await wire.connect(make_conninfo(**told), until)
@@ -150,7 +150,7 @@ class Lines:
         first = await wire.process(until)
         if first == wire.pid:
             return False
-        other = Wire(self._place.url, self._eyes, self._runtime)
+        other = Wire(self._place.url, self._poller, self._runtime)
         self._wires.add(other)
         try:
             await other.connect(make_conninfo(**told), until)
@@ -226,7 +226,7 @@ class Lines:
             )
         if is_open == "t":
             fix = f"REVOKE CREATE ON SCHEMA {name} FROM PUBLIC, or use another schema"
-            self.troubles = (f"every role of the database may create objects in schema {name}: {fix}",)
+            self.warnings = (f"every role of the database may create objects in schema {name}: {fix}",)
         return has_tables == "t"
 
     async def _create_tables(

@@ -13,15 +13,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from holdfast.backends.bell import Bell
-from holdfast.backends.eyes import READ
+from holdfast.backends.net.poller import READ
+from holdfast.backends.net.waker import Waker
 from holdfast.backends.postgresql import answers
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.backends.eyes import Background, Eyes
+    from holdfast.backends.net.poller import Background, Poller
     from holdfast.backends.postgresql.lines import Lines
     from holdfast.backends.postgresql.wire import Wire
     from holdfast.core.ports import Event, Runtime
@@ -34,9 +34,9 @@ PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
 class Listener:
     """What one client hears."""
 
-    def __init__(self, url: str, lines: Lines, eyes: Eyes, background: Background, runtime: Runtime) -> None:
+    def __init__(self, url: str, lines: Lines, poller: Poller, background: Background, runtime: Runtime) -> None:
         self.channel = lines.channel
-        self._url, self._lines, self._eyes, self._background, self._runtime = url, lines, eyes, background, runtime
+        self._url, self._lines, self._poller, self._background, self._runtime = url, lines, poller, background, runtime
         self._mutex = runtime.mutex()
         self._nonces: set[str] = set()
         self._idle_since = 0.0
@@ -44,7 +44,7 @@ class Listener:
         self._generations = itertools.count(1)
         self._events: list[Event] = []  # of those who wait until it is heard
         self._trouble: HoldfastError | None = None
-        self._bell: Bell | None = None  # while the listener runs
+        self._waker: Waker | None = None  # while the listener runs
         self._wake: Callable[[str], None] = lambda _: None
         self._missed: Callable[[], None] = lambda: None
         self._closed = False
@@ -52,11 +52,11 @@ class Listener:
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
         self._wake, self._missed = wake, missed
 
-    def hearing(self) -> int:
+    def subscription(self) -> int:
         return self._generation
 
-    async def attend(self, nonce: str, deadline: float) -> None:
-        """Returns when hints are heard; at the deadline too, and then `hearing` says that they are not.
+    async def subscribe(self, nonce: str, deadline: float) -> None:
+        """Returns when hints are heard; at the deadline too, and then `subscription` says that they are not.
 
         Raises:
             BackendUnavailable: they cannot be heard.
@@ -70,12 +70,12 @@ class Listener:
                 return
             self._trouble = None  # of an earlier attempt: this is the next one
             self._events.append(event)
-            if self._bell is None:
-                self._bell = bell = Bell()
+            if self._waker is None:
+                self._waker = waker = Waker()
                 try:
-                    self._background.start(lambda: self._run(bell), "listener")
+                    self._background.start(lambda: self._run(waker), "listener")
                 except BaseException:
-                    self._close_bell(bell)
+                    self._close_waker(waker)
                     raise
         try:
             await event.wait(deadline)
@@ -86,7 +86,7 @@ class Listener:
             problem = self._trouble.problem if isinstance(self._trouble, BackendError) else str(self._trouble)
             raise BackendUnavailable(backend=self._url, problem=problem) from self._trouble
 
-    def dismiss(self, nonce: str) -> None:
+    def unsubscribe(self, nonce: str) -> None:
         with self._mutex:
             self._nonces.discard(nonce)
             self._idle_since = self._runtime.now()
@@ -95,22 +95,22 @@ class Listener:
         with self._mutex:
             self._closed = True
             self._tell()
-            if self._bell is not None:
-                self._bell.ring()
+            if self._waker is not None:
+                self._waker.wake()
         await self._background.join()
 
     def abandon(self) -> None:
         self._closed, self._generation = True, 0
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.abandon()
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.abandon()
 
     # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
 
-    async def _run(self, bell: Bell) -> None:
+    async def _run(self, waker: Waker) -> None:
         pause, is_gap = PAUSE_MIN, False
         try:
-            while not self._is_done(bell):
+            while not self._is_done(waker):
                 wire: Wire | None = None
                 try:
                     wire = await self._lines.open(self._runtime.now() + SILENCE_MAX)
@@ -119,44 +119,44 @@ class Listener:
                     if is_gap:
                         self._missed()
                     pause, is_gap = PAUSE_MIN, True
-                    await self._follow(wire, bell)
+                    await self._follow(wire, waker)
                 except HoldfastError as error:
                     self._deafen(error)
                 finally:
                     if wire is not None:
                         wire.close()
-                if not self._is_done(bell):
-                    await self._eyes.ready([(bell.fileno(), READ)], self._runtime.now() + pause)
+                if not self._is_done(waker):
+                    await self._poller.ready([(waker.fileno(), READ)], self._runtime.now() + pause)
                     pause = min(2 * pause, PAUSE_MAX)
         except BaseException as error:
             self._deafen(answers.not_connected(self._url, f"the listener ended: {error!r}"))
             with self._mutex:
-                self._close_bell(bell)
+                self._close_waker(waker)
             raise
 
-    async def _follow(self, wire: Wire, bell: Bell) -> None:
+    async def _follow(self, wire: Wire, waker: Waker) -> None:
         last_word = self._runtime.now()
-        while not self._is_done(bell) and wire.pgconn is not None:
+        while not self._is_done(waker) and wire.pgconn is not None:
             until = self._runtime.now() + IDLE_MAX / 2  # to see whether it is needed still: nobody rings for that
-            ready = await self._eyes.ready([(wire.pgconn.socket, READ), (bell.fileno(), READ)], until)
+            ready = await self._poller.ready([(wire.pgconn.socket, READ), (waker.fileno(), READ)], until)
             now = self._runtime.now()
             if ready:
                 last_word = now
-            elif now - last_word >= SILENCE_MAX and not self._is_done(bell):
+            elif now - last_word >= SILENCE_MAX and not self._is_done(waker):
                 await wire.say("SELECT 1", now + SILENCE_MAX)
                 last_word = self._runtime.now()
             for nonce in wire.heard():
                 self._wake(nonce)
 
-    def _is_done(self, bell: Bell) -> bool:
+    def _is_done(self, waker: Waker) -> bool:
         """Nobody needs it any more; if so, it is not there any more for who comes next."""
         with self._mutex:
-            if self._bell is not bell:
+            if self._waker is not waker:
                 return True  # found so before; there may be another one by now
             is_idle = not self._nonces and self._runtime.now() - self._idle_since > IDLE_MAX
             if self._closed or is_idle:
                 self._generation = 0
-                self._close_bell(bell)
+                self._close_waker(waker)
                 self._tell()
                 return True
             return False
@@ -175,7 +175,7 @@ class Listener:
         for event in self._events:
             event.set()
 
-    def _close_bell(self, bell: Bell) -> None:
-        if self._bell is bell:
-            self._bell = None
-            bell.close()
+    def _close_waker(self, waker: Waker) -> None:
+        if self._waker is waker:
+            self._waker = None
+            waker.close()

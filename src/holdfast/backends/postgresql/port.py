@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.core.hearing import Ear
+from holdfast.core.notifications import SubscriberPort
 
 Value = str | int | bool | None
 Row = tuple[str | None, ...]
@@ -45,7 +45,7 @@ class Gate(Protocol):
     def close(self) -> None: ...
 
 
-class PostgresqlPort(Ear[str], Protocol):
+class PostgresqlPort(SubscriberPort[str], Protocol):
     """One database, connected at first use; our tables are created there if they are missing.
 
     Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a statement was sent and got no
@@ -59,7 +59,7 @@ class PostgresqlPort(Ear[str], Protocol):
         """What was committed survives a crash of the machine, as far as the server has said by now."""
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What is wrong with the database although it works, for people."""
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.core.clock import lease_deadline
-from holdfast.core.hearing import Hearing
+from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
-    LOOK_AGAIN,
-    LOOK_AGAIN_BEHIND,
-    Gone,
+    POLL_INTERVAL,
+    POLL_INTERVAL_BEHIND,
     Granted,
+    LeaseGone,
     Live,
     LockInfo,
     Ticket,
     TicketInfo,
     Waiting,
     make_ticket_info,
-    who,
+    process_text,
 )
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
@@ -164,13 +164,13 @@ class PostgresqlBackend:
 
     method = "queue"
     lacks = LACKS["queue"]
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime) -> None:
         self.url = url
         self._port = port
         self._runtime = runtime
-        self._hearing = Hearing(port, runtime, url)
+        self._notifications = Notifications(port, runtime, url)
         self._unheard: set[str] = set()  # tickets of which an enter has no answer: it may still come
         self._queued: set[str] = set()  # tickets that have a place in line
 
@@ -181,13 +181,13 @@ class PostgresqlBackend:
         return promised if self._port.is_durable else promised._replace(exclusion=Exclusion.BEST_EFFORT)
 
     @property
-    def troubles(self) -> tuple[str, ...]:
-        return self._port.troubles
+    def warnings(self) -> tuple[str, ...]:
+        return self._port.warnings
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         nonce, channel, agent = ticket.nonce, self._port.channel, _agent(ticket)
         if queue:
-            self._hearing.look(nonce, channel)
+            self._notifications.expect(nonce, channel)
         was_unheard = nonce in self._unheard
         self._unheard.add(nonce)  # from before it is sent: whoever closes the client may leave before it is answered
         sent = self._runtime.now()
@@ -196,7 +196,7 @@ class PostgresqlBackend:
                 values: tuple[Value, ...] = (stored(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
                 for (fence,) in await self._port.ask(_TAKE, values, deadline=deadline):
                     self._unheard.discard(nonce)
-                    self._hearing.stop(nonce)
+                    self._notifications.stop(nonce)
                     return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
                 sent = self._runtime.now()
             name, ttl, about = stored(ticket.name), us(ticket.ttl), (agent, ticket.info, channel)
@@ -224,9 +224,9 @@ class PostgresqlBackend:
         """The server has done nothing for this ticket, so the engine may never mention it again."""
         self._unheard.discard(nonce)
         if nonce not in self._queued:
-            self._hearing.stop(nonce)
+            self._notifications.stop(nonce)
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         arrays = (
             _array([stored(ticket.name) for ticket in tickets]),
             _array([ticket.nonce for ticket in tickets]),
@@ -252,7 +252,7 @@ class PostgresqlBackend:
         outcome, fence, ahead, remaining, limit, other = row
         match outcome:
             case "in":
-                self._hearing.stop(ticket.nonce)
+                self._notifications.stop(ticket.nonce)
                 self._queued.discard(ticket.nonce)
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
             case "wait":
@@ -261,18 +261,20 @@ class PostgresqlBackend:
                 return _waiting(int(ahead or 0), int(remaining or 0), other)
             case "limit":
                 theirs = None if limit is None else int(limit)
-                raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=who(other or ""))
+                raise LimitConflict(
+                    lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=process_text(other or "")
+                )
             case "method":
                 raise another_method(ticket.name, other)
             case _:
                 raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
 
     async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._hearing.wait(ticket.nonce, self._port.channel, until)
+        await self._notifications.wait(ticket.nonce, self._port.channel, until)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
         if len(tickets) == 1:
-            found = {tickets[0].nonce: await self._leave(tickets[0], deadline)}
+            found = {tickets[0].nonce: await self._release(tickets[0], deadline)}
         else:
             ordered = _in_order(tickets)
             arrays = (
@@ -282,12 +284,12 @@ class PostgresqlBackend:
             )
             found = _answers(await self._port.ask(_LEAVE_ALL, arrays, deadline=deadline))
         for ticket in tickets:
-            self._hearing.stop(ticket.nonce)
+            self._notifications.stop(ticket.nonce)
             self._unheard.discard(ticket.nonce)
             self._queued.discard(ticket.nonce)
         return [found[ticket.nonce] for ticket in tickets]
 
-    async def _leave(self, ticket: Ticket, deadline: float) -> bool:
+    async def _release(self, ticket: Ticket, deadline: float) -> bool:
         name, nonce, is_unheard = stored(ticket.name), ticket.nonce, ticket.nonce in self._unheard
         if ticket.exclusive and not ticket.owner and nonce not in self._queued and not is_unheard:
             for was_in, _ in await self._port.ask(_FREE, (name, nonce), deadline=deadline):
@@ -295,7 +297,7 @@ class PostgresqlBackend:
         ((was_in,),) = await self._port.ask(_LEAVE, (name, nonce, is_unheard), deadline=deadline)
         return was_in == "t"
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
         if len(tickets) == 1:
             ticket = tickets[0]
@@ -311,7 +313,8 @@ class PostgresqlBackend:
             )
             found = _answers(await self._port.ask(_RENEW_ALL, arrays, deadline=deadline))
         return [
-            Live(lease_deadline(sent, ticket.ttl, GRANULARITY)) if found[ticket.nonce] else Gone() for ticket in tickets
+            Live(lease_deadline(sent, ticket.ttl, GRANULARITY)) if found[ticket.nonce] else LeaseGone()
+            for ticket in tickets
         ]
 
     def intact(self, store: Hashable) -> bool:
@@ -330,17 +333,17 @@ class PostgresqlBackend:
         ((broken,),) = await self._port.ask(_BREAK, (stored(name), fence), deadline=deadline)
         return broken == "t"
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         values = (stored(name), number, nonce, us(keep))
         return bool(await self._port.ask(_MARK, values, deadline=deadline))
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         array = _array([stored(name) for name in names])
         found = {name: int(number or 0) for name, number in await self._port.ask(_MARKS, (array,), deadline=deadline)}
         return [found.get(stored(name), 0) for name in names]
 
     async def close(self) -> None:
-        self._hearing.wake_all()
+        self._notifications.wake_all()
         await self._port.close()
 
     def abandon(self) -> None:
@@ -364,10 +367,10 @@ def another_method(name: str, method: str | None) -> NameConflict:
 
 def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
     if ahead >= _LOOKS_OFTEN:
-        return Waiting(LOOK_AGAIN_BEHIND, who(holder) if holder else None)
+        return Waiting(POLL_INTERVAL_BEHIND, process_text(holder) if holder else None)
     # Also the one behind the first waiter polls as soon as that one, which may have been woken, has to be gone.
-    look_again = max(0.0, min(LOOK_AGAIN, remaining_us / 1e6))
-    return Waiting(look_again, who(holder) if holder else None)
+    poll_after = max(0.0, min(POLL_INTERVAL, remaining_us / 1e6))
+    return Waiting(poll_after, process_text(holder) if holder else None)
 
 
 def _described(rows: Sequence[Row]) -> list[LockInfo]:
@@ -397,7 +400,7 @@ def _may_have_happened(error: BaseException) -> bool:
 
 
 def _in_order(tickets: Sequence[Ticket]) -> list[Ticket]:
-    return sorted(tickets, key=lambda ticket: ticket.name)  # as `enter_all` is given them
+    return sorted(tickets, key=lambda ticket: ticket.name)  # as `try_acquire_all` is given them
 
 
 def _name(info: LockInfo) -> str:

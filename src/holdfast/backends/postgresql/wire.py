@@ -1,4 +1,4 @@
-"""One connection, written once for threads and asyncio: libpq does the talking, `Eyes` the waiting.
+"""One connection, written once for threads and asyncio: libpq does the talking, `Poller` the waiting.
 
 psycopg's own `Connection` is not used: its waits cannot be given a deadline, and on an interrupt it would talk to the
 server for up to five more seconds. Its `pq` layer is libpq without any waiting.
@@ -19,15 +19,15 @@ from psycopg import Error, pq
 from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
 from holdfast.backends.net.polling import READ, WRITE, is_readable
-from holdfast.backends.pool import ready
+from holdfast.backends.net.pool import ready
 from holdfast.backends.postgresql import answers
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
-    from holdfast.backends.eyes import Eyes
-    from holdfast.backends.pool import Reconsider
+    from holdfast.backends.net.poller import Poller
+    from holdfast.backends.net.pool import Reconsider
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
@@ -39,8 +39,8 @@ class Wire:
 
     __slots__ = (
         "__weakref__",
-        "_eyes",
         "_now",
+        "_poller",
         "_prepared",
         "_results",
         "_url",
@@ -51,9 +51,9 @@ class Wire:
         "used_at",
     )
 
-    def __init__(self, url: str, eyes: Eyes, runtime: Runtime) -> None:
+    def __init__(self, url: str, poller: Poller, runtime: Runtime) -> None:
         self.pgconn: PGconn | None = None
-        self._url, self._eyes, self._now = url, eyes, runtime.now
+        self._url, self._poller, self._now = url, poller, runtime.now
         self.used_at = 0.0
         self.reconsider: Reconsider | None = None
         self._prepared: set[str] = set()
@@ -69,7 +69,7 @@ class Wire:
                 raise _failed(pgconn)
             events = WRITE  # as if the last poll had said so
             while True:
-                if not await self._eyes.ready([(pgconn.socket, events)], until):
+                if not await self._poller.ready([(pgconn.socket, events)], until):
                     raise TimeoutError("no answer in time")
                 match pgconn.connect_poll():
                     case PollingStatus.OK:
@@ -185,12 +185,12 @@ class Wire:
     async def _finish(self, pgconn: PGconn, until: float) -> bool:
         """Send the rest, and read the answer to its end; False if that has not come by then."""
         while pgconn.flush():
-            if not await self._eyes.ready([(pgconn.socket, READ | WRITE)], until):
+            if not await self._poller.ready([(pgconn.socket, READ | WRITE)], until):
                 return False
             pgconn.consume_input()
         while True:
             while pgconn.is_busy():
-                if not await ready(self, self._eyes, pgconn.socket, READ, until):
+                if not await ready(self, self._poller, pgconn.socket, READ, until):
                     return False
                 pgconn.consume_input()
             result = pgconn.get_result()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from holdfast.backends.parts import check_unix_sockets, max_connections
-from holdfast.backends.pool import CONNECTIONS_MAX
+from holdfast.backends.net.pool import CONNECTIONS_MAX
 from holdfast.backends.redis.keys import check_prefix
+from holdfast.backends.url_parts import check_unix_sockets, max_connections
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:

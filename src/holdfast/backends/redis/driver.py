@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from holdfast.backends.blocking import BlockingEyes
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.sockets import open_socket
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    from holdfast.backends.eyes import Eyes
+    from holdfast.backends.net.poller import Poller
     from holdfast.backends.redis.address import Login, Node
 
 # What connecting may raise: also a host name that cannot be encoded, a certificate file that cannot be read.
@@ -46,13 +46,13 @@ def connected_socket(login: Login, node: Node, *, db: int, timeout: float) -> so
     return sock
 
 
-def new_connection(login: Login, node: Node, *, db: int, timeout: float, eyes: Eyes) -> Any:
+def new_connection(login: Login, node: Node, *, db: int, timeout: float, poller: Poller) -> Any:
     """One of redis.asyncio's, to be connected within that time. Raises one of FAILURES."""
     unix = asyncio_connection.UnixDomainSocketConnection
     kind = _kind_of(login, node, _AsyncTcpConnection, _AsyncTlsConnection, unix)
     arguments = _arguments(login, node, db=db, timeout=timeout, retry=AsyncRetry)
     connection = kind(**arguments, parser_class=_ASYNC_PARSER)
-    connection.until, connection.eyes = system.now() + timeout, eyes
+    connection.until, connection.poller = system.now() + timeout, poller
     return connection
 
 
@@ -62,7 +62,7 @@ class _TcpConnection(redis_connection.Connection):
     until = 0.0
 
     def _connect(self) -> socket.socket:
-        sock = run_sync(open_socket(self.host, self.port, BlockingEyes(), self.until))
+        sock = run_sync(open_socket(self.host, self.port, BlockingPoller(), self.until))
         sock.settimeout(self.socket_timeout)
         return sock
 
@@ -75,11 +75,11 @@ class _AsyncTcpConnection(asyncio_connection.Connection):
     """The same for asyncio."""
 
     until = 0.0
-    eyes: Eyes
+    poller: Poller
     _ours: socket.socket
 
     async def _connect(self) -> None:
-        self._ours = await open_socket(self.host, self.port, self.eyes, self.until)
+        self._ours = await open_socket(self.host, self.port, self.poller, self.until)
         try:
             await super()._connect()  # type: ignore[no-untyped-call]  # redis-py gives it no types
         except BaseException:

@@ -28,8 +28,8 @@ from holdfast.backends.redis.keys import mark_of
 from holdfast.backends.redis.plain import PlainBackend
 from holdfast.backends.redis.values import GETSET
 from holdfast.core.clock import lease_deadline
-from holdfast.core.stepwise import OneByOne
-from holdfast.core.tickets import Gone, Granted, Live, Ticket
+from holdfast.core.one_by_one import OneByOne
+from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket
 from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks, Primitive
@@ -127,20 +127,20 @@ class GetsetBackend(OneByOne, PlainBackend):
         await self._port.command(keys, "SET", keys.lock, found, "XX", deadline=deadline)  # the winner's
         return found.decode(errors="replace"), 0.0
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         return [
             await _answer(self._give_back(ticket, self._keys(ticket.name), deadline), otherwise=False)
             for ticket in tickets
         ]
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
-        gone = Gone("its key was taken for something else")
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        gone = LeaseGone("its key was taken for something else")
         return [
             await _answer(self._prolong(ticket, self._keys(ticket.name), deadline), otherwise=gone)
             for ticket in tickets
         ]
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         """A stream takes an entry only with a greater number than all before: one command that compares and sets.
 
         Who dies between that and PEXPIRE was not told that it has raised the mark, but leaves it there for ever, or
@@ -157,7 +157,7 @@ class GetsetBackend(OneByOne, PlainBackend):
             if await self._keep(keys, math.ceil(keep * 1000), deadline):
                 return True
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return [(await self._last(mark_of(self._prefix, name), deadline))[0] for name in names]
 
     async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
@@ -177,14 +177,14 @@ class GetsetBackend(OneByOne, PlainBackend):
             if self._leaving.get(ticket.nonce) is this_call:
                 del self._leaving[ticket.nonce]
 
-    async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | Gone:
+    async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | LeaseGone:
         value = await self._mine(ticket, keys, deadline)
         if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
-            return Gone("it has run out, or another client took it over")
+            return LeaseGone("it has run out, or another client took it over")
         sent = self._runtime.now()
         longer = value._replace(end=self._runtime.wall() + ticket.ttl)
         if not await self._port.command(keys, "SET", keys.lock, str(longer), "XX", deadline=deadline):
-            return Gone()
+            return LeaseGone()
         return Live(lease_deadline(sent, ticket.ttl, 0.0))
 
     def _read(self, value: str, remaining: float) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import LOOK_AGAIN_BEHIND, Granted
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND, Granted
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
@@ -97,7 +97,7 @@ class Watchers:
             waiting = self._waiting.setdefault(ticket.name, {})
             is_new = waiting.pop(ticket.nonce, None) is None
             watcher = self._watching.setdefault(ticket.name, ticket.nonce)
-            seconds = WATCH if is_new or watcher == ticket.nonce else LOOK_AGAIN_BEHIND
+            seconds = WATCH if is_new or watcher == ticket.nonce else POLL_INTERVAL_BEHIND
             waiting[ticket.nonce] = now + seconds
         return seconds
 

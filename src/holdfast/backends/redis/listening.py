@@ -120,14 +120,14 @@ class Hints:
                 return Channel("SPUBLISH", channel_of(self._place.prefix, keys, self._own))
         return self._channel
 
-    def hearing(self, channel: Channel) -> int:
+    def subscription(self, channel: Channel) -> int:
         if not self._subscriptions:  # nobody waits for anything, as nearly always
             return 0
         subscription = self._subscriptions.get(channel)
         return 0 if subscription is None else subscription.generation
 
-    async def attend(self, channel: Channel, nonce: str, deadline: float) -> Event | None:
-        """Returns when the channel is heard; at the deadline too, and then `hearing` says that it is not.
+    async def subscribe(self, channel: Channel, nonce: str, deadline: float) -> Event | None:
+        """Returns when the channel is heard; at the deadline too, and then `subscription` says that it is not.
 
         Raises:
             BackendUnavailable: it cannot be heard: no connection, or this user may not.
@@ -157,7 +157,7 @@ class Hints:
                 subscription.events.remove(event)
         self._refuse_closed()
         trouble = subscription.trouble
-        if trouble is not None and not self.hearing(channel):
+        if trouble is not None and not self.subscription(channel):
             problem = trouble.problem if isinstance(trouble, BackendError) else str(trouble)
             raise BackendUnavailable(backend=self._place.url, problem=problem) from trouble
         return self._event(subscription)
@@ -166,7 +166,7 @@ class Hints:
         listener = None if subscription.node is None else self._listeners.get(subscription.node)
         return None if listener is None else listener.event()
 
-    def dismiss(self, channel: Channel, nonce: str) -> None:
+    def unsubscribe(self, channel: Channel, nonce: str) -> None:
         with self._mutex:
             # What was attended to counts: before the first contact it may have been another channel.
             subscription = self._subscriptions.get(self._attended.pop(nonce, channel))

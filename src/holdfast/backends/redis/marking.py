@@ -23,11 +23,11 @@ class Marking:
     _port: RedisPort
     _prefix: str
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         call = Call(MARK, mark_of(self._prefix, name), (nonce, number, math.ceil(keep * 1000)))
         return bool(await self._port.run(call, deadline=deadline))
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         calls = [Call(MARKS, mark_of(self._prefix, name), ()) for name in names]
         numbers = []
         for reply in await self._port.run_all(calls, deadline=deadline):

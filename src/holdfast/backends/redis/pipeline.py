@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.aio import LoopEyes
+from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.polling import is_readable
 from holdfast.backends.redis import driver, replies
 from holdfast.backends.redis.address import IO_TIMEOUT
@@ -53,8 +53,8 @@ class Channel(asyncio.Protocol):
         """
         connection: Any = None
         try:
-            eyes = LoopEyes(self._runtime)
-            connection = driver.new_connection(login, self._node, db=db, timeout=timeout, eyes=eyes)
+            poller = LoopPoller(self._runtime)
+            connection = driver.new_connection(login, self._node, db=db, timeout=timeout, poller=poller)
             async with asyncio.timeout(timeout):
                 await connection.connect()
         except BaseException as error:

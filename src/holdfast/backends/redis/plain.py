@@ -12,7 +12,7 @@ from holdfast.backends.redis.keys import Keys, keys_of
 from holdfast.backends.redis.scanning import Lister
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, make_ticket_info
+from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, make_ticket_info
 from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
 from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
@@ -35,8 +35,8 @@ class PlainBackend(ABC):
     method: ClassVar[str]
     base: ClassVar[Guarantees]
     lacks = LACKS
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    warnings: tuple[str, ...] = ()  # it works, or it does not
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         self.url = url
@@ -49,7 +49,7 @@ class PlainBackend(ABC):
     def guarantees(self) -> Guarantees:
         return promised(self.base, self._port.standing)
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
             raise Unsupported(
                 backend=f"redis with method={self.method}",
@@ -59,16 +59,16 @@ class PlainBackend(ABC):
         return self._entered(ticket, await self._take(ticket, self._keys(ticket.name), deadline))
 
     @abstractmethod
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
     @abstractmethod
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]: ...
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]: ...
 
     @abstractmethod
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]: ...
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]: ...
 
     def intact(self, store: Hashable) -> bool:
         return True
@@ -114,10 +114,10 @@ class PlainBackend(ABC):
         return await self._delete_if(keys, text, deadline)
 
     @abstractmethod
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool: ...
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool: ...
 
     @abstractmethod
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]: ...
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]: ...
 
     async def close(self) -> None:
         await self._port.close()
@@ -132,8 +132,8 @@ class PlainBackend(ABC):
         method = method_in(value)
         if method not in {None, self.method}:
             raise method_conflict(ticket.name, str(method))
-        look_again = min(POLL * (0.5 + self._runtime.jitter() / 2), max(0.001, remaining))
-        return Waiting(look_again, "another client" if method else "another program")
+        poll_after = min(POLL * (0.5 + self._runtime.jitter() / 2), max(0.001, remaining))
+        return Waiting(poll_after, "another client" if method else "another program")
 
     def _keys(self, name: str) -> Keys:
         return keys_of(self._prefix, name)
@@ -151,10 +151,10 @@ class PlainBackend(ABC):
         """Delete the key if it still says that."""
 
 
-def renewed(reply: Reply | HoldfastError, deadline: float) -> Live | Gone | BackendError:
+def renewed(reply: Reply | HoldfastError, deadline: float) -> Live | LeaseGone | BackendError:
     """What a script's answer to a renewal means."""
     if isinstance(reply, BackendError):
         return reply
     if isinstance(reply, HoldfastError):
-        return Gone(f"its key was taken for something else: {reply}")
-    return Live(deadline) if reply == 1 else Gone()
+        return LeaseGone(f"its key was taken for something else: {reply}")
+    return Live(deadline) if reply == 1 else LeaseGone()

@@ -10,7 +10,7 @@ from holdfast.backends.redis.keys import Keys, OtherKeys
 from holdfast.backends.redis.scanning import Notifications
 from holdfast.backends.redis.scripts import Script
 from holdfast.backends.redis.standing import Standing
-from holdfast.core.hearing import Ear
+from holdfast.core.notifications import SubscriberPort
 from holdfast.errors import HoldfastError
 
 Reply = Any  # int, bytes, None, or a list of these, as in RESP2
@@ -33,7 +33,7 @@ class Channel(NamedTuple):
     name: str
 
 
-class RedisPort(Ear[Channel], Protocol):
+class RedisPort(SubscriberPort[Channel], Protocol):
     """One deployment: a server, a primary that Sentinels know, or a Cluster. Connected at first use.
 
     Every verb raises BackendUnavailable when nothing was changed (not connected, refused, -LOADING, -READONLY, …),

@@ -26,17 +26,17 @@ from holdfast.backends.redis.scripts import load, load_all
 from holdfast.backends.redis.standing import promised
 from holdfast.backends.redis.values import method_conflict, method_in
 from holdfast.core.clock import lease_deadline
-from holdfast.core.hearing import Hearing
+from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
-    LOOK_AGAIN,
-    LOOK_AGAIN_BEHIND,
-    Gone,
+    POLL_INTERVAL,
+    POLL_INTERVAL_BEHIND,
     Granted,
+    LeaseGone,
     Live,
     LockInfo,
     Ticket,
     Waiting,
-    who,
+    process_text,
 )
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
@@ -95,8 +95,8 @@ class QueueBackend(Marking):
     """Locks on one deployment of Redis, in order."""
 
     lacks = LACKS["queue"]
-    troubles: tuple[str, ...] = ()  # it works, or it does not
-    lifelines: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    warnings: tuple[str, ...] = ()  # it works, or it does not
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class QueueBackend(Marking):
         self._runtime = runtime
         self._prefix = prefix
         self._signals = signals
-        self._hearing = Hearing(port, runtime, url)
+        self._notifications = Notifications(port, runtime, url)
         self._hand_over = hand_over
         self._handovers = Handovers(GRANULARITY)
         self._watchers = Watchers(runtime)
@@ -129,7 +129,7 @@ class QueueBackend(Marking):
     def guarantees(self) -> Guarantees:
         return promised(GUARANTEES["queue"], self._port.standing)
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
         keys = keys_of(self._prefix, ticket.name)
         handed = self._handovers.take(ticket, sent)
@@ -138,7 +138,7 @@ class QueueBackend(Marking):
             return handed.granted
         channel = self._port.channel(keys)
         if queue:
-            self._hearing.look(ticket.nonce, channel)
+            self._notifications.expect(ticket.nonce, channel)
         arguments = self._entering(ticket, channel, queue=queue)
         try:
             reply = await self._port.run(Call(_ENTER, keys, arguments), deadline=deadline)
@@ -147,18 +147,18 @@ class QueueBackend(Marking):
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
                 self._unheard.add(ticket.nonce)
             else:
-                self._hearing.refused(ticket.nonce)
+                self._notifications.refused(ticket.nonce)
             raise
         if isinstance(reply, int):
             self._stop_waiting(ticket, sent)
         elif reply[0] != b"wait":
-            self._hearing.refused(ticket.nonce)
+            self._notifications.refused(ticket.nonce)
         return self._entered(ticket, reply, sent)
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         locks = together(self._port, self._prefix, tickets)
         if len(locks) == 1:
-            return [await self.enter(tickets[0], queue=False, deadline=deadline)]
+            return [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
         arguments: list[Word] = []
         for ticket, keys in zip(tickets, locks, strict=False):
             arguments += self._entering(ticket, self._port.channel(keys), queue=False)
@@ -168,7 +168,7 @@ class QueueBackend(Marking):
         except NameConflict:
             # Of which of them, one by one will tell. Those before it are in, and are let in again.
             for ticket in tickets[: len(locks)]:
-                await self.enter(ticket, queue=False, deadline=deadline)
+                await self.try_acquire(ticket, queue=False, deadline=deadline)
             raise
         except BaseException as error:
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
@@ -178,11 +178,11 @@ class QueueBackend(Marking):
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         channel = self._port.channel(keys_of(self._prefix, ticket.name))
-        news = await self._hearing.wait(ticket.nonce, channel, until)
+        news = await self._notifications.wait(ticket.nonce, channel, until)
         if news:
             self._handovers.heard(ticket, news)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if len(tickets) == 1:
             try:
                 reply = await self._port.run(self._leaving(tickets[0]), deadline=deadline)
@@ -192,7 +192,7 @@ class QueueBackend(Marking):
         replies = await self._port.run_all([self._leaving(ticket) for ticket in tickets], deadline=deadline)
         return [self._left(ticket, reply) for ticket, reply in zip(tickets, replies, strict=True)]
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         calls = [
             Call(
                 _RENEW, keys_of(self._prefix, ticket.name), (ticket.nonce, _kind(ticket), math.ceil(ticket.ttl * 1000))
@@ -235,7 +235,7 @@ class QueueBackend(Marking):
         return bool(await self._port.run(call, deadline=deadline))
 
     async def close(self) -> None:
-        self._hearing.wake_all()
+        self._notifications.wake_all()
         await self._port.close()
 
     def abandon(self) -> None:
@@ -250,7 +250,7 @@ class QueueBackend(Marking):
             if number:
                 self._handovers.expect(ticket, sent, number)
                 next_poll = self._watchers.next_poll(ticket, self._runtime.now())
-                waiting = waiting._replace(look_again_in=min(waiting.look_again_in, next_poll))
+                waiting = waiting._replace(poll_after=min(waiting.poll_after, next_poll))
             return waiting
         raise self._refusal(ticket, reply)
 
@@ -267,7 +267,7 @@ class QueueBackend(Marking):
                 ttl_ms if alone and self._hand_over else 0,
                 ticket.agent,
                 ticket.info,
-                is_subscribed=self._port.hearing(channel) != 0,
+                is_subscribed=self._port.subscription(channel) != 0,
             ),
         )
 
@@ -288,26 +288,26 @@ class QueueBackend(Marking):
 
     def _stop_waiting(self, ticket: Ticket, now: float) -> None:
         """The ticket is granted or withdrawn."""
-        self._hearing.stop(ticket.nonce)
+        self._notifications.stop(ticket.nonce)
         successor = self._watchers.stop(ticket, now)
         if successor is not None:
-            self._hearing.wake(successor)
+            self._notifications.wake(successor)
 
     def _waiting(self, before: int, remaining_ms: int, holder: bytes, obstacle: int) -> Waiting:
-        look_again = LOOK_AGAIN if before < _LOOKS_OFTEN else LOOK_AGAIN_BEHIND
+        poll_after = POLL_INTERVAL if before < _LOOKS_OFTEN else POLL_INTERVAL_BEHIND
         if obstacle == _FOREIGN:
             if before == 0:
-                look_again = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
-            return Waiting(look_again, "another program")
+                poll_after = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
+            return Waiting(poll_after, "another program")
         # Whoever polls when the time of the ticket whose turn it is has passed sees to it that the next one is woken.
         if (before == 0 or obstacle == _ITS_TURN) and remaining_ms >= 0:
-            look_again = min(look_again, remaining_ms / 1000 + GRANULARITY)
-        return Waiting(look_again, who(Line(holder).info) if holder else None)
+            poll_after = min(poll_after, remaining_ms / 1000 + GRANULARITY)
+        return Waiting(poll_after, process_text(Line(holder).info) if holder else None)
 
     def _refusal(self, ticket: Ticket, reply: list[Any]) -> HoldfastError:
         match reply:
             case [b"limit", kind, line]:
-                holder = who(Line(line).info) if line else None
+                holder = process_text(Line(line).info) if line else None
                 return LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=limit_of(kind.decode()), holder=holder)
             case [b"method", value]:
                 return method_conflict(ticket.name, method_in(value.decode()) or "?")

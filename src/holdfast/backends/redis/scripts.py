@@ -6,7 +6,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import NamedTuple
 
-from holdfast.core.tickets import LOOK_AGAIN, WAITER_LEASE, WOKEN_LEASE
+from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE, WOKEN_LEASE
 
 SILENT = 4.0  # seconds: a waiter that has not polled for so long is not waited for when it is its turn
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
@@ -50,7 +50,7 @@ def _ms(seconds: float) -> int:
 _CONSTANTS = {
     "WAITER_LEASE": WAITER_LEASE,
     "WOKEN_LEASE": WOKEN_LEASE,
-    "LOOK_AGAIN": LOOK_AGAIN,
+    "POLL_INTERVAL": POLL_INTERVAL,
     "SILENT": SILENT,
     "FENCE_IDLE": FENCE_IDLE,
 }

@@ -19,7 +19,7 @@ from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.scripts import load, load_all
 from holdfast.backends.redis.values import SETNX
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Gone, Granted, Live, Ticket, Waiting
+from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
 from holdfast.errors import BackendError, HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 
@@ -51,7 +51,7 @@ class SetnxBackend(Marking, PlainBackend):
         super().__init__(url, port, runtime, prefix=prefix)
         self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         locks = together(self._port, self._prefix, tickets)
         arguments: list[str | int] = []
         for ticket, _ in zip(tickets, locks, strict=False):
@@ -62,7 +62,7 @@ class SetnxBackend(Marking, PlainBackend):
         except NameConflict:
             # Of which of them, one by one will tell. Those before it are in, and are let in again.
             for ticket in tickets[: len(locks)]:
-                await self.enter(ticket, queue=False, deadline=deadline)
+                await self.try_acquire(ticket, queue=False, deadline=deadline)
             raise
         except BaseException as error:
             self._note(error, tickets[: len(locks)])
@@ -72,7 +72,7 @@ class SetnxBackend(Marking, PlainBackend):
             for ticket, reply in zip(tickets, replies, strict=False)
         ]
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         calls = [
             Call(_LEAVE, self._keys(ticket.name), (ticket.nonce, int(ticket.nonce in self._unheard)))
             for ticket in tickets
@@ -91,7 +91,7 @@ class SetnxBackend(Marking, PlainBackend):
         # Also if its key is something else by now: then it is not ours any more.
         return [reply if isinstance(reply, BackendError) else reply == 1 for reply in replies]
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         calls = [
             Call(_RENEW, self._keys(ticket.name), (ticket.nonce, math.ceil(ticket.ttl * 1000))) for ticket in tickets
         ]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool
 from holdfast.backends.net.stream import NotSent, Stream
-from holdfast.backends.pool import IDLE_CHECK, IDLE_KEPT, Pool
 from holdfast.backends.redis import driver, replies
 from holdfast.backends.redis.resp import Parser, new_parser
 from holdfast.backends.redis.wire import NOT_AT_ONCE, Meet, Parcel
@@ -21,7 +21,7 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 if TYPE_CHECKING:
     import socket
 
-    from holdfast.backends.pool import Reconsider
+    from holdfast.backends.net.pool import Reconsider
     from holdfast.backends.redis.address import Login, Node, Place
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Runtime
@@ -175,7 +175,7 @@ class SocketLines:
     def __init__(self, place: Place, login: Login, db: int, runtime: Runtime, meet: Meet | None) -> None:
         self._place, self._login, self._db, self._runtime, self._meet = place, login, db, runtime, meet
         self._now = runtime.now
-        self._pools: dict[Node, Pool[SocketWire]] = {}
+        self._pools: dict[Node, ConnectionPool[SocketWire]] = {}
         self._wires: weakref.WeakSet[SocketWire] = weakref.WeakSet()  # all of them, for a forked child
         self._closed = False
 
@@ -229,7 +229,7 @@ class SocketLines:
         self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
         answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
-        sent: list[tuple[int, Pool[SocketWire], SocketWire]] = []
+        sent: list[tuple[int, ConnectionPool[SocketWire], SocketWire]] = []
         # First those to whom we are connected: connecting may take long.
         numbers = sorted(range(len(parcels)), key=lambda number: not self._pool(parcels[number].node).idle)
         try:
@@ -247,7 +247,7 @@ class SocketLines:
         parcels: Sequence[Parcel],
         numbers: Sequence[int],
         deadline: float,
-        sent: list[tuple[int, Pool[SocketWire], SocketWire]],
+        sent: list[tuple[int, ConnectionPool[SocketWire], SocketWire]],
         answers: list[list[Reply] | HoldfastError],
     ) -> None:
         for number in numbers:
@@ -289,12 +289,12 @@ class SocketLines:
         for wire in list(self._wires):
             wire.abandon()
 
-    def _pool(self, node: Node) -> Pool[SocketWire]:
+    def _pool(self, node: Node) -> ConnectionPool[SocketWire]:
         found = self._pools.get(node)
         if found is not None:
             return found
         place = self._place
-        made = Pool(
+        made = ConnectionPool(
             place.url,
             partial(self._open, node),
             self._runtime,

@@ -110,8 +110,8 @@ class Attendance:
             is_first = len(self._nodes) - len(strangers) < self._quorum
             # Without a majority of acquaintances nothing can be done, so they get the time that connecting may take;
             # but not all the time that there is.
-            patience = 2 * self._council.connect_timeout if is_first else self._council.node_timeout
-            await self.ask([self._hello(number) for number in strangers], now + min(patience, 0.6 * (deadline - now)))
+            backoff = 2 * self._council.connect_timeout if is_first else self._council.node_timeout
+            await self.ask([self._hello(number) for number in strangers], now + min(backoff, 0.6 * (deadline - now)))
 
     async def ask(self, calls: Sequence[tuple[int, Call]], deadline: float) -> list[Reply | HoldfastError]:
         """As the port does; who does not answer is silent from now on."""

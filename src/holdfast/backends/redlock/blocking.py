@@ -15,7 +15,7 @@ from holdfast.backends.redlock.protocol import RedlockBackend
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.pool import Pool
+    from holdfast.backends.net.pool import ConnectionPool
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.wire import Parcel
     from holdfast.runtimes.threads import ThreadRuntime
@@ -29,7 +29,7 @@ class NodeLines(SocketLines):
         self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
         now = self._now()
-        taken: list[tuple[Pool[SocketWire], SocketWire]] = []
+        taken: list[tuple[ConnectionPool[SocketWire], SocketWire]] = []
         for parcel in parcels:
             pool = self._pool(parcel.node)
             wire = pool.take(now)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.port import Call, Channel, Reply
-from holdfast.core.hearing import Ear
+from holdfast.core.notifications import SubscriberPort
 from holdfast.errors import HoldfastError
 
 
@@ -19,7 +19,7 @@ class Life(NamedTuple):
     forgets: bool  # a restart may lose what it has answered
 
 
-class RedlockPort(Ear[Channel], Protocol):
+class RedlockPort(SubscriberPort[Channel], Protocol):
     """N servers that know nothing of each other."""
 
     @property

@@ -28,9 +28,9 @@ from holdfast.backends.redlock.attendance import Attendance
 from holdfast.backends.redlock.marks import Marks
 from holdfast.backends.redlock.records import Ballot, describe, nonce_of_holder
 from holdfast.core.clock import lease_deadline
-from holdfast.core.hearing import Hearing
-from holdfast.core.stepwise import OneByOne
-from holdfast.core.tickets import Gone, Granted, Live, LockInfo, Ticket, Waiting, who
+from holdfast.core.notifications import Notifications
+from holdfast.core.one_by_one import OneByOne
+from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, process_text
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -93,7 +93,7 @@ class RedlockBackend(OneByOne):
     """Locks on a majority."""
 
     lacks = LACKS
-    lifelines: tuple[int, ...] = ()  # no node can see that a holder has died
+    liveness_fds: tuple[int, ...] = ()  # no node can see that a holder has died
 
     def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
         self.url = council.url
@@ -102,7 +102,7 @@ class RedlockBackend(OneByOne):
         self._runtime = runtime
         self._nodes = range(len(port.nodes))
         self._quorum = len(port.nodes) // 2 + 1
-        self._hearing = Hearing(port, runtime, council.url)
+        self._notifications = Notifications(port, runtime, council.url)
         self._attendance = Attendance(council, port, runtime)
         self._marks = Marks(council, port, self._attendance, runtime)
         self._claims: dict[str, _Claim] = {}  # by nonce
@@ -117,26 +117,26 @@ class RedlockBackend(OneByOne):
         return GUARANTEES._replace(exclusion=Exclusion.DURABLE_AUTHORITY, fence=FenceOrder.DURABLE_STORAGE)
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         errors = self._attendance.silent
         strangers = {number for number in self._nodes if self._port.life(number) is None}
         waiting = [number for number in self._nodes if number not in strangers and not self._attendance.counts(number)]
         errors |= {number: self._attendance.why_not(number) for number in waiting if number not in errors}
         return tuple(f"{self._port.nodes[number]}: {error}" for number, error in sorted(errors.items()))
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         self._refuse_unfit(ticket)
         claim = self._claims.setdefault(ticket.nonce, _Claim())
         claim.attempt += 1
         if queue:
-            self._hearing.look(ticket.nonce, self._port.channel(self._keys(ticket.name)))
+            self._notifications.expect(ticket.nonce, self._port.channel(self._keys(ticket.name)))
         await self._attendance.greet(deadline)
         sent = self._runtime.now()
         count = self._counted(await self._call_for_votes(ticket, claim, queue=queue, deadline=deadline))
         conflict = self._conflict(ticket, count)
         fence = await self._agree(ticket, claim, count, deadline) if conflict is None else None
         if fence is not None:
-            self._hearing.stop(ticket.nonce)
+            self._notifications.stop(ticket.nonce)
             claim.splits, claim.fence = 0, fence
             return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
         is_answered = len(count.votes) + len(count.refusals) >= self._quorum
@@ -147,7 +147,7 @@ class RedlockBackend(OneByOne):
         await self._take_back(ticket, claim, nodes, deadline, is_over=is_over)
         if conflict is not None:
             if is_over:
-                self._hearing.refused(ticket.nonce)
+                self._notifications.refused(ticket.nonce)
                 self._claims.pop(ticket.nonce, None)
             raise conflict
         if not is_answered:
@@ -157,13 +157,13 @@ class RedlockBackend(OneByOne):
         return self._waiting(claim, count)
 
     async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._hearing.wait(ticket.nonce, self._port.channel(self._keys(ticket.name)), until)
+        await self._notifications.wait(ticket.nonce, self._port.channel(self._keys(ticket.name)), until)
 
     def inherit(self, other: RedlockBackend) -> None:
         self._claims = other._claims
         self._has_inherited = True
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if self._has_inherited:  # these tickets were granted to a backend that knew the nodes
             await self._attendance.greet(deadline)
         present = self._attendance.present()
@@ -182,18 +182,18 @@ class RedlockBackend(OneByOne):
             outcome = self._left(ticket, claim, said)
             outcomes.append(outcome)
             if not isinstance(outcome, BackendError):
-                self._hearing.stop(ticket.nonce)
+                self._notifications.stop(ticket.nonce)
                 self._claims.pop(ticket.nonce, None)
         return outcomes
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         await self._attendance.greet(deadline)
         nodes = self._attendance.present()
         sent = self._runtime.now()
         renewals = [self._renewal(ticket) for ticket in tickets]
         calls = [(number, renewal) for renewal in renewals for number in nodes]
         replies = iter(await self._attendance.ask(calls, self._limit(tickets, deadline)))
-        outcomes: list[Live | Gone | BackendError] = []
+        outcomes: list[Live | LeaseGone | BackendError] = []
         forgotten: list[tuple[int, Ticket]] = []
         for ticket in tickets:
             said = {number: next(replies) for number in nodes}
@@ -262,14 +262,14 @@ class RedlockBackend(OneByOne):
             raise self._no_quorum({**self._attendance.silent, **errors})
         return any(_is(reply, 1) for reply in broken)
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._marks.put(name, number, nonce, keep, deadline)
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._marks.get(names, deadline)
 
     async def close(self) -> None:
-        self._hearing.wake_all()
+        self._notifications.wake_all()
         await self._attendance.close()
         await self._port.close()
 
@@ -372,12 +372,12 @@ class RedlockBackend(OneByOne):
             return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2 ** min(claim.splits, 10)))
         claim.splits = 0
         is_first = sum(reply[1] == 0 for reply in waits) * 2 > len(waits)
-        look_again = (POLL_FIRST if is_first else POLL_BEHIND) * (0.5 + jitter / 2)
+        poll_after = (POLL_FIRST if is_first else POLL_BEHIND) * (0.5 + jitter / 2)
         remaining = [reply[2] / 1000 for reply in waits if reply[2] >= 0]
         if is_first and remaining:
-            look_again = min(look_again, max(remaining) + GRANULARITY + jitter * SPLIT_PAUSE)
+            poll_after = min(poll_after, max(remaining) + GRANULARITY + jitter * SPLIT_PAUSE)
         line = next((reply[4] for reply in waits if reply[4]), b"")
-        return Waiting(look_again, who(Line(line).info) if line else None)
+        return Waiting(poll_after, process_text(Line(line).info) if line else None)
 
     def _refuse_unfit(self, ticket: Ticket) -> None:
         if not ticket.exclusive:
@@ -432,13 +432,13 @@ class RedlockBackend(OneByOne):
 
     def _renewed(
         self, ticket: Ticket, said: dict[int, Reply | HoldfastError], sent: float
-    ) -> Live | Gone | BackendError:
+    ) -> Live | LeaseGone | BackendError:
         kept = sum(_is(reply, _KEPT) and self._attendance.counts(number) for number, reply in said.items())
         if kept >= self._quorum:
             return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))
         lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in said.values())
         if len(self._nodes) - lost < self._quorum:
-            return Gone("a majority of the nodes does not know this lease any more: it ran out or was broken")
+            return LeaseGone("a majority of the nodes does not know this lease any more: it ran out or was broken")
         causes = self._attendance.silent
         for number, reply in said.items():
             if isinstance(reply, HoldfastError):

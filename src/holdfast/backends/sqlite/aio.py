@@ -42,8 +42,8 @@ class AsyncioPort:
         self._closed = False
 
     @property
-    def lifelines(self) -> tuple[int, ...]:
-        return self._file.lifelines
+    def liveness_fds(self) -> tuple[int, ...]:
+        return self._file.liveness_fds
 
     async def transact(
         self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
@@ -61,17 +61,17 @@ class AsyncioPort:
     def listen(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
-    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+    def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         if self._closed:
             return
-        self._watch.attend(nonce, sessions)
+        self._watch.subscribe(nonce, sessions)
         session = self._file.session
         if session is not None and session is not self._heard:
             self._heard = session
             self._runtime.loop.add_reader(session.fd, self._hear, session)
 
-    def dismiss(self, nonce: str) -> None:
-        self._watch.dismiss(nonce)
+    def unsubscribe(self, nonce: str) -> None:
+        self._watch.unsubscribe(nonce)
 
     async def close(self) -> None:
         loop = self._runtime.loop
@@ -111,8 +111,8 @@ class AsyncioPort:
 class _Worker:
     """Runs one job after the other on a thread of its own, in the order in which they were asked for.
 
-    So a `leave` that follows a cancelled `enter` comes after it, and what a cancelled caller asked for is either not
-    begun or done to its end.
+    So a `release` that follows a cancelled `try_acquire` is run after it, and a job of a cancelled caller either is not
+    begun or is run to its end.
     """
 
     def __init__(self, url: str) -> None:

@@ -40,8 +40,8 @@ class BlockingPort:
         self._closed = False
 
     @property
-    def lifelines(self) -> tuple[int, ...]:
-        return self._file.lifelines
+    def liveness_fds(self) -> tuple[int, ...]:
+        return self._file.liveness_fds
 
     async def transact(
         self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
@@ -60,15 +60,15 @@ class BlockingPort:
     def listen(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
-    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+    def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         with self._mutex:
             if not self._closed:
-                self._watch.attend(nonce, sessions)
+                self._watch.subscribe(nonce, sessions)
                 self._listen()
 
-    def dismiss(self, nonce: str) -> None:
+    def unsubscribe(self, nonce: str) -> None:
         with self._mutex:
-            self._watch.dismiss(nonce)
+            self._watch.unsubscribe(nonce)
 
     async def close(self) -> None:
         with self._mutex:

@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.parts import choice
 from holdfast.backends.sqlite import place, sessions
 from holdfast.backends.sqlite.port import Transaction, Value
 from holdfast.backends.sqlite.protocol import REMOVE_SESSION
+from holdfast.backends.url_parts import choice
 from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
@@ -113,7 +113,7 @@ class LockFile:
         return self._folder
 
     @property
-    def lifelines(self) -> tuple[int, ...]:
+    def liveness_fds(self) -> tuple[int, ...]:
         session = self.session
         return () if session is None else (session.fd,)
 

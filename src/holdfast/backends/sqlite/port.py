@@ -41,7 +41,7 @@ class SqlitePort(Protocol):
     """One lock file, opened at first use."""
 
     @property
-    def lifelines(self) -> tuple[int, ...]:
+    def liveness_fds(self) -> tuple[int, ...]:
         """Our session's FIFO, if it is open."""
 
     async def transact(
@@ -57,12 +57,12 @@ class SqlitePort(Protocol):
         """The file that stands at the path is still that one."""
 
     def listen(self, wake: Callable[[str], None]) -> None:
-        """Where rings for our tickets go, from the first `attend` on; those that came before are kept."""
+        """Where rings for our tickets go, from the first `subscribe` on; those that came before are kept."""
 
-    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+    def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         """Wake this waiting ticket too when one of these sessions dies; replaces what was attended before."""
 
-    def dismiss(self, nonce: str) -> None:
+    def unsubscribe(self, nonce: str) -> None:
         """It does not wait any more."""
 
     async def close(self) -> None: ...

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
-    LOOK_AGAIN,
-    LOOK_AGAIN_BEHIND,
+    POLL_INTERVAL,
+    POLL_INTERVAL_BEHIND,
     WAITER_LEASE,
     WOKEN_LEASE,
-    Gone,
     Granted,
+    LeaseGone,
     Live,
     LockInfo,
     Ticket,
     TicketInfo,
     Waiting,
-    first_obstacle,
+    first_blocker,
     make_ticket_info,
-    who,
+    process_text,
 )
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendUnavailable, ConfigurationError, LimitConflict
@@ -117,7 +117,7 @@ class _Place(NamedTuple):
 
 
 class _InTheWay(NamedTuple):
-    """What `enter` found when it could not go in."""
+    """What `try_acquire` found when it could not go in."""
 
     waiting: Waiting
     attend: tuple[str, ...]
@@ -128,7 +128,7 @@ class SqliteBackend:
 
     guarantees = GUARANTEES
     lacks = LACKS
-    troubles: tuple[str, ...] = ()  # it works, or it does not
+    warnings: tuple[str, ...] = ()  # it works, or it does not
 
     def __init__(self, url: str, port: SqlitePort, runtime: Runtime) -> None:
         self.url = url
@@ -138,31 +138,31 @@ class SqliteBackend:
         port.listen(self._wakeups.wake)
 
     @property
-    def lifelines(self) -> tuple[int, ...]:
-        return self._port.lifelines
+    def liveness_fds(self) -> tuple[int, ...]:
+        return self._port.liveness_fds
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
         has_waited = queue and self._wakeups.expect(ticket.nonce)
         try:
-            outcome = await self._port.transact(lambda txn: _enter(txn, ticket, queue=queue), deadline=deadline)
+            outcome = await self._port.transact(lambda txn: _try_acquire(txn, ticket, queue=queue), deadline=deadline)
         except (BackendUnavailable, ConfigurationError):
             if not has_waited:  # refused before it was queued: no release will follow
                 self._wakeups.forget(ticket.nonce)
             raise
         if isinstance(outcome, _InTheWay):
             if queue:
-                self._port.attend(ticket.nonce, outcome.attend)
+                self._port.subscribe(ticket.nonce, outcome.attend)
             return outcome.waiting
         self._wakeups.forget(ticket.nonce)
         if has_waited:
-            self._port.dismiss(ticket.nonce)
+            self._port.unsubscribe(ticket.nonce)
         fence, store = outcome
         return Granted(fence, lease_deadline(sent, ticket.ttl, 0.0), store)
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         sent = self._runtime.now()
-        outcomes = await self._port.transact(lambda txn: _enter_all(txn, tickets), deadline=deadline)
+        outcomes = await self._port.transact(lambda txn: _try_acquire_all(txn, tickets), deadline=deadline)
         return [
             outcome.waiting
             if isinstance(outcome, _InTheWay)
@@ -173,18 +173,20 @@ class SqliteBackend:
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._wakeups.wait(ticket.nonce, until)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
-        outcome = await self._port.transact(lambda txn: [_leave(txn, ticket) for ticket in tickets], deadline=deadline)
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+        outcome = await self._port.transact(
+            lambda txn: [_release(txn, ticket) for ticket in tickets], deadline=deadline
+        )
         for ticket in tickets:
             if self._wakeups.forget(ticket.nonce):
-                self._port.dismiss(ticket.nonce)
+                self._port.unsubscribe(ticket.nonce)
         return outcome
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
         alive = await self._port.transact(lambda txn: [_renew(txn, ticket) for ticket in tickets], deadline=deadline)
         return [
-            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else Gone()
+            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else LeaseGone()
             for ticket, still in zip(tickets, alive, strict=True)
         ]
 
@@ -202,12 +204,12 @@ class SqliteBackend:
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         return await self._port.transact(lambda txn: _break(txn, name, fence), deadline=deadline, creates=False)
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._port.transact(
             lambda txn: _mark(txn, name, number, nonce, keep), deadline=deadline, durable=True
         )
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._port.transact(
             lambda txn: [(txn.row(_MARKED, name) or (0,))[0] for name in names], deadline=deadline
         )
@@ -223,7 +225,7 @@ class SqliteBackend:
 # ── the steps, each inside one transaction ───────────────────────────────────────────────────────────────────────────
 
 
-def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _InTheWay:
+def _try_acquire(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _InTheWay:
     name = ticket.name
     number: int | None = None
     last_number, is_in_use = txn.row(_LOOK, name) or _NO_STATE
@@ -233,7 +235,7 @@ def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hasha
             _agree_on_limit(txn, ticket)
         if ticket.owner and (shared_fence := _fence_of_kin(txn, ticket)) is not None:
             return _join(txn, ticket, number, shared_fence)
-        obstacle = first_obstacle(ticket.limit, _live_ahead(txn, ticket, number))
+        obstacle = first_blocker(ticket.limit, _live_ahead(txn, ticket, number))
         if obstacle is not None:
             return _stand_in_line(txn, ticket, number, obstacle, last_number, queue=queue)
     expires = txn.now + ticket.ttl
@@ -248,10 +250,10 @@ def _enter(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hasha
     return fence, txn.store
 
 
-def _enter_all(txn: Transaction, tickets: Sequence[Ticket]) -> list[tuple[int, Hashable] | _InTheWay]:
+def _try_acquire_all(txn: Transaction, tickets: Sequence[Ticket]) -> list[tuple[int, Hashable] | _InTheWay]:
     outcomes: list[tuple[int, Hashable] | _InTheWay] = []
     for ticket in tickets:
-        outcomes.append(_enter(txn, ticket, queue=False))
+        outcomes.append(_try_acquire(txn, ticket, queue=False))
         if isinstance(outcomes[-1], _InTheWay):
             break
     return outcomes
@@ -279,9 +281,9 @@ def _join(txn: Transaction, ticket: Ticket, number: int | None, fence: int) -> t
 def _stand_in_line(
     txn: Transaction, ticket: Ticket, number: int | None, obstacle: _Place, last_number: int, *, queue: bool
 ) -> _InTheWay:
-    holder = who(obstacle.info)
+    holder = process_text(obstacle.info)
     if not queue:
-        return _InTheWay(Waiting(LOOK_AGAIN, holder), ())
+        return _InTheWay(Waiting(POLL_INTERVAL, holder), ())
     expires = txn.now + WAITER_LEASE
     if number is None:
         number = _draw(txn, last_number)
@@ -298,13 +300,13 @@ def _stand_in_line(
     if before is not None and not before.granted:
         # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
         is_second = before_that is None or before_that.granted
-        return _InTheWay(Waiting(LOOK_AGAIN if is_second else LOOK_AGAIN_BEHIND, holder), (before.session,))
+        return _InTheWay(Waiting(POLL_INTERVAL if is_second else POLL_INTERVAL_BEHIND, holder), (before.session,))
     rows = zip(txn.rows(_AHEAD, ticket.name, number, 1), range(ATTEND_MAX), strict=False)
     ahead = {place.session for place in (_Place._make(row) for row, _ in rows) if not place.outlives_its_process}
-    return _InTheWay(Waiting(max(0.0, min(LOOK_AGAIN, obstacle.expires - txn.now)), holder), tuple(ahead))
+    return _InTheWay(Waiting(max(0.0, min(POLL_INTERVAL, obstacle.expires - txn.now)), holder), tuple(ahead))
 
 
-def _leave(txn: Transaction, ticket: Ticket) -> bool:
+def _release(txn: Transaction, ticket: Ticket) -> bool:
     was_held = txn.change(_LEAVE_HELD, ticket.name, ticket.nonce, txn.now) == 1
     if was_held or txn.change(_LEAVE, ticket.name, ticket.nonce) == 1:
         _wake_next(txn, ticket.name)
@@ -378,7 +380,9 @@ def _is_over(txn: Transaction, name: str, place: _Place) -> bool:
 def _agree_on_limit(txn: Transaction, ticket: Ticket) -> None:
     for place in map(_Place._make, txn.rows(_OTHER_LIMIT, ticket.name, ticket.limit)):
         if place.nonce != ticket.nonce and not _is_over(txn, ticket.name, place):
-            raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=place.limit, holder=who(place.info))
+            raise LimitConflict(
+                lock=ticket.name, ours=ticket.limit, theirs=place.limit, holder=process_text(place.info)
+            )
 
 
 def _wake_next(txn: Transaction, name: str) -> None:
@@ -392,7 +396,7 @@ def _wake_next(txn: Transaction, name: str) -> None:
         if place.granted:
             owners |= {place.owner} - {""}
         else:
-            is_over = is_over or first_obstacle(place.limit, ahead) is not None
+            is_over = is_over or first_blocker(place.limit, ahead) is not None
             if is_over and place.owner not in owners:
                 if not owners:
                     return

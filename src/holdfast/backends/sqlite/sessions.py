@@ -159,7 +159,7 @@ class Watch:
         """No ticket of ours waits."""
         return not self._by_nonce
 
-    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+    def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         wanted = frozenset(sessions)
         before = self._by_nonce.get(nonce, frozenset())
         self._by_nonce[nonce] = wanted
@@ -169,13 +169,13 @@ class Watch:
             for session in before - wanted:
                 self._end(nonce, session)
 
-    def dismiss(self, nonce: str) -> None:
+    def unsubscribe(self, nonce: str) -> None:
         for session in self._by_nonce.pop(nonce, ()):
             self._end(nonce, session)
 
     def close(self) -> None:
         for nonce in list(self._by_nonce):
-            self.dismiss(nonce)
+            self.unsubscribe(nonce)
 
     def abandon(self) -> None:
         """In a forked child: close our copies, and leave the parent's watching as it is."""

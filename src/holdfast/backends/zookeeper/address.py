@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from holdfast.backends.parts import choice, host_and_port
+from holdfast.backends.url_parts import choice, host_and_port
 from holdfast.backends.zookeeper.classes import TIMEOUT_MAX, TIMEOUT_MIN
 from holdfast.backends.zookeeper.nodes import LAYOUTS, why_invalid
 from holdfast.errors import ConfigurationError
@@ -147,8 +147,8 @@ def _access(text: str) -> Access:
     if found is None:
         words = ", ".join(_ACLS)
         raise ConfigurationError(f"acl must be {words}, or a list of scheme:id:permissions as zkCli's setAcl takes it")
-    scheme, who, letters = found.groups()
-    return Access(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, who)
+    scheme, process_text, letters = found.groups()
+    return Access(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, process_text)
 
 
 def _tls(options: Mapping[str, str]) -> Tls | None:

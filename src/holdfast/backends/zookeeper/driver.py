@@ -23,8 +23,8 @@ from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
 
-from holdfast.backends.blocking import BlockingEyes
 from holdfast.backends.net.addresses import addresses_of
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.sockets import open_socket
 from holdfast.backends.zookeeper.nodes import SESSIONS
 from holdfast.backends.zookeeper.port import (
@@ -305,7 +305,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _patience(seconds: float) -> float:
+def _backoff(seconds: float) -> float:
     return min(max(seconds, CONNECT_TIMEOUT_MIN), CONNECT_TIMEOUT)
 
 
@@ -344,8 +344,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
     ) -> socket.socket:
         """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
-        seconds = _patience(timeout / 3)
-        made = run_sync(open_socket(*address, BlockingEyes(), system.now() + seconds))
+        seconds = _backoff(timeout / 3)
+        made = run_sync(open_socket(*address, BlockingPoller(), system.now() + seconds))
         try:
             made.settimeout(seconds)
             return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=hostname)
@@ -366,7 +366,7 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         sent = self._session._now()
         try:
-            result = super()._invoke(_patience(timeout), request, xid)
+            result = super()._invoke(_backoff(timeout), request, xid)
         except ConnectionDropped:
             self._is_turned_away = isinstance(request, wire.Connect) and request.last_zxid_seen > 0
             raise
@@ -394,7 +394,7 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
             now = system.now()
             until = now + (deadline - now) / (len(hosts) - number)
             try:
-                addresses = run_sync(addresses_of(host.strip(), BlockingEyes(), until))
+                addresses = run_sync(addresses_of(host.strip(), BlockingPoller(), until))
             except OSError as error:
                 self._session.problem = f"{host}: {error}"
                 continue

@@ -50,7 +50,7 @@ class Marks:
     async def raise_to(
         self, session: Session, name: str, number: int, *, nonce: str, keep: float, deadline: float
     ) -> bool:
-        """See core/ports.py: `mark`."""
+        """See core/ports.py: `advance_register`."""
         path = self._path(name)
         # In this order: what was taken away since the first look is noticed.
         look = (Get(self._above), Get(path))
@@ -87,7 +87,7 @@ class Marks:
         raise BackendUnavailable(backend=self._url, problem=f"{path} was taken away as often as it was made")
 
     async def all(self, session: Session, names: Sequence[str], deadline: float) -> list[int]:
-        """See core/ports.py: `marks`."""
+        """See core/ports.py: `read_registers`."""
         requests = [Get(self._path(name)) for name in names]
         answers = await self._port.ask(session, requests, deadline=deadline) if requests else []
         numbers: list[int] = []

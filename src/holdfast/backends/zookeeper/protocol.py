@@ -38,14 +38,14 @@ from holdfast.backends.zookeeper.records import name_of, written
 from holdfast.backends.zookeeper.tree import Tree
 from holdfast.core.clock import before_delay, lease_deadline
 from holdfast.core.tickets import (
-    LOOK_AGAIN,
-    Gone,
+    POLL_INTERVAL,
     Granted,
+    LeaseGone,
     Live,
     LockInfo,
     Ticket,
     Waiting,
-    first_obstacle,
+    first_blocker,
 )
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import (
@@ -120,7 +120,7 @@ class ZookeeperBackend:
     """Locks in one ensemble, in order."""
 
     lacks = LACKS
-    lifelines: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
+    liveness_fds: tuple[int, ...] = ()  # the ensemble sees the connection of this client, and nobody else's
     pulse_type: ClassVar[type[Pulse]] = Pulse
 
     def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
@@ -148,7 +148,7 @@ class ZookeeperBackend:
         return GUARANTEES._replace(fence=FenceOrder.BEST_EFFORT) if self._fences.problem else GUARANTEES
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         late = tuple(
             f"{self.url}: the servers end the session of a dead holder after {timeout:g} s, so its lock is free later "
             f"than its ttl of {ttl:g} s says (minSessionTimeout, session_timeout=, or more than three ttls in use)"
@@ -158,12 +158,12 @@ class ZookeeperBackend:
 
     # ── enter ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
             # By its nonce it is the same question each time.
             return await self._repeated(
                 lambda: self._session_of(ticket, deadline),
-                lambda session: self._enter(ticket, session, queue=queue, deadline=deadline),
+                lambda session: self._try_acquire(ticket, session, queue=queue, deadline=deadline),
                 deadline,
             )
         except BackendUnavailable as error:
@@ -197,7 +197,9 @@ class ZookeeperBackend:
                     raise
         return await work(await opened())
 
-    async def _enter(self, ticket: Ticket, session: Session, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def _try_acquire(
+        self, ticket: Ticket, session: Session, *, queue: bool, deadline: float
+    ) -> Granted | Waiting:
         self._check_delay(ticket, session)
         lock = self._tree.path(ticket.name)
         nonce = ticket.nonce
@@ -218,7 +220,7 @@ class ZookeeperBackend:
                 if holding is None:
                     obstacle = self._obstacle(ticket, [one for one in found if one.nonce != nonce])
                     if obstacle is not None and not queue:
-                        return Waiting(LOOK_AGAIN, await self._holder(session, f"{lock}/{found[0].node}", deadline))
+                        return Waiting(POLL_INTERVAL, await self._holder(session, f"{lock}/{found[0].node}", deadline))
                     holding, children = await self._create(ticket, session, lock, deadline, waits=queue)
                 else:
                     children = [one.node for one in found]
@@ -329,7 +331,7 @@ class ZookeeperBackend:
             return self._unproven(holding, queue=queue) or self._grant(holding, sent, is_followed=is_followed)
         if not queue:
             await self._withdraw(holding, deadline)
-            return Waiting(LOOK_AGAIN, await self._holder(session, f"{lock}/{ahead[0].node}", deadline))
+            return Waiting(POLL_INTERVAL, await self._holder(session, f"{lock}/{ahead[0].node}", deadline))
         holding.waited = True
         self._wakeups.expect(ticket.nonce)
         holder = Get(f"{lock}/{ahead[0].node}")
@@ -352,7 +354,7 @@ class ZookeeperBackend:
                 self._wake(kind)
                 return None
         before = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
-        return Waiting(LOOK_AGAIN if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, name_of(shown))
+        return Waiting(POLL_INTERVAL if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, name_of(shown))
 
     def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
         return [one for one in ordered if behind(one.number, holding.number) < 0]
@@ -363,7 +365,7 @@ class ZookeeperBackend:
             for one in ahead:
                 if not one.exclusive and one.limit != ticket.limit:
                     raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=one.limit)
-        return first_obstacle(ticket.limit, ahead)
+        return first_blocker(ticket.limit, ahead)
 
     def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[Contender], obstacle: Contender) -> Children | Get:
         """The one thing after which it is worth to look again."""
@@ -417,7 +419,7 @@ class ZookeeperBackend:
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def enter_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         """All listings in one round trip, and all nodes where nobody is in another; what is busy, by itself."""
         outcomes = await self._repeated(
             lambda: self._pulse.open(_needed(tickets[0]), deadline),
@@ -425,7 +427,7 @@ class ZookeeperBackend:
             deadline,
         )
         if not outcomes:
-            outcomes = [await self.enter(tickets[0], queue=False, deadline=deadline)]
+            outcomes = [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
         await self._let_go(tickets[len(outcomes) :], deadline)
         return outcomes
 
@@ -444,7 +446,7 @@ class ZookeeperBackend:
         for holding, children in made:
             lock = self._tree.path(holding.ticket.name)
             outcome = await self._decide(holding, lock, children, sent, queue=False, deadline=deadline)
-            outcomes.append(outcome or await self.enter(holding.ticket, queue=False, deadline=deadline))
+            outcomes.append(outcome or await self.try_acquire(holding.ticket, queue=False, deadline=deadline))
             if isinstance(outcomes[-1], Waiting):
                 break
         return outcomes
@@ -462,7 +464,9 @@ class ZookeeperBackend:
         free: list[tuple[Ticket, str]] = []
         for ticket, lock, children in zip(tickets, locks, listed, strict=True):
             self._check_delay(ticket, session)
-            is_known = ticket.nonce in self._holdings or ticket.nonce in self._unheard  # `enter` looks for its node
+            is_known = (
+                ticket.nonce in self._holdings or ticket.nonce in self._unheard
+            )  # `try_acquire` looks for its node
             if is_known or in_order(self._tree.listed(children)):
                 break
             free.append((ticket, lock))
@@ -500,7 +504,7 @@ class ZookeeperBackend:
     async def _let_go(self, tickets: Sequence[Ticket], deadline: float) -> None:
         """These are not in, for one before them is not; but they may have nodes."""
         made = [ticket for ticket in tickets if ticket.nonce in self._holdings or ticket.nonce in self._unheard]
-        for outcome in await self.leave(made, deadline=deadline) if made else ():
+        for outcome in await self.release(made, deadline=deadline) if made else ():
             if isinstance(outcome, BackendError):
                 raise OutcomeUnknown(backend=self.url, problem=outcome.problem)
 
@@ -509,7 +513,7 @@ class ZookeeperBackend:
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._wakeups.wait(ticket.nonce, until)
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         for ticket in tickets:
             if ticket.nonce in self._unheard:
                 await self._settle(ticket, deadline)
@@ -564,23 +568,23 @@ class ZookeeperBackend:
             await self._port.ask(session, [Delete(path) for path in paths], deadline=deadline)
         self._unheard.pop(ticket.nonce, None)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone | BackendError]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         sent = self._runtime.now()
         there = [self._holdings.get(ticket.nonce) for ticket in tickets]
         seen = await self._for_each_session(there, self._listed_now, deadline)
-        outcomes: list[Live | Gone | BackendError] = []
+        outcomes: list[Live | LeaseGone | BackendError] = []
         for holding in there:
             if holding is None:
-                outcomes.append(Gone())
+                outcomes.append(LeaseGone())
             elif holding.session.is_over:
-                outcomes.append(Gone(_why_over(holding.session)))
+                outcomes.append(LeaseGone(_why_over(holding.session)))
             elif isinstance(answer := seen.get(holding.path), list):
                 holding.believed = max(holding.believed, self._deadline(holding, sent))
                 outcomes.append(Live(holding.believed))
             elif isinstance(answer, BackendError):
                 outcomes.append(answer)
             else:
-                outcomes.append(Gone())
+                outcomes.append(LeaseGone())
         return outcomes
 
     async def _listed_now(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
@@ -599,13 +603,13 @@ class ZookeeperBackend:
 
     # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._anywhere(
             lambda session: self._marks.raise_to(session, name, number, nonce=nonce, keep=keep, deadline=deadline),
             deadline,
         )
 
-    async def marks(self, names: Sequence[str], *, deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._anywhere(lambda session: self._marks.all(session, names, deadline), deadline)
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
@@ -642,7 +646,7 @@ class ZookeeperBackend:
         """
         for ticket in list(self._released_later.values()):
             try:
-                (answer,) = await self.leave([ticket], deadline=deadline)
+                (answer,) = await self.release([ticket], deadline=deadline)
             except BackendError:
                 return  # the next heartbeat tries again
             if not isinstance(answer, BackendError):

@@ -60,8 +60,8 @@ class _Class:
 class _Beat:
     """The pulse of one session."""
 
-    def __init__(self, standing: Standing, bell: Event) -> None:
-        self.standing, self.bell = standing, bell
+    def __init__(self, standing: Standing, waker: Event) -> None:
+        self.standing, self.waker = standing, waker
         self.checked = 0  # the last connection on which the session's nodes were compared with its tickets
         self.creates = False  # while the session is only read in, its node is made only in a store that exists
 
@@ -106,7 +106,7 @@ class Pulse:
         beat = self._beats.get(session)
         if beat is not None and not beat.creates:
             beat.creates = True
-            beat.bell.set()
+            beat.waker.set()
         return session
 
     def _end_unproven(self, of: _Class) -> None:
@@ -188,12 +188,12 @@ class Pulse:
         """The session or its connection came or went."""
         beat = self._beats.get(session)
         if beat is not None:
-            beat.bell.set()
+            beat.waker.set()
 
     def close(self) -> None:
         self._closed = True
         for beat in list(self._beats.values()):
-            beat.bell.set()
+            beat.waker.set()
 
     def abandon(self) -> None:
         """In a forked child, which has nobody to tell."""
@@ -237,7 +237,7 @@ class Pulse:
             connection = session.connection
             try:
                 if connection:
-                    is_there = is_there or await self._make_own(session, beat, own, self._patience(standing))
+                    is_there = is_there or await self._make_own(session, beat, own, self._backoff(standing))
                 if connection and is_there:
                     is_there = await self._pair(session, standing, own)
                 if connection and beat.checked != connection:
@@ -253,15 +253,15 @@ class Pulse:
             times = [now + standing.pause, self._chores.next_sweep(session)]
             if standing.next_proof > now:
                 times.append(standing.next_proof)
-            await beat.bell.wait(min(times))
-            beat.bell.clear()  # what rang until now is looked at after this
+            await beat.waker.wait(min(times))
+            beat.waker.clear()  # what rang until now is looked at after this
 
     def _is_idle(self, session: Session) -> bool:
         known = self._classes.get(session.requested)
         used = known.used if known is not None and known.session is session else 0.0
         return self._runtime.now() - used > IDLE_MAX and not self._chores.needs(session)
 
-    def _patience(self, standing: Standing) -> float:
+    def _backoff(self, standing: Standing) -> float:
         """When to give up a write that begins now."""
         return self._runtime.now() + max(standing.pause, min(_PATIENCE_MIN, standing.timeout * _PATIENCE_SHARE))
 
@@ -285,7 +285,7 @@ class Pulse:
         The servers may have been restored since the connection before. The write makes the server apply everything
         that was committed before it, restored nodes included; its answer does not matter.
         """
-        connection, deadline = session.connection, self._patience(beat.standing)
+        connection, deadline = session.connection, self._backoff(beat.standing)
         _, listed = await self._port.ask(session, (Set(own, b""), Ephemerals(self._root)), deadline=deadline)
         released = self._chores.released_in(session, listed) if isinstance(listed, list) else ()
         if released:
@@ -304,7 +304,7 @@ class Pulse:
         times = []
         for _ in range(2):
             times.append(self._runtime.now())
-            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=self._patience(standing))
+            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=self._backoff(standing))
             if answer is Refusal.NO_NODE:
                 return False  # it was deleted by hand, or is not in older data that were restored
             if answer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.zookeeper.port import Node
-from holdfast.core.tickets import TicketInfo, make_ticket_info, who
+from holdfast.core.tickets import TicketInfo, make_ticket_info, process_text
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def name_of(node: Answer) -> str:
     if not isinstance(node, Node):
         return "somebody who has just left"
     info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
-    return who(info) if rest else "another program"
+    return process_text(info) if rest else "another program"
 
 
 def described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:

@@ -8,7 +8,7 @@ from holdfast.backends.zookeeper import nodes
 from holdfast.backends.zookeeper.nodes import MARKS, SESSIONS, in_order
 from holdfast.backends.zookeeper.port import Children, Delete, Get, Node, Refusal
 from holdfast.backends.zookeeper.records import described
-from holdfast.core.tickets import LockInfo, TicketInfo, first_obstacle
+from holdfast.core.tickets import LockInfo, TicketInfo, first_blocker
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Tree:
         holders: list[TicketInfo] = []
         waiters: list[TicketInfo] = []
         for place, (one, node) in enumerate(there):
-            is_in = first_obstacle(one.limit, (other for other, _ in there[:place])) is None and not waiters
+            is_in = first_blocker(one.limit, (other for other, _ in there[:place])) is None and not waiters
             if is_in or one.waits:
                 (holders if is_in else waiters).append(described(one, node, is_in=is_in))
         return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{one.node}" for one, _ in there]

@@ -13,7 +13,7 @@ kernel's parent-death signal reaches a child, not its children. Each of the thre
     guard stopped     `run` kills the process group at the deadline
     both killed       the kernel kills the command; what it had started keeps the lock until the ttl is over
 
-The guard and the command share what stands for the holder's life (`Client.lifelines`), so where a store lets others
+The guard and the command share what stands for the holder's life (`Client.liveness_fds`), so where a store lets others
 in at a holder's death, it does so when the last of them is gone.
 
 What belongs to the command: its process group, and every descendant that has not left the terminal session. The guard
@@ -38,7 +38,7 @@ from holdfast.runtimes import system
 
 MESSAGE_MAX = 8192  # bytes
 LIFELINES_MAX = 16
-LOOK_AGAIN = 0.2  # seconds between two looks for what a command has left behind, where no SIGCHLD tells
+POLL_INTERVAL = 0.2  # seconds between two looks for what a command has left behind, where no SIGCHLD tells
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _IGNORED = (*PASSED_ON, signal.SIGPIPE, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
@@ -67,7 +67,7 @@ class Guard:
         deadline: float,
         grace: float,
         takes_terminal: bool,
-        lifelines: Sequence[int],
+        liveness_fds: Sequence[int],
         end: float = float("inf"),
         end_grace: float = 0.0,
     ) -> None:
@@ -80,7 +80,7 @@ class Guard:
             "end_grace": end_grace,
         }
         message = json.dumps({"do": "start", "takes_terminal": takes_terminal, **order})
-        socket.send_fds(self._socket, [message.encode()], list(lifelines))
+        socket.send_fds(self._socket, [message.encode()], list(liveness_fds))
 
     def tell(self, do: str, **arguments: float) -> None:
         """From any thread. Does not wait: a guard that is stopped, or gone, is dealt with by who reads its answers."""
@@ -190,9 +190,9 @@ class _Guard:
             return None
         now = system.now()
         if now >= self._kill_at:
-            return now + LOOK_AGAIN
+            return now + POLL_INTERVAL
         due = self._kill_at if self._is_ending else self._term_at
-        return due if self._status is None else min(due, now + LOOK_AGAIN)
+        return due if self._status is None else min(due, now + POLL_INTERVAL)
 
     @property
     def _kill_at(self) -> float:
@@ -204,7 +204,7 @@ class _Guard:
 
     def _obey(self) -> bool:
         """Do what `holdfast run` says; False if it is gone."""
-        said, lifelines, _, _ = socket.recv_fds(self._orders, MESSAGE_MAX, LIFELINES_MAX)
+        said, liveness_fds, _, _ = socket.recv_fds(self._orders, MESSAGE_MAX, LIFELINES_MAX)
         if not said:
             self._poll.unregister(self._orders)
             return False
@@ -216,7 +216,7 @@ class _Guard:
                 if self._is_unwanted or system.now() >= self._term_at:
                     self._say("late")
                 else:
-                    self._start(order["environment"], lifelines, takes_terminal=order["takes_terminal"])
+                    self._start(order["environment"], liveness_fds, takes_terminal=order["takes_terminal"])
             case "extend" if not (self._is_ending or self._is_unwanted):
                 self._deadline = max(self._deadline, order["deadline"])
             case "signal" if self._group is not None:
@@ -231,8 +231,8 @@ class _Guard:
 
     # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self, environment: Mapping[str, str], lifelines: Sequence[int], *, takes_terminal: bool) -> None:
-        for fd in lifelines:
+    def _start(self, environment: Mapping[str, str], liveness_fds: Sequence[int], *, takes_terminal: bool) -> None:
+        for fd in liveness_fds:
             os.set_inheritable(fd, True)  # noqa: FBT003  (its only argument; the command's life counts too)
         failed, fail = os.pipe()
         guard = os.getpid()

@@ -156,7 +156,7 @@ class _Run:
             deadline=self._deadline,
             grace=self._grace,
             takes_terminal=self._lent_terminal,
-            lifelines=self._client.lifelines,
+            liveness_fds=self._client.liveness_fds,
             end=self._end,
             end_grace=self._end_grace,
         )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
 from holdfast.sim import faults as faults_
+from holdfast.sim.replay import Tape, from_text
 from holdfast.sim.run import SERVERS, Plan, lacks_of
-from holdfast.sim.tapes import Tape, from_text
 from holdfast.sim.workload import WORKLOADS, Workload
 
 if TYPE_CHECKING:

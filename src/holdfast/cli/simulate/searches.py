@@ -17,16 +17,16 @@ from holdfast.cli.simulate import SEEDS, request, words
 from holdfast.cli.simulate.progress import Progress
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import ConfigurationError
-from holdfast.sim import councils, exhaustive
+from holdfast.sim import exhaustive, redlock_configs
 from holdfast.sim import faults as faults_
-from holdfast.sim.cancels import Cancellation, cancellations
+from holdfast.sim.cancellation import Cancellation, cancellations
+from holdfast.sim.replay import Tape, to_text
 from holdfast.sim.run import Plan, Run
 from holdfast.sim.run import run as run_world
 from holdfast.sim.search import Totals, search
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast.sim.shrink import RUNS, Shrunk, shrink
-from holdfast.sim.tapes import Tape, to_text
 
 _WIDTH_MAX = 120
 
@@ -126,7 +126,7 @@ class _Session:
         arguments, all_data = self._arguments, []
         if arguments.clients is not None or arguments.rounds is not None or arguments.no_faults:
             arguments.parser.error("argument --exhaustive: of redlock, always two clients, and all that can go wrong")
-        for size in councils.SIZES:
+        for size in redlock_configs.SIZES:
             began = time.monotonic()
             with Progress() as progress:
 
@@ -134,7 +134,7 @@ class _Session:
                     progress.show("states", states, None, f"{left:,} to follow")
                     return self._interrupts.received is None
 
-                searched = councils.search_fences(plan, size, progress=look)
+                searched = redlock_configs.search_fences(plan, size, progress=look)
             all_data.append(words.council_as_data(size, searched, time.monotonic() - began))
             if not arguments.json:
                 print(*words.council_words(plan, size, searched, width=self._width), sep="\n")

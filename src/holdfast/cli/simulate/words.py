@@ -8,8 +8,8 @@ from textwrap import wrap
 from typing import Any
 
 from holdfast.checking import CHECKERS, report, timeline
-from holdfast.sim import councils
-from holdfast.sim.cancels import Cancellation
+from holdfast.sim import redlock_configs
+from holdfast.sim.cancellation import Cancellation
 from holdfast.sim.exhaustive import Search, Size
 from holdfast.sim.run import Plan, Run
 from holdfast.sim.search import Totals
@@ -74,7 +74,7 @@ def exhaustive_words(plan: Plan, size: Size, searched: Search, *, width: int) ->
     return [*_wrapped(heading, width, ""), *_wrapped(counts, width)]
 
 
-def council_words(plan: Plan, size: councils.Size, searched: councils.Search, *, width: int) -> list[str]:
+def council_words(plan: Plan, size: redlock_configs.Size, searched: redlock_configs.Search, *, width: int) -> list[str]:
     """All that can happen to the fences of one council."""
     kept = f"BROKEN: {searched.broken}" if searched.broken is not None else "0 violations"
     complete = "complete" if searched.is_complete else "NOT COMPLETE, ended early"
@@ -114,7 +114,7 @@ def exhaustive_as_data(size: Size, searched: Search, seconds: float) -> dict[str
     }
 
 
-def council_as_data(size: councils.Size, searched: councils.Search, seconds: float) -> dict[str, Any]:
+def council_as_data(size: redlock_configs.Size, searched: redlock_configs.Search, seconds: float) -> dict[str, Any]:
     """The same, for a program."""
     return {
         "ok": searched.broken is None,
@@ -143,7 +143,7 @@ def cancels_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancel
     }
 
 
-def _council(size: councils.Size) -> str:
+def _council(size: redlock_configs.Size) -> str:
     attempts = " and ".join(f"{count} {_plural('attempt', count)}" for count in size.attempts)
     apart = f", clocks apart in {len(size.clocks)} ways" if len(size.clocks) > 1 else ""
     resent = f", {size.resent} acquire sent twice" if size.resent else ""

@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.engine import Attempt, Engine
+from holdfast.core.engine import AcquireResult, Engine
 from holdfast.core.events import Event
-from holdfast.core.holds import Hold, Phase
 from holdfast.core.keeper import Keeper
+from holdfast.core.leases import BaseLease, Phase
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError, ThreadStartError
 from holdfast.sim.client import SimLease
@@ -17,8 +17,8 @@ from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.world import Cancelled
 
 if TYPE_CHECKING:
-    from holdfast.core.handles import Handle
-    from holdfast.core.ports import Owner
+    from holdfast.core.locks import BaseLock
+    from holdfast.core.ports import Caller
 
 SimEngine = Engine[SimLease]
 
@@ -40,12 +40,12 @@ class _WithBackend(SimEngine):
         super().__init__(self.wrap(backend), *arguments)
 
     def wrap(self, backend: Any) -> Any:
-        enter = backend.enter
+        try_acquire = backend.try_acquire
 
         async def heard(ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-            return self.hear(await enter(ticket, queue=self.queues(queue=queue), deadline=deadline))
+            return self.hear(await try_acquire(ticket, queue=self.queues(queue=queue), deadline=deadline))
 
-        backend.enter = heard
+        backend.try_acquire = heard
         return backend
 
     def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
@@ -64,7 +64,7 @@ class LateReplyIsAGrant(_WithBackend):
 
 class NoSecondLook(_WithBackend):
     def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
-        return outcome._replace(look_again_in=1e6) if isinstance(outcome, Waiting) else outcome
+        return outcome._replace(poll_after=1e6) if isinstance(outcome, Waiting) else outcome
 
 
 class ZeroTimeoutQueues(_WithBackend):
@@ -73,37 +73,37 @@ class ZeroTimeoutQueues(_WithBackend):
 
 
 class LateSuccessRevives(SimEngine):
-    def renewed(self, hold: Hold, deadline: float) -> None:
-        if hold._phase is Phase.LOST:
-            hold._phase = Phase.HELD
-            hold._deadline = deadline
-        super().renewed(hold, deadline)
+    def renewed(self, lease: BaseLease, deadline: float) -> None:
+        if lease._phase is Phase.LOST:
+            lease._phase = Phase.HELD
+            lease._deadline = deadline
+        super().renewed(lease, deadline)
 
-    def lose(self, hold: Hold, reason: str) -> None:
-        super().lose(hold, reason)
-        self._keeper.forgive(hold._ticket)  # so that there is something to revive
+    def lose(self, lease: BaseLease, reason: str) -> None:
+        super().lose(lease, reason)
+        self._keeper.cancel(lease._ticket)  # so that there is something to revive
 
 
 class LossNotTold(SimEngine):
-    def _tell_lost(self, hold: Hold) -> None:
+    def _report_lost(self, lease: BaseLease) -> None:
         """Only logged, say."""
 
 
 class NonceDroppedBeforeRelease(SimEngine):
-    def owe(self, hold: SimLease) -> None:
-        hold._phase = Phase.OWED
+    def schedule(self, lease: SimLease) -> None:
+        lease._phase = Phase.UNCONFIRMED
 
 
 class CancelledAcquireLeavesTicket(SimEngine):
     async def acquire(
-        self, lock: Handle[SimLease], timeout: float | None, owner: Owner | None = None
-    ) -> Attempt[SimLease]:
-        before = set(self._keeper._debts)
+        self, lock: BaseLock[SimLease], timeout: float | None, caller: Caller | None = None
+    ) -> AcquireResult[SimLease]:
+        before = set(self._keeper._pending)
         try:
-            return await super().acquire(lock, timeout, owner)
+            return await super().acquire(lock, timeout, caller)
         except Cancelled:
-            for nonce in set(self._keeper._debts) - before:
-                del self._keeper._debts[nonce]
+            for nonce in set(self._keeper._pending) - before:
+                del self._keeper._pending[nonce]
             raise
 
 
@@ -116,20 +116,20 @@ class TimeoutRestartsAtWake(SimEngine):
         self._waits += 1
         await super()._wait(ticket, until)
 
-    async def _take(self, lock: Handle[SimLease], owner: Owner, timeout: float | None) -> Attempt[SimLease]:
+    async def _take(self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None) -> AcquireResult[SimLease]:
         while True:
             before = self._waits
-            attempt = await super()._take(lock, owner, timeout)
+            attempt = await super()._take(lock, caller, timeout)
             if attempt.lease is not None or not timeout or self._waits < before + 2:
                 return attempt
 
 
 class BusySaidOfSilence(SimEngine):
-    async def _take(self, lock: Handle[SimLease], owner: Owner, timeout: float | None) -> Attempt[SimLease]:
+    async def _take(self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None) -> AcquireResult[SimLease]:
         try:
-            return await super()._take(lock, owner, timeout)
+            return await super()._take(lock, caller, timeout)
         except BackendError:
-            return Attempt(None)
+            return AcquireResult(None)
 
 
 class BelievesTheServerOnly(SimEngine):
@@ -147,22 +147,22 @@ class BelievesTheServerOnly(SimEngine):
 
 
 class _DiesAtFirstError(Keeper):
-    def _again(self, holds: Sequence[Hold]) -> None:
-        for hold in holds:
-            hold._renew_at = 1e9  # unless a success, which comes after this, says otherwise
+    def _again(self, leases: Sequence[BaseLease]) -> None:
+        for lease in leases:
+            lease._renew_at = 1e9  # unless a success, which comes after this, says otherwise
         with self._mutex:
-            for hold in holds:
-                self._renewals.add(hold)
+            for lease in leases:
+                self._renewals.add(lease)
 
 
 class _ForgetsDebts(Keeper):
     def _put_off(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
-            self._debts.pop(ticket.nonce, None)
+            self._pending.pop(ticket.nonce, None)
 
 
 class _PaysNothing(Keeper):
-    def owe(self, ticket: Ticket, after: float = 0.0, owner: weakref.ref[Owner] | None = None) -> None:
+    def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
         """Nobody owes anything."""
 
 
@@ -176,7 +176,7 @@ class _OneTry(Keeper):
 
 class _TimerDoesIo(Keeper):
     async def _tick(self, number: int) -> bool:
-        self._sound_alarms(self._runtime.now())
+        self._report_expired(self._runtime.now())
         due = self._due_for(number, self._runtime.now())
         if due is None:
             return await super()._tick(number)
@@ -189,7 +189,7 @@ class _ForgetsWithoutThread(Keeper):
         try:
             super()._ensure_timer(when)
         except ThreadStartError:
-            self._debts.clear()
+            self._pending.clear()
             raise
 
 
@@ -204,10 +204,10 @@ class AlarmBehindRequest(_WithKeeper):
 class SubscribersBeforeTheHolder(SimEngine):
     """The event first: a slow subscriber delays the report of the loss."""
 
-    def _tell_lost(self, hold: Hold) -> None:
-        tell = super()._tell_lost
-        self._report(Event("lost", hold.name, hold.fence, 0.0, hold._reason))
-        self.runtime.notify(lambda: tell(hold), here=False)
+    def _report_lost(self, lease: BaseLease) -> None:
+        tell = super()._report_lost
+        self._report(Event("lost", lease.name, lease.fence, 0.0, lease._reason))
+        self.runtime.notify(lambda: tell(lease), here=False)
 
 
 class UnkeptIsLeft(_WithKeeper):
@@ -223,9 +223,9 @@ class UnkeptIsLeft(_WithKeeper):
 class RenewsByTheTtlOnly(SimEngine):
     """A lease whose grant took long is renewed a third of its ttl later all the same."""
 
-    def _publish(self, hold: SimLease, lock: Handle[SimLease], owner: Owner) -> None:
-        hold._renew_at = hold._since + hold.ttl / 3
-        super()._publish(hold, lock, owner)
+    def _publish(self, lease: SimLease, lock: BaseLock[SimLease], caller: Caller) -> None:
+        lease._renew_at = lease._since + lease.ttl / 3
+        super()._publish(lease, lock, caller)
 
 
 class RenewalDiesAtFirstError(_WithKeeper):

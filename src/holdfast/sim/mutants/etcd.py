@@ -12,7 +12,7 @@ from holdfast.backends.etcd.messages import all_in_order, created_at, entries, f
 from holdfast.backends.etcd.protocol import EtcdBackend, View
 from holdfast.backends.etcd.slots import Slots
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import LOOK_AGAIN, Granted, Ticket, Waiting
+from holdfast.core.tickets import POLL_INTERVAL, Granted, Ticket, Waiting
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.etcd.server import EtcdServer
 
@@ -29,9 +29,9 @@ def _with(backend: Callable[..., Any]) -> type[EtcdServer]:
 class HintsOnly(EtcdBackend):
     """Waits for as long as no hint comes. Where none is lost that is enough, if watches begin at the right revision."""
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        outcome = await super().enter(ticket, queue=queue, deadline=deadline)
-        return outcome._replace(look_again_in=math.inf) if isinstance(outcome, Waiting) else outcome
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
+        return outcome._replace(poll_after=math.inf) if isinstance(outcome, Waiting) else outcome
 
     async def _keep_waiters(self, deadline: float) -> bool:
         if not await super()._keep_waiters(deadline):  # and no poll either
@@ -53,16 +53,16 @@ class WatchesFromNowOn(EtcdServer):
 class OwnKeyNotLookedAt(EtcdBackend):
     """As etcd's own Mutex once did: nobody is ahead any more, so it must be its turn."""
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         place, sent = self._places.get(ticket.nonce), self._runtime.now()
         if place is None or not place.watches:
-            return await super().enter(ticket, queue=queue, deadline=deadline)
+            return await super().try_acquire(ticket, queue=queue, deadline=deadline)
         _, folder, end = self._where(ticket)
         until = place.created - 1
         ahead = last(folder, end, 1, until=until) if ticket.exclusive else all_in_order(folder, end, until=until)
         answer = (await self._port.call("kv/txn", txn([], [ahead, first(folder, end)]), deadline=deadline)).message
         if self._watches(ticket, View(revision(answer), entries(answer, 0), entries(answer, 1))):
-            return Waiting(LOOK_AGAIN)
+            return Waiting(POLL_INTERVAL)
         self._stop_waiting(ticket.nonce)
         return Granted(place.created, lease_deadline(sent, ticket.ttl, GRANULARITY))
 
@@ -123,7 +123,7 @@ class GrantedWithoutAMove(EtcdBackend):
 
 
 class AnyData(CheckedPort):
-    def _check(self, message: Message, at_least: int, terms: Mapping[str, int]) -> None:
+    def _check(self, message: Message, at_least: int, spec: Mapping[str, int]) -> None:
         pass
 
 
@@ -148,10 +148,10 @@ class TurnedAwayAtOnce(EtcdBackend):
 class RefusedIsNothing(EtcdBackend):
     """As it once was: the key is there, the look that follows is refused, and that is all that the engine hears of."""
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if queue:
             self._wakeups.expect(ticket.nonce)
-        return await self._enter(ticket, deadline, queue=queue)
+        return await self._try_acquire(ticket, deadline, queue=queue)
 
 
 ETCD = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.memory.port import Place, Store
 from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Gone, Granted, Live, Ticket, Waiting
+from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
 from holdfast.core.wakeups import Wakeups
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.memory import MemoryServer
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class DeadlineFromReply(MemoryBackend):
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        outcome = await super().enter(ticket, queue=queue, deadline=deadline)
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
         if isinstance(outcome, Granted):
             return outcome._replace(deadline=lease_deadline(self._runtime.now(), ticket.ttl, 0.0))
         return outcome
 
 
 class RenewalDeadlineFromReply(MemoryBackend):
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | Gone]:
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         outcomes = await super().renew(tickets, deadline=deadline)
         return [
             Live(lease_deadline(self._runtime.now(), ticket.ttl, 0.0)) if isinstance(outcome, Live) else outcome
@@ -59,59 +59,59 @@ class RenewalRecreates(MemoryBackend):
 class ReleaseWithoutOwner(MemoryBackend):
     """`DEL key`: whoever comes too late to release its own lease ends its successor's."""
 
-    def _leave(self, store: Store, ticket: Ticket) -> bool:
+    def _release(self, store: Store, ticket: Ticket) -> bool:
         places = store.queues.get(ticket.name, {})
         if ticket.nonce not in places:
             for nonce, place in places.items():
                 if place.granted:
-                    return super()._leave(store, ticket._replace(nonce=nonce))
-        return super()._leave(store, ticket)
+                    return super()._release(store, ticket._replace(nonce=nonce))
+        return super()._release(store, ticket)
 
 
 class ResendMakesSecondLease(MemoryBackend):
     """Every enter is a new ticket to the server: a resend after a lost reply stands behind itself."""
 
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         places = store.queues.get(ticket.name, {})
         if ticket.nonce in places and places[ticket.nonce].granted:
             ticket = ticket._replace(nonce=f"{ticket.nonce}+{len(places)}")
-        return super()._enter(store, ticket, queue=queue)
+        return super()._try_acquire(store, ticket, queue=queue)
 
 
 class GrantBelowWaiters(MemoryBackend):
     """Whoever finds the lock free takes it, whoever waits."""
 
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         places = store.queues.get(ticket.name, {})
         now = self._runtime.now()
         waiting = {nonce: place for nonce, place in places.items() if not place.granted and nonce != ticket.nonce}
         if any(place.granted and place.expires > now for place in places.values()):
-            return super()._enter(store, ticket, queue=queue)
+            return super()._try_acquire(store, ticket, queue=queue)
         for nonce in waiting:
             del places[nonce]
-        outcome = super()._enter(store, ticket, queue=queue)
+        outcome = super()._try_acquire(store, ticket, queue=queue)
         store.queues.setdefault(ticket.name, {}).update(waiting)
         return outcome
 
 
 class WriterIgnoresReaders(MemoryBackend):
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         places = store.queues.get(ticket.name, {})
         readers = {nonce: place for nonce, place in places.items() if place.ticket.limit is None and place.granted}
         if not ticket.exclusive or ticket.nonce in readers:
-            return super()._enter(store, ticket, queue=queue)
+            return super()._try_acquire(store, ticket, queue=queue)
         for nonce in readers:
             del places[nonce]
-        outcome = super()._enter(store, ticket, queue=queue)
+        outcome = super()._try_acquire(store, ticket, queue=queue)
         store.queues.setdefault(ticket.name, {}).update(readers)
         return outcome
 
 
 class SemaphoreOfOneMore(MemoryBackend):
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         if ticket.limit is not None and not ticket.exclusive:
             ticket = ticket._replace(limit=ticket.limit + 1)
-        return super()._enter(store, ticket, queue=queue)
+        return super()._try_acquire(store, ticket, queue=queue)
 
 
 class _Immortal(Place):
@@ -131,8 +131,8 @@ class _Immortal(Place):
 
 
 class DeadWaiterBlocks(MemoryBackend):
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        outcome = super()._enter(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        outcome = super()._try_acquire(store, ticket, queue=queue)
         places = store.queues.get(ticket.name, {})
         mine = places.get(ticket.nonce)
         if mine is not None and not isinstance(mine, _Immortal):
@@ -156,16 +156,16 @@ class WakeupMissed(MemoryBackend):
         self._wakeups = _Deaf(runtime)
         self._port.listen(self._wakeups.wake)
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        outcome = await super().enter(ticket, queue=queue, deadline=deadline)
-        return outcome._replace(look_again_in=1e6) if isinstance(outcome, Waiting) else outcome
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
+        return outcome._replace(poll_after=1e6) if isinstance(outcome, Waiting) else outcome
 
 
 class ExpiryForgotten(MemoryBackend):
     """SETNX, then EXPIRE as a second step that never comes: a holder that dies keeps the lock for ever."""
 
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        outcome = super()._enter(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        outcome = super()._try_acquire(store, ticket, queue=queue)
         if not isinstance(outcome, Waiting):
             store.queues[ticket.name][ticket.nonce].expires = 1e9
         return outcome

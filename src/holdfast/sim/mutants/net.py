@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.backends.pool import Pool
+from holdfast.backends.net.pool import ConnectionPool
 from holdfast.sim.client import SimClient
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.network import Connection, Link
 
-SimPool = Pool[Connection]
+SimPool = ConnectionPool[Connection]
 
 
 class _WithPool(SimClient):
     """A client with a mutant pool."""
 
-    pool_type: type[SimPool] = Pool
+    pool_type: type[SimPool] = ConnectionPool
 
     def __init__(self, process: Any, server: Any, link: Link, *arguments: Any, **more: Any) -> None:
         link.use_pool(self.pool_type)

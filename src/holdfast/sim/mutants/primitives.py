@@ -9,14 +9,14 @@ from typing import Any
 from holdfast.backends.memory.port import Mark, Store
 from holdfast.backends.memory.protocol import MemoryBackend
 from holdfast.checking import history as h
+from holdfast.core.acquire_all import Part, take_all
 from holdfast.core.clock import DRIFT
-from holdfast.core.engine import Attempt
-from holdfast.core.holds import Hold
+from holdfast.core.engine import AcquireResult
+from holdfast.core.leases import BaseLease
 from holdfast.core.periods import CLAIMED, Period, claim
-from holdfast.core.taking import Part, take_all
 from holdfast.core.tickets import Ticket, Waiting
 from holdfast.errors import OutcomeUnknown
-from holdfast.sim.client import SimBundle, SimClient, SimLease, SimLock
+from holdfast.sim.client import SimClient, SimLease, SimLeaseGroup, SimLock
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.mutants.engine import SimEngine
 from holdfast.sim.mutants.memory import server_with
@@ -30,7 +30,7 @@ class KeepsAPrefix(SimEngine):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._kept: list[Hold] = []
+        self._kept: list[BaseLease] = []
 
     def give_back(self, hold: SimLease, reason: str = "") -> None:
         self._kept.append(hold)
@@ -43,7 +43,7 @@ class InTheCallersOrder(SimClient):
         return list(locks)
 
 
-class _LosesOne(SimBundle):
+class _LosesOne(SimLeaseGroup):
     __slots__ = ()
 
     def _lose_all(self) -> None:
@@ -66,9 +66,9 @@ class CancelledInTheMiddle(SimClient):
         self,
         parts: Sequence[Part[SimLease]],
         timeout: float | None,
-        make: Callable[[Sequence[SimLease]], SimBundle],
-    ) -> Attempt[SimBundle]:
-        debts = self.engine._keeper._debts
+        make: Callable[[Sequence[SimLease]], SimLeaseGroup],
+    ) -> AcquireResult[SimLeaseGroup]:
+        debts = self.engine._keeper._pending
         before = set(debts)
         try:
             return await take_all(parts, timeout, make)
@@ -82,8 +82,8 @@ class CancelledInTheMiddle(SimClient):
 
 
 class MarkReadThenWritten(MemoryBackend):
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        (there,) = await self.marks([name], deadline=deadline)
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        (there,) = await self.read_registers([name], deadline=deadline)
         if there >= number:
             return False
 
@@ -97,15 +97,15 @@ class MarkReadThenWritten(MemoryBackend):
 class MarkWithoutNonce(MemoryBackend):
     """Whoever finds the number that it wanted takes it for its own: it may have been, after a lost reply."""
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        await super().mark(name, number, nonce=nonce, keep=keep, deadline=deadline)
-        (there,) = await self.marks([name], deadline=deadline)
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        await super().advance_register(name, number, nonce=nonce, keep=keep, deadline=deadline)
+        (there,) = await self.read_registers([name], deadline=deadline)
         return there == number
 
 
 class MarkNever(MemoryBackend):
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        await self.marks([name], deadline=deadline)
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        await self.read_registers([name], deadline=deadline)
         return False
 
 
@@ -117,7 +117,9 @@ class UnknownClaimIsOurs(SimClient):
         try:
             return await claim(self.engine, job, period)
         except OutcomeUnknown:
-            (there,) = await self.engine.backend.marks([f"{CLAIMED}{job}@{number}"], deadline=self.engine._limit())
+            (there,) = await self.engine.backend.read_registers(
+                [f"{CLAIMED}{job}@{number}"], deadline=self.engine._limit()
+            )
             return there > 0
 
 
@@ -127,7 +129,7 @@ class UnknownClaimIsOurs(SimClient):
 class PaidInTheDelay(SimEngine):
     """A lost lease is taken off the server at once."""
 
-    def _delayed(self, hold: Hold) -> float:
+    def _delayed(self, hold: BaseLease) -> float:
         return 0.0
 
 
@@ -138,15 +140,15 @@ class _Lasting(SimLease):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._deadline += self._terms.lock_delay * (1 - DRIFT)
+        self._deadline += self._spec.lock_delay * (1 - DRIFT)
 
 
 class BeliefLastsThroughTheDelay(SimEngine):
     def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
         super().__init__(backend, runtime, events, _Lasting)
 
-    def renewed(self, hold: Hold, deadline: float) -> None:
-        super().renewed(hold, deadline + hold._terms.lock_delay * (1 - DRIFT))
+    def renewed(self, hold: BaseLease, deadline: float) -> None:
+        super().renewed(hold, deadline + hold._spec.lock_delay * (1 - DRIFT))
 
 
 # ── a named owner ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,18 +157,18 @@ class BeliefLastsThroughTheDelay(SimEngine):
 class OwnerIgnoresOthers(MemoryBackend):
     """An owner is let in beside whoever is in."""
 
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         places = store.queues.get(ticket.name, {})
         now = self._runtime.now()
         others = {place.ticket.owner for place in places.values() if place.granted and place.expires > now} - {""}
         if ticket.owner and others:
             ticket = ticket._replace(owner=min(others))
-        return super()._enter(store, ticket, queue=queue)
+        return super()._try_acquire(store, ticket, queue=queue)
 
 
 class OwnerHasNewFences(MemoryBackend):
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        outcome = super()._enter(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        outcome = super()._try_acquire(store, ticket, queue=queue)
         if isinstance(outcome, Waiting):
             return outcome
         place = store.queues[ticket.name][ticket.nonce]
@@ -177,13 +179,13 @@ class OwnerHasNewFences(MemoryBackend):
 class OwnerSeenAheadOnly(MemoryBackend):
     """Whoever waits looks at those before it: an owner's second ticket, let in past it, stands behind."""
 
-    def _enter(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         places = store.queues.get(ticket.name, {})
         mine = places.get(ticket.nonce)
         behind = {} if mine is None else {nonce: place for nonce, place in places.items() if place.number > mine.number}
         for nonce in behind:
             del places[nonce]
-        outcome = super()._enter(store, ticket, queue=queue)
+        outcome = super()._try_acquire(store, ticket, queue=queue)
         store.queues.setdefault(ticket.name, places).update(behind)
         return outcome
 
@@ -191,13 +193,13 @@ class OwnerSeenAheadOnly(MemoryBackend):
 class OwnerLeavesWithAll(MemoryBackend):
     """A release ends what its owner has, and not only the one ticket."""
 
-    def _leave(self, store: Store, ticket: Ticket) -> bool:
+    def _release(self, store: Store, ticket: Ticket) -> bool:
         places = store.queues.get(ticket.name, {})
         if ticket.owner and ticket.nonce in places:
             for nonce in [nonce for nonce, place in places.items() if place.ticket.owner == ticket.owner]:
                 if nonce != ticket.nonce and places[nonce].granted:
                     del places[nonce]
-        return super()._leave(store, ticket)
+        return super()._release(store, ticket)
 
 
 # ── requests to let go, and elections ────────────────────────────────────────────────────────────────────────────────
@@ -206,15 +208,15 @@ class OwnerLeavesWithAll(MemoryBackend):
 class RequestHeardByAll(SimEngine):
     """That somebody was asked is kept for longer than that somebody holds: the next one hears it too."""
 
-    async def requests(self, holds: Sequence[Hold], deadline: float) -> list[bool]:
-        marks = await self.backend.marks([f"revoke:{hold.name}" for hold in holds], deadline=deadline)
+    async def requests(self, holds: Sequence[BaseLease], deadline: float) -> list[bool]:
+        marks = await self.backend.read_registers([f"revoke:{hold.name}" for hold in holds], deadline=deadline)
         return [mark > 0 for mark in marks]
 
 
 class RequestHeardAtTheGrantOnly(SimEngine):
     """It looks once, when it takes the lock; who asks later is not heard."""
 
-    async def requests(self, holds: Sequence[Hold], deadline: float) -> list[bool]:
+    async def requests(self, holds: Sequence[BaseLease], deadline: float) -> list[bool]:
         return [False for _ in holds]
 
 

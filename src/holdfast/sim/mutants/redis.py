@@ -19,7 +19,7 @@ from holdfast.backends.redis.scripts import CONSTANTS
 from holdfast.backends.redis.setnx import SetnxBackend
 from holdfast.backends.redis.values import GETSET, SETNX
 from holdfast.core.clock import lease_deadline
-from holdfast.core.hearing import Hearing
+from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.redis.port import PREFIX
@@ -148,21 +148,21 @@ class HintsOnly(QueueBackend):
 
     def _waiting(self, before: int, remaining_ms: int, holder: bytes, obstacle: int) -> Waiting:
         usual = super()._waiting(before, remaining_ms, holder, obstacle)
-        return usual._replace(look_again_in=max(0.0, remaining_ms / 1000) + GRANULARITY)
+        return usual._replace(poll_after=max(0.0, remaining_ms / 1000) + GRANULARITY)
 
 
 # So that who does not look keeps its place in line all the same, and waits for nothing but its hint.
 _PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 100000000,")))
 
 
-class _Late(Hearing["Channel"]):
+class _Late(Notifications["Channel"]):
     def look(self, nonce: str, channel: Channel) -> None:
         self._wakeups.expect(nonce)
-        self._heard[nonce] = 1
+        self._subscriptions[nonce] = 1
 
     async def wait(self, nonce: str, channel: Channel, until: float) -> str:
-        self._attended[nonce] = channel
-        await self._ear.attend(channel, nonce, deadline=until)
+        self._subscribed[nonce] = channel
+        await self._subscriber.subscribe(channel, nonce, deadline=until)
         return await self._wakeups.wait(nonce, until)
 
 
@@ -171,7 +171,7 @@ class SubscribesTooLate(HintsOnly):
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        self._hearing = _Late(port, runtime, url)
+        self._notifications = _Late(port, runtime, url)
 
 
 # ── hand-overs ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +249,7 @@ class ClientTimeServer(RedisServer):
 class MarkInTwoSteps(QueueBackend):
     """Two may read before one of them writes."""
 
-    async def mark(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         key = mark_of(self._prefix, name)
         last = await self._port.command(key, "HMGET", key.lock, "number", "nonce", deadline=deadline)
         if int(last[0] or 0) >= number:

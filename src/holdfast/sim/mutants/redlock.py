@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redlock.address import Council
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Gone, Ticket
+    from holdfast.core.tickets import LeaseGone, Ticket
     from holdfast.errors import BackendError
 
 _ALL = (scripts.ACQUIRE, scripts.RAISE, scripts.RELEASE, scripts.RENEW)
@@ -79,7 +79,7 @@ class HalfIsEnough(RedlockBackend):
 class RepairsCount(RedlockBackend):
     """A node that has forgotten the lease gets it back, and counts as if it had kept it."""
 
-    def _renewed(self, ticket: Ticket, said: dict[int, Any], sent: float) -> Live | Gone | BackendError:
+    def _renewed(self, ticket: Ticket, said: dict[int, Any], sent: float) -> Live | LeaseGone | BackendError:
         kept = sum(reply in (1, _FREE) for reply in said.values())
         if kept >= self._quorum:
             return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))

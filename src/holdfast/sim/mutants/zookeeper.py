@@ -74,9 +74,9 @@ class OldNodeReused(ZookeeperBackend):
 class CleanUpSwallowed(ZookeeperBackend):
     """As kazoo's Lock does: best effort, and no word about it."""
 
-    async def leave(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         try:
-            return await super().leave(tickets, deadline=deadline)
+            return await super().release(tickets, deadline=deadline)
         except BackendError:
             return [True] * len(tickets)
 
@@ -99,9 +99,9 @@ class NumbersAsText(ZookeeperBackend):
 class NothingChanged(ZookeeperBackend):
     """Says that nothing was changed, because nothing was by the request that failed."""
 
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         session = await self._session_of(ticket, deadline)
-        return await self._enter(ticket, session, queue=queue, deadline=deadline)
+        return await self._try_acquire(ticket, session, queue=queue, deadline=deadline)
 
 
 class LooksWhereItLags(ZookeeperBackend):

@@ -154,7 +154,7 @@ class _Port:
         self._attended: dict[str, frozenset[str]] = {}
 
     @property
-    def lifelines(self) -> tuple[int, ...]:
+    def liveness_fds(self) -> tuple[int, ...]:
         return ()
 
     async def transact(
@@ -168,12 +168,12 @@ class _Port:
     def listen(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
-    def attend(self, nonce: str, sessions: Iterable[str]) -> None:
+    def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         self._attended[nonce] = frozenset(sessions)
         if not self._server.dead.isdisjoint(self._attended[nonce]):
             self.hear(nonce)
 
-    def dismiss(self, nonce: str) -> None:
+    def unsubscribe(self, nonce: str) -> None:
         self._attended.pop(nonce, None)
 
     def hear(self, nonce: str) -> None:

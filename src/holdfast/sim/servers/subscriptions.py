@@ -87,7 +87,7 @@ class PushServer(Server):
 
 
 class Listening(Generic[C]):
-    """The part of a port that asks and listens: an Ear, as core/hearing.py has it."""
+    """The part of a port that asks and listens: an Ear, as core/notifications.py has it."""
 
     def __init__(self, server: PushServer, link: Link, runtime: SimRuntime) -> None:
         self.link = link
@@ -108,16 +108,16 @@ class Listening(Generic[C]):
     async def request(self, step: Callable[[], T], deadline: float) -> T:
         return await self.link.request_in_this_run(step, deadline)
 
-    def hearing(self, channel: C) -> int:
+    def subscription(self, channel: C) -> int:
         return self._heard.get(self.name_of(channel), 0)
 
-    async def attend(self, channel: C, nonce: str, *, deadline: float) -> None:
+    async def subscribe(self, channel: C, nonce: str, *, deadline: float) -> None:
         name = self.name_of(channel)
         if name not in self._heard:
             await self._subscribe([name], deadline)
         self.attended.setdefault(name, set()).add(nonce)
 
-    def dismiss(self, channel: C, nonce: str) -> None:
+    def unsubscribe(self, channel: C, nonce: str) -> None:
         name = self.name_of(channel)
         waiting = self.attended.get(name)
         if waiting is None:

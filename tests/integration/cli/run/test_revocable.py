@@ -77,7 +77,7 @@ from holdfast.cli.run.guard import Guard
 from holdfast.runtimes import system
 guard = Guard(["touch", {str(tmp_path / "begun")!r}])
 guard.tell("end")
-guard.start({{}}, deadline=system.now() + 60, grace=1, takes_terminal=False, lifelines=())
+guard.start({{}}, deadline=system.now() + 60, grace=1, takes_terminal=False, liveness_fds=())
 print(guard.hear()["what"])
 guard.close()
 """

@@ -156,14 +156,14 @@ class Topology(ABC):
     def channel(self, keys: Keys) -> Channel:
         return self.hints.channel(keys)
 
-    def hearing(self, channel: Channel) -> int:
-        return self.hints.hearing(channel)
+    def subscription(self, channel: Channel) -> int:
+        return self.hints.subscription(channel)
 
-    async def attend(self, channel: Channel, nonce: str, *, deadline: float) -> Event | None:
-        return await self.hints.attend(channel, nonce, deadline)
+    async def subscribe(self, channel: Channel, nonce: str, *, deadline: float) -> Event | None:
+        return await self.hints.subscribe(channel, nonce, deadline)
 
-    def dismiss(self, channel: Channel, nonce: str) -> None:
-        self.hints.dismiss(channel, nonce)
+    def unsubscribe(self, channel: Channel, nonce: str) -> None:
+        self.hints.unsubscribe(channel, nonce)
 
     async def close(self) -> None:
         await self.hints.close()

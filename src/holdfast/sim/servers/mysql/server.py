@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.mysql.protocol import GUARANTEES, UniqueBackend
 from holdfast.backends.mysql.values import lock_id
 from holdfast.backends.mysql.version import VersionBackend
-from holdfast.core.tickets import LOOK_AGAIN_BEHIND
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.database import Database
 from holdfast.sim.servers.mysql.port import SimPort
@@ -77,7 +77,7 @@ class MysqlServer(Database):
     @property
     def idle_prolonged(self) -> float:
         """Until the next poll."""
-        return min(self.set_back, LOOK_AGAIN_BEHIND)
+        return min(self.set_back, POLL_INTERVAL_BEHIND)
 
     def state(self) -> object:
         return self.tables.snapshot(), self.starts, self.wall_step

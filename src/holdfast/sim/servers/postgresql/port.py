@@ -18,7 +18,7 @@ class SimPort(Listening[str]):
     """The way of one client to the database: several connections, so no order is kept, and one that listens."""
 
     is_durable = True
-    troubles: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __init__(self, server: PostgresqlServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.postgresql.protocol import GUARANTEES, PostgresqlBackend, plain, stored
-from holdfast.core.tickets import LOOK_AGAIN_BEHIND
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.database import Database
 from holdfast.sim.servers.postgresql.port import SimPort
@@ -72,7 +72,7 @@ class PostgresqlServer(Database, PushServer):
     @property
     def idle_prolonged(self) -> float:
         """Until the next poll."""
-        return min(self.set_back, LOOK_AGAIN_BEHIND)
+        return min(self.set_back, POLL_INTERVAL_BEHIND)
 
     def break_lock(self, name: str, fence: int) -> None:
         self.tables.caller = None

@@ -162,7 +162,7 @@ class Tables:
         return [(_text(_is_after(lock.expires, self.clock())), woken)]
 
     def enter_rows(self, *values: Any) -> list[Row]:
-        return [self.enter(*values)]
+        return [self.try_acquire(*values)]
 
     def enter_owner_rows(self, *values: Any) -> list[Row]:
         return [self.enter_owner(*values)]
@@ -181,7 +181,7 @@ class Tables:
                 rows.append(_entered("in", fence=taken[0]))
                 reaps_at = taken[1] or reaps_at
             else:
-                rows.append(self.enter(name, nonce, int(ttl), True, 1, False, agent, info, channel))  # noqa: FBT003
+                rows.append(self.try_acquire(name, nonce, int(ttl), True, 1, False, agent, info, channel))  # noqa: FBT003
             if rows[-1][0] != "in":
                 break
         if reaps_at is not None:
@@ -207,11 +207,13 @@ class Tables:
         return [(name, _text(self.marks[name].number)) for name in sorted({*items(names)}) if name in self.marks]
 
     def leave_rows(self, name: str, nonce: str, unheard: bool) -> list[Row]:  # noqa: FBT001  (as the statement has it)
-        return [(_text(self.leave(name, nonce, unheard=unheard)),)]
+        return [(_text(self.release(name, nonce, unheard=unheard)),)]
 
     def leave_all_rows(self, names: str, nonces: str, unheard: str) -> list[Row]:
         every = zip(items(names), items(nonces), items(unheard), strict=True)
-        return [(nonce, _text(self.leave(name, nonce, unheard=is_unheard == "t"))) for name, nonce, is_unheard in every]
+        return [
+            (nonce, _text(self.release(name, nonce, unheard=is_unheard == "t"))) for name, nonce, is_unheard in every
+        ]
 
     def renew_rows(self, name: str, nonce: str, ttl: int) -> list[Row]:
         return [(_text(self.renew(name, nonce, ttl)),)]
@@ -326,7 +328,7 @@ class Tables:
         ticket.expires = now + WOKEN_US
         self.notify(ticket.channel, ticket.nonce)
 
-    def enter(  # noqa: PLR0917  (what the function takes, in its order)
+    def try_acquire(  # noqa: PLR0917  (what the function takes, in its order)
         self,
         name: str,
         nonce: str,
@@ -457,7 +459,7 @@ class Tables:
                 return _entered("gone")
             drawn = self.draw(lock, now)
         else:
-            row = self.enter(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
+            row = self.try_acquire(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
             mine = self._ticket(name, nonce, lock.head)
             if row[0] == "wait" and queue and mine is not None:
                 mine.owner = owner
@@ -488,7 +490,7 @@ class Tables:
         """Before all others."""
         return min([drawn, *(ticket.number - 1 for ticket in self._queue(lock.name, lock.head))])
 
-    def leave(self, name: str, nonce: str, *, unheard: bool) -> bool:
+    def release(self, name: str, nonce: str, *, unheard: bool) -> bool:
         now = self.clock()
         if unheard:
             self.remember(name, nonce, now)

@@ -14,7 +14,7 @@ from holdfast.backends.redis import getset, setnx
 from holdfast.backends.redis.handovers import WATCH
 from holdfast.backends.redis.keys import Keys, OtherKeys
 from holdfast.backends.redis.protocol import _BREAK, GUARANTEES, QueueBackend
-from holdfast.core.tickets import LOOK_AGAIN, WOKEN_LEASE
+from holdfast.core.tickets import POLL_INTERVAL, WOKEN_LEASE
 from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx, with_lease
 from holdfast.sim.servers.redis.lua import require_lupa
@@ -51,7 +51,7 @@ class RedisServer(PushServer):
     back_max = 10.0
     # Dead waiters are passed over at once; but that a dead holder's lease is over is seen by the next poll. Paused ones
     # are passed over after a second, or at once if they have not polled for SILENT.
-    past_dead_max: ClassVar[float | None] = LOOK_AGAIN + 0.1
+    past_dead_max: ClassVar[float | None] = POLL_INTERVAL + 0.1
     past_paused_max: ClassVar[float | None] = WOKEN_LEASE + WATCH
     backend: Callable[..., Any] = QueueBackend
     texts: ClassVar[Mapping[str, str]] = {}  # scripts that a mutant has changed, by name

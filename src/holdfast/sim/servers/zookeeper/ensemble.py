@@ -20,7 +20,7 @@ from holdfast.backends.zookeeper.nodes import in_order
 from holdfast.backends.zookeeper.port import Answer, Children, CreateParent, Delete, Ephemerals, Get, Request
 from holdfast.backends.zookeeper.protocol import GUARANTEES, ZookeeperBackend
 from holdfast.checking import history as h
-from holdfast.core.tickets import first_obstacle
+from holdfast.core.tickets import first_blocker
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
@@ -385,7 +385,7 @@ class ZookeeperServer(Server):
                     self._replaced.add(path)  # also when the other one has gone: it is no ticket of the client
                 if path in self._replaced:
                     continue
-                is_in = first_obstacle(one.limit, ordered[:place]) is None
+                is_in = first_blocker(one.limit, ordered[:place]) is None
                 if not is_in and not one.waits:
                     continue  # it came between a look and a create, and is about to go
                 czxid = tree.nodes[path].czxid

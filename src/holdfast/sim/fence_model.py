@@ -89,7 +89,7 @@ class Ballots:
         """What an attempt does after these answers: for each node, one for each time that somebody was asked."""
         key = (attempt, heard)
         if key not in self._nexts:
-            self._nexts[key] = self._enter(attempt, heard)
+            self._nexts[key] = self._try_acquire(attempt, heard)
         return self._nexts[key]
 
     # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,15 +121,15 @@ class Ballots:
 
     # ── attempts ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _enter(self, attempt: Attempt, heard: Sequence[Sequence[Answer]]) -> Next:
+    def _try_acquire(self, attempt: Attempt, heard: Sequence[Sequence[Answer]]) -> Next:
         runtime = StoppedClock()
         port = ParkedPort(attempt.lives)
         backend = self._backend(self._council, port, runtime)
         ticket = Ticket(LOCK, nonce_of(attempt.client, attempt.ticket), TTL, 1, exclusive=True, agent="", info="{}")
         for _ in range(attempt.number - 1):  # what these heard makes no difference: let it be nothing
-            self._follow(backend.enter(ticket, queue=True, deadline=runtime.now() + TTL), None)
+            self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), None)
             runtime.time += _LATER
-        return self._follow(backend.enter(ticket, queue=True, deadline=runtime.now() + TTL), heard)
+        return self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), heard)
 
     def _follow(self, entering: Coroutine[Any, Any, Any], heard: Sequence[Sequence[Answer]] | None) -> Next:
         """Up to its end, or to the first question that has no answer yet. `heard` None: nobody ever answers."""
@@ -220,7 +220,7 @@ class ParkedPort:
     def channel(self, keys: object) -> Channel:
         return Channel("PUBLISH", "hints")
 
-    def hearing(self, channel: Channel) -> int:
+    def subscription(self, channel: Channel) -> int:
         return 0
 
     def listen(self, wake: object, missed: object) -> None:

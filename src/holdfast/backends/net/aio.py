@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.eyes import READ, WRITE
+from holdfast.backends.net.poller import READ, WRITE
 
 if TYPE_CHECKING:
     from holdfast.backends.net.calls import BackgroundCall
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class LoopEyes:
+class LoopPoller:
     """Has the loop wait."""
 
     def __init__(self, runtime: AsyncioRuntime) -> None:
@@ -81,7 +81,7 @@ class ListenerTasks:
             await asyncio.wait(list(self._tasks))
 
 
-class Turns:
+class KeyedMutex:
     """Tasks begin in an order that people rely on. On connections of their own they would overtake each other.
 
     So those that enter the same lock do it one after the other, as they would inside the server anyway.

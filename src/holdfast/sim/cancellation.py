@@ -20,12 +20,12 @@ from holdfast.checking import Promises, Verdict, judge
 from holdfast.checking import history as h
 from holdfast.errors import BackendUnavailable, HoldfastError
 from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimBundle, SimLease, SimLock
+from holdfast.sim.client import SimLease, SimLeaseGroup, SimLock
 from holdfast.sim.faults import CALM
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.small import Party, SmallWorld
+from holdfast.sim.scenarios import SimParty, SmallWorld
 from holdfast.sim.world import Cancelled, Task
 
 if TYPE_CHECKING:
@@ -144,14 +144,14 @@ class _World(SmallWorld):
 
     # ── what the clients do ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _take(self, name: str, party: Party, *, begins: float, holds: float) -> None:
+    async def _take(self, name: str, party: SimParty, *, begins: float, holds: float) -> None:
         await party.client.runtime.sleep(max(0.0, begins - self.world.now))
         lease = await self._held(party, holds)
         self._got[name] = self.world.now - holds
         with contextlib.suppress(HoldfastError):  # its reply may be the one that gets lost
             await party.client.release(lease)
 
-    async def _take_what_a_took(self, name: str, party: Party, *, begins: float) -> None:
+    async def _take_what_a_took(self, name: str, party: SimParty, *, begins: float) -> None:
         if self._case.call not in _SEVERAL:
             await self._take(name, party, begins=begins, holds=HOLDS)
             return
@@ -161,32 +161,32 @@ class _World(SmallWorld):
         with contextlib.suppress(HoldfastError):
             await party.client.release_all(bundle)
 
-    async def _make_the_call(self, a: Party) -> None:
+    async def _make_the_call(self, a: SimParty) -> None:
         """And after it, or after its cancellation, take the lock once more."""
         await a.client.runtime.sleep(BEGINS)
         with contextlib.suppress(Cancelled, HoldfastError):  # whatever came of it, it is in the history
             await _CALLS[self._case.call](self, a)
         a.start(self._take_what_a_took("a again", a, begins=self.world.now), "again")
 
-    async def _acquire(self, a: Party, timeout: float | None = None) -> None:
+    async def _acquire(self, a: SimParty, timeout: float | None = None) -> None:
         lease = await self._cancelled(a, a.client.acquire(a.lock(TTL), timeout))
         if lease is not None:
             await a.client.release(lease)
 
-    async def _acquire_for_a_while(self, a: Party) -> None:
+    async def _acquire_for_a_while(self, a: SimParty) -> None:
         await self._acquire(a, timeout=(FREE_AGAIN - BEGINS) / 2)
 
-    async def _release(self, a: Party) -> None:
+    async def _release(self, a: SimParty) -> None:
         await self._cancelled(a, a.client.release(await self._held(a, HOLDS)))
 
-    async def _renew(self, a: Party) -> None:
+    async def _renew(self, a: SimParty) -> None:
         lease = await self._held(a, HOLDS)
         try:
             await self._cancelled(a, a.client.renew(lease))
         finally:
             await a.client.release(lease)
 
-    async def _owe(self, a: Party) -> None:
+    async def _owe(self, a: SimParty) -> None:
         """A release that is cancelled at once leaves a debt. Then it is the keeper's turn to be cancelled."""
         lease = await self._held(a, HOLDS)
         self._lost.begin(self._case.lost)
@@ -196,35 +196,35 @@ class _World(SmallWorld):
         mine.cancel_at = mine.suspensions + 1
         await a.client.release(lease)
 
-    async def _acquire_all(self, a: Party, timeout: float | None = None) -> None:
+    async def _acquire_all(self, a: SimParty, timeout: float | None = None) -> None:
         bundle = await self._cancelled(a, a.client.acquire_all(self._both(a), timeout))
         if bundle is not None:
             await a.client.release_all(bundle)
 
-    async def _acquire_all_for_a_while(self, a: Party) -> None:
+    async def _acquire_all_for_a_while(self, a: SimParty) -> None:
         await self._acquire_all(a, timeout=(FREE_AGAIN - BEGINS) / 2)
 
-    async def _release_all(self, a: Party) -> None:
+    async def _release_all(self, a: SimParty) -> None:
         await self._cancelled(a, a.client.release_all(await self._all_held(a, HOLDS)))
 
-    async def _renew_all(self, a: Party) -> None:
+    async def _renew_all(self, a: SimParty) -> None:
         bundle = await self._all_held(a, HOLDS)
         try:
             await self._cancelled(a, a.client.renew_all(bundle))
         finally:
             await a.client.release_all(bundle)
 
-    def _both(self, party: Party) -> list[SimLock]:
+    def _both(self, party: SimParty) -> list[SimLock]:
         return [party.lock(TTL), party.client.lock(BEFORE_IT, options={"ttl": TTL})]
 
-    async def _all_held(self, party: Party, seconds: float) -> SimBundle:
+    async def _all_held(self, party: SimParty, seconds: float) -> SimLeaseGroup:
         bundle = await party.client.acquire_all(self._both(party), None)
         if bundle is None:
             raise AssertionError("an acquire without a timeout ends with a lease")
         await party.client.runtime.sleep(seconds)
         return bundle
 
-    async def _held(self, party: Party, seconds: float) -> SimLease:
+    async def _held(self, party: SimParty, seconds: float) -> SimLease:
         try:
             lease = await party.client.acquire(party.lock(TTL), None)
         except BackendUnavailable:
@@ -237,7 +237,7 @@ class _World(SmallWorld):
         await party.client.runtime.sleep(seconds)
         return lease
 
-    async def _cancelled(self, a: Party, call: Awaitable[T]) -> T:
+    async def _cancelled(self, a: SimParty, call: Awaitable[T]) -> T:
         """The call, with a cancellation on its way. Once it has returned, that comes no more."""
         self._lost.begin(self._case.lost)
         self._target = a.client.runtime.task
@@ -256,7 +256,7 @@ class _World(SmallWorld):
 
 
 _BUSY = ("acquire, busy", "acquire, time up", "acquire all, busy", "acquire all, time up")
-_CALLS: dict[str, Callable[[_World, Party], Awaitable[None]]] = {
+_CALLS: dict[str, Callable[[_World, SimParty], Awaitable[None]]] = {
     "acquire, free": _World._acquire,
     "acquire, busy": _World._acquire,
     "acquire, time up": _World._acquire_for_a_while,

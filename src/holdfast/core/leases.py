@@ -24,8 +24,8 @@ from holdfast.errors import LockLost, NotHeld
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
-    from holdfast.core.handles import Handle
-    from holdfast.core.ports import Event, Owner
+    from holdfast.core.locks import BaseLock
+    from holdfast.core.ports import Caller, Event
     from holdfast.core.tickets import Granted, Ticket
 
 OnLost = Callable[..., object] | str | None
@@ -36,18 +36,18 @@ class Phase(Enum):
 
     HELD = "held"
     RELEASING = "being released"
-    OWED = "given back, not confirmed"
+    UNCONFIRMED = "given back, not confirmed"
     RELEASED = "released"
     LOST = "lost"
 
 
 # What runs at every acquire and release uses these: asking an Enum for a member takes as long as reading the clock.
-HELD, RELEASING, OWED, RELEASED, LOST = Phase
-_NOT_GIVEN_BACK = (HELD, OWED)
+HELD, RELEASING, UNCONFIRMED, RELEASED, LOST = Phase
+_NOT_GIVEN_BACK = (HELD, UNCONFIRMED)
 STORE_GONE = "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
 
 
-class Terms(NamedTuple):
+class LockSpec(NamedTuple):
     """What a lock asks for at every acquire; checked when the lock object is made."""
 
     name: str
@@ -82,11 +82,12 @@ def next_renewal(now: float, deadline: float) -> float:
     return now + max(0.0, deadline - now) / 3
 
 
-class Hold:
+class BaseLease:
     """One lease, without I/O: what the two shells' Lease classes share."""
 
     __slots__ = (
         "__weakref__",
+        "_caller_ref",
         "_deadline",
         "_depth",
         "_end",
@@ -95,42 +96,43 @@ class Hold:
         "_hook",
         "_lock",
         "_lost_event",
-        "_owner",
         "_phase",
         "_reason",
         "_renew_at",
         "_revoke_requested",
         "_since",
+        "_spec",
         "_store",
-        "_terms",
         "_ticket",
     )
 
     def __init__(  # noqa: PLR0917  (by position, because it is made for every acquire)
         self,
         engine: Engine[Any],
-        terms: Terms,
+        spec: LockSpec,
         ticket: Ticket,
         granted: Granted,
         since: float,
-        owner: Owner,
-        lock: Handle[Any],
+        caller: Caller,
+        lock: BaseLock[Any],
     ) -> None:
         self._engine = engine
-        self._terms = terms
+        self._spec = spec
         self._ticket = ticket
         self._fence = granted.fence
         self._store: Hashable = granted.store
         self._since = since
-        self._end = None if terms.max_hold is None else since + terms.max_hold
-        deadline = before_delay(granted.deadline, terms.lock_delay) if terms.lock_delay else granted.deadline
+        self._end = None if spec.max_hold is None else since + spec.max_hold
+        deadline = before_delay(granted.deadline, spec.lock_delay) if spec.lock_delay else granted.deadline
         self._deadline = deadline if self._end is None else self._bounded(deadline)
         self._renew_at = next_renewal(since, deadline)
         self._phase = RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
         self._depth = 1
         self._revoke_requested = False
         self._reason = ""
-        self._owner = weakref.ref(owner)  # weakly, both: the lock keeps its owner's lease, not the other way round
+        self._caller_ref = weakref.ref(
+            caller
+        )  # weakly, both: the lock keeps its owner's lease, not the other way round
         self._lock = weakref.ref(lock)
         self._lost_event: Event | None = None
         self._hook: Callable[[], object] | None = None  # how `async with` cancels its body
@@ -138,7 +140,7 @@ class Hold:
     @property
     def name(self) -> str:
         """The lock's name."""
-        return self._terms.name
+        return self._spec.name
 
     @property
     def fence(self) -> int:
@@ -148,12 +150,12 @@ class Hold:
     @property
     def ttl(self) -> float:
         """How long the lease lives without renewal, in seconds."""
-        return self._terms.ttl
+        return self._spec.ttl
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """What the lock was given as `meta`."""
-        return self._terms.meta
+        return self._spec.meta
 
     @property
     def remaining(self) -> float:
@@ -213,19 +215,19 @@ class Hold:
 
     @property
     def _stop_at(self) -> float:
-        return self._deadline - self._terms.stop_margin
+        return self._deadline - self._spec.stop_margin
 
     def _bounded(self, deadline: float) -> float:
         return deadline if self._end is None else min(deadline, self._end)
 
     def _why_over(self) -> str:
         if self._end is not None and self._deadline >= self._end:
-            why = f"max_hold of {self._terms.max_hold:g} s is reached"
-        elif not self._terms.renew:
+            why = f"max_hold of {self._spec.max_hold:g} s is reached"
+        elif not self._spec.renew:
             why = f"its ttl of {self.ttl:g} s is over (renew=False)"
         else:
             why = f"no renewal succeeded within its ttl of {self.ttl:g} s"
-        margin = self._terms.stop_margin
+        margin = self._spec.stop_margin
         return f"{why} (told {margin:g} s before: stop_margin)" if margin else why
 
     def _loss(self) -> LockLost:

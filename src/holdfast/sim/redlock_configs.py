@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import scripts
-from holdfast.sim.ballots import KEYS, LOST, Answer, Attempt, Ballots, Next, Node, nonce_of
+from holdfast.sim.fence_model import KEYS, LOST, Answer, Attempt, Ballots, Next, Node, nonce_of
 from holdfast.sim.run import quiet
 
 if TYPE_CHECKING:

@@ -7,21 +7,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Never, Self
 
 from holdfast.core import names
-from holdfast.core.bundles import Bundle, interrupted_leaving, leave_body, release_all, renew_all, shown
-from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, Unset
-from holdfast.core.taking import Part, take_all
+from holdfast.core.acquire_all import Part, take_all
+from holdfast.core.lease_groups import LeaseGroup, interrupted_exit, release_after_body, release_all, renew_all, shown
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
 
 if TYPE_CHECKING:
     from holdfast.client import Lease, Lock
-    from holdfast.core.engine import Attempt
-    from holdfast.core.holds import Terms
-    from holdfast.core.ports import Owner
+    from holdfast.core.engine import AcquireResult
+    from holdfast.core.leases import LockSpec
+    from holdfast.core.ports import Caller
 
 
-class LeaseAll(Bundle):
+class LeaseAll(LeaseGroup):
     """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ()
@@ -47,7 +47,7 @@ class LeaseAll(Bundle):
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
-        first = self._holds[0]
+        first = self._leases[0]
         return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
 
     def __enter__(self) -> Self:
@@ -58,30 +58,30 @@ class LeaseAll(Bundle):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._leave(error)
+            self._exit_block(error)
         except HoldfastError:
             raise
         except BaseException:
-            self._interrupted_leaving()
+            self._interrupted_exit()
             raise
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _exit_block(self, error: BaseException | None) -> None:
         try:
-            run_sync(leave_body(self))
+            run_sync(release_after_body(self))
         except HoldfastError as also:
             if error is None:
                 raise
             error.add_note(f"holdfast: {also}")  # the body's own error goes first
 
-    def _interrupted_leaving(self) -> None:
-        interrupted_leaving(self)
+    def _interrupted_exit(self) -> None:
+        interrupted_exit(self)
 
 
-class LockAll(Handle[LeaseAll]):
+class LockAll(BaseLock[LeaseAll]):
     """Several named locks, taken as one. Threads can share one object: what they hold is in the leases."""
 
-    def __init__(self, locks: Sequence[Lock], terms: Terms, timeout: float | None) -> None:
-        super().__init__(terms._replace(name=shown([lock.name for lock in locks])), timeout)
+    def __init__(self, locks: Sequence[Lock], spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
         self._locks = tuple(locks)
 
     @property
@@ -136,17 +136,17 @@ class LockAll(Handle[LeaseAll]):
     def _last_entered(self) -> LeaseAll:
         return self._last_of(self._caller())
 
-    def _caller(self) -> Owner:
-        return self._locks[0]._client._engine.runtime.owner()
+    def _caller(self) -> Caller:
+        return self._locks[0]._client._engine.runtime.caller()
 
-    def _attempt(self, timeout: float | None) -> Attempt[LeaseAll]:
+    def _attempt(self, timeout: float | None) -> AcquireResult[LeaseAll]:
         warn_inside_loop()
-        owner = self._caller()
+        caller = self._caller()
         parts = [Part(lock._client._engine, lock) for lock in self._locks]
 
         def together(leases: Sequence[Lease]) -> LeaseAll:
-            made = LeaseAll(leases, self._terms.on_lost, parts[0].engine.runtime)
-            self._keep(owner, made)
+            made = LeaseAll(leases, self._spec.on_lost, parts[0].engine.runtime)
+            self._keep(caller, made)
             return made
 
-        return run_sync(take_all(parts, timeout, together, owner))
+        return run_sync(take_all(parts, timeout, together, caller))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.backends.net.calls import BackgroundCall
 
 
-class BlockingEyes:
+class BlockingPoller:
     """Waits where it is asked to."""
 
     async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Agenda(Generic[T]):
+class DeadlineHeap(Generic[T]):
     """Not thread-safe: the keeper's mutex guards it."""
 
     def __init__(self, due: Callable[[T], float | None]) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
-from holdfast.backends.pool import CONNECTIONS_MAX
+from holdfast.backends.net.pool import CONNECTIONS_MAX
 from holdfast.errors import ConfigurationError
 
 _PORT_MAX = 65535

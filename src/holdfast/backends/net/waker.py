@@ -7,7 +7,7 @@ import os
 import socket
 
 
-class Bell:
+class Waker:
     """Rung by anybody, heard by one who waits."""
 
     def __init__(self) -> None:
@@ -19,11 +19,11 @@ class Bell:
         """Ready to be read when it was rung."""
         return self._heard.fileno()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it rings already
             self._rung.send(b"!")
 
-    def hush(self) -> None:
+    def drain(self) -> None:
         """It was heard, however often it was rung."""
         with contextlib.suppress(BlockingIOError):
             while True:

@@ -6,9 +6,9 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
 from holdfast.core import names
-from holdfast.core.bundles import Bundle, leave_body, release_all, renew_all, shown
-from holdfast.core.handles import ACQUIRE_OPTIONS, UNSET, Handle, Unset
-from holdfast.core.taking import Part, take_all
+from holdfast.core.acquire_all import Part, take_all
+from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all, shown
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
 from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from asyncio import Task
 
     from holdfast.aio import AsyncLease, AsyncLock
-    from holdfast.core.engine import Attempt
-    from holdfast.core.holds import Terms
-    from holdfast.core.ports import Owner
+    from holdfast.core.engine import AcquireResult
+    from holdfast.core.leases import LockSpec
+    from holdfast.core.ports import Caller
 
 
-class AsyncLeaseAll(AsyncBlocks, Bundle):
+class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
     """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ("_bodies",)
@@ -48,22 +48,22 @@ class AsyncLeaseAll(AsyncBlocks, Bundle):
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
-        first = self._holds[0]
+        first = self._leases[0]
         return await first._engine.wait_lost(first, names.check_timeout(timeout))
 
     async def _release_at_end(self) -> None:
-        await leave_body(self)
+        await release_after_body(self)
 
     @property
     def _cancels_bodies(self) -> bool:
         return self._on_lost != "event"
 
 
-class AsyncLockAll(Handle[AsyncLeaseAll]):
+class AsyncLockAll(BaseLock[AsyncLeaseAll]):
     """Several named locks, taken as one. Tasks can share one object: what they hold is in the leases."""
 
-    def __init__(self, locks: Sequence[AsyncLock], terms: Terms, timeout: float | None) -> None:
-        super().__init__(terms._replace(name=shown([lock.name for lock in locks])), timeout)
+    def __init__(self, locks: Sequence[AsyncLock], spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
         self._locks = tuple(locks)
 
     @property
@@ -105,11 +105,11 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
         return self._is_held_by(self._caller())
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncLeaseAll]:
-        return self._enter(entered_block(self), calling_task())
+        return self._enter_block(entered_block(self), calling_task())
 
     __aexit__ = ExitOfBlock(TaskBlock)
 
-    async def _enter(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLeaseAll:
+    async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLeaseAll:
         attempt = await self._attempt(self._timeout, task)
         if attempt.lease is None:
             raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
@@ -121,16 +121,16 @@ class AsyncLockAll(Handle[AsyncLeaseAll]):
     def _last_entered(self) -> AsyncLeaseAll:
         return self._last_of(self._caller())
 
-    def _caller(self) -> Owner:
-        return self._locks[0]._client._engine.runtime.owner()
+    def _caller(self) -> Caller:
+        return self._locks[0]._client._engine.runtime.caller()
 
-    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> Attempt[AsyncLeaseAll]:
+    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLeaseAll]:
         parts = [Part(lock._client._engine, lock) for lock in self._locks]
-        owner = self._caller() if task is None else AsyncioRuntime.owner_of(task)
+        caller = self._caller() if task is None else AsyncioRuntime.caller_of(task)
 
         def together(leases: Sequence[AsyncLease]) -> AsyncLeaseAll:
-            made = AsyncLeaseAll(leases, self._terms.on_lost, parts[0].engine.runtime)
-            self._keep(owner, made)
+            made = AsyncLeaseAll(leases, self._spec.on_lost, parts[0].engine.runtime)
+            self._keep(caller, made)
             return made
 
-        return await take_all(parts, timeout, together, owner)
+        return await take_all(parts, timeout, together, caller)

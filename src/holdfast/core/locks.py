@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from holdfast.core import names
-from holdfast.core.holds import Hold, OnLost, Phase, Terms
+from holdfast.core.leases import BaseLease, LockSpec, OnLost, Phase
 from holdfast.errors import ConfigurationError, NotHeld
 
 if TYPE_CHECKING:
-    from holdfast.core.bundles import Bundle
-    from holdfast.core.ports import Owner
+    from holdfast.core.lease_groups import LeaseGroup
+    from holdfast.core.ports import Caller
 
-L = TypeVar("L", bound="Hold | Bundle")
+L = TypeVar("L", bound="BaseLease | LeaseGroup")
 
 
 class Unset:
@@ -29,39 +29,39 @@ ACQUIRE_OPTIONS = ("blocking", "timeout")
 
 
 class _Kept(list[L]):
-    """What one owner took through one lock. What it never released is dropped with it, and so runs out.
+    """What one caller took through one lock. What it never released is dropped with it, and so runs out.
 
     A WeakKeyDictionary would do the same, at several times the price for every acquire.
     """
 
-    __slots__ = ("_owner",)
+    __slots__ = ("_caller_ref",)
 
-    def __init__(self, owner: Owner, table: dict[int, _Kept[L]]) -> None:
+    def __init__(self, caller: Caller, table: dict[int, _Kept[L]]) -> None:
         super().__init__()
-        number = id(owner)  # nobody else has it before the owner is gone, and with it this entry
-        self._owner = weakref.ref(owner, lambda _: table.pop(number, None))
+        number = id(caller)  # nobody else has it before the caller is gone, and with it this entry
+        self._caller_ref = weakref.ref(caller, lambda _: table.pop(number, None))
 
 
-class Handle(Generic[L]):
+class BaseLock(Generic[L]):
     """A named lock and how to take it. Holds no state of a lease, so threads and tasks can share one."""
 
     _given_up = False  # whoever waits through this object need not wait any longer: an election that was stopped
 
-    def __init__(self, terms: Terms, timeout: float | None) -> None:
-        self._terms = terms
+    def __init__(self, spec: LockSpec, timeout: float | None) -> None:
+        self._spec = spec
         self._timeout = timeout
-        self._kept: dict[int, _Kept[L]] = {}  # by the id of an owner, while it lives
+        self._kept: dict[int, _Kept[L]] = {}  # by the id of an caller, while it lives
 
     @property
     def name(self) -> str:
         """The lock's name."""
-        return self._terms.name
+        return self._spec.name
 
-    def _keep(self, owner: Owner, lease: L) -> None:
-        """Remember a lease for the owner that took it through this object."""
-        leases = self._kept.get(id(owner))
+    def _keep(self, caller: Caller, lease: L) -> None:
+        """Remember a lease for the caller that took it through this object."""
+        leases = self._kept.get(id(caller))
         if leases is None:
-            leases = self._kept[id(owner)] = _Kept(owner, self._kept)
+            leases = self._kept[id(caller)] = _Kept(caller, self._kept)
         elif leases:
             if lease in leases:
                 return
@@ -69,22 +69,22 @@ class Handle(Generic[L]):
                 leases.remove(one)
         leases.append(lease)
 
-    def _drop(self, owner: Owner, lease: L) -> None:
+    def _drop(self, caller: Caller, lease: L) -> None:
         """Forget a lease that has ended."""
-        leases = self._kept.get(id(owner))
+        leases = self._kept.get(id(caller))
         if leases:
             try:  # noqa: SIM105  (suppress() would cost half a microsecond at every release)
                 leases.remove(lease)
             except ValueError:
-                pass  # its owner's own thread has just forgotten it
+                pass  # its caller's own thread has just forgotten it
 
-    def _last_of(self, owner: Owner) -> L:
-        """The lease that this owner took last and has not released.
+    def _last_of(self, caller: Caller) -> L:
+        """The lease that this caller took last and has not released.
 
         Raises:
             NotHeld: there is none.
         """
-        for lease in reversed(self._kept.get(id(owner), ())):
+        for lease in reversed(self._kept.get(id(caller), ())):
             if lease._phase in _UNFINISHED:
                 return lease
         raise NotHeld(
@@ -92,9 +92,9 @@ class Handle(Generic[L]):
             reason="this thread or task did not take it through this object; `lease.release()` works from anywhere",
         )
 
-    def _is_held_by(self, owner: Owner) -> bool:
+    def _is_held_by(self, caller: Caller) -> bool:
         """It has a lease that it took through this object and that has not ended."""
-        return any(lease.held for lease in self._kept.get(id(owner), ()))
+        return any(lease.held for lease in self._kept.get(id(caller), ()))
 
     def _waits(self, blocking: object, timeout: float | Unset | None) -> float | None:
         """The timeout of this call: its own if given, else the lock's; 0 for a call that does not block.
@@ -110,10 +110,10 @@ class Handle(Generic[L]):
         return self._timeout if isinstance(timeout, Unset) else names.check_timeout(timeout)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} ttl={self._terms.ttl:g}>"
+        return f"<{type(self).__name__} {self.name!r} ttl={self._spec.ttl:g}>"
 
 
-_UNFINISHED = (Phase.HELD, Phase.OWED, Phase.LOST)
+_UNFINISHED = (Phase.HELD, Phase.UNCONFIRMED, Phase.LOST)
 
 
 class AllOptions(TypedDict, total=False):
@@ -152,9 +152,9 @@ class LockOptions(TypedDict, total=False):
 _KNOWN_OPTIONS = LockOptions.__annotations__
 
 
-def make_terms(
+def make_spec(
     function: str, name: object, limit: int | None, *, exclusive: bool, ttl: float, options: LockOptions
-) -> tuple[Terms, float | None]:
+) -> tuple[LockSpec, float | None]:
     """Check everything a lock is made with: its terms, and its timeout.
 
     Raises:
@@ -164,7 +164,7 @@ def make_terms(
     checked_name, checked_meta = names.check_name(name), names.check_meta(options.get("meta"))
     asked_ttl = options.get("ttl")
     checked_ttl = ttl if asked_ttl is None else names.check_ttl(asked_ttl)
-    terms = Terms(
+    spec = LockSpec(
         name=checked_name,
         ttl=checked_ttl,
         limit=limit,
@@ -179,29 +179,29 @@ def make_terms(
         lock_delay=names.check_lock_delay(options.get("lock_delay", 0.0)),
     )
     if "owner" in options or "revocable" in options or "on_revoke" in options:
-        terms = _with_others(function, terms, options)
-    return terms, names.check_timeout(options.get("timeout"))
+        spec = _with_others(function, spec, options)
+    return spec, names.check_timeout(options.get("timeout"))
 
 
-def _with_others(function: str, terms: Terms, options: LockOptions) -> Terms:
+def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpec:
     """What most locks go without: a named owner, and an ear for requests."""
     owner = names.check_owner(options.get("owner"))
-    if owner and not (terms.exclusive and function in _ONE_HOLDER):
+    if owner and not (spec.exclusive and function in _ONE_HOLDER):
         raise ConfigurationError(f"{function}() takes no owner: only a plain lock is held in somebody's name")
-    if owner and terms.reentrant:
+    if owner and spec.reentrant:
         raise ConfigurationError("owner and reentrant=True do not go together: an owner's own are let in anyway")
     on_revoke = names.check_on_revoke(options.get("on_revoke"))
     revocable = names.check_flag("revocable", options.get("revocable", on_revoke is not None))
     if on_revoke is not None and not revocable:
         raise ConfigurationError("on_revoke is never called with revocable=False: leave one of them out")
-    if revocable and not terms.renew:
+    if revocable and not spec.renew:
         raise ConfigurationError("revocable needs renew=True: requests are heard when the lease is renewed")
-    about = terms.about
+    about = spec.about
     if owner:
         about += f', "owner": {json_of(owner)}'
     if revocable:
         about += ', "revocable": true'
-    return terms._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke)
+    return spec._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke)
 
 
 _ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")

@@ -13,10 +13,10 @@ from holdfast.backends.net.polling import READ, WRITE
 if TYPE_CHECKING:
     from holdfast.backends.net.calls import BackgroundCall
 
-__all__ = ["READ", "WRITE", "Background", "Eyes"]
+__all__ = ["READ", "WRITE", "Background", "Poller"]
 
 
-class Eyes(Protocol):
+class Poller(Protocol):
     """How to wait, on threads or on asyncio."""
 
     async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOCK = "lock"
 
 
-class Party(NamedTuple):
+class SimParty(NamedTuple):
     """A client with its process, and what is between it and the server."""
 
     process: Process
@@ -46,20 +46,20 @@ class SmallWorld:
         self.world = self.world_type(choices)
         self.recorder = self.recorder_type(self.world)
         self.server = plan.server_type(self.world, self.recorder)
-        self.parties: dict[str, Party] = {}
-        self._gone: list[Party] = []
+        self.parties: dict[str, SimParty] = {}
+        self._gone: list[SimParty] = []
 
     def link(self, process: Process) -> Link:
         return Link(process, self.server, CALM)
 
-    def add(self, name: str) -> Party:
+    def add(self, name: str) -> SimParty:
         """A new process; if there was one of that name, it is gone."""
         if name in self.parties:
             self._gone.append(self.parties[name])
         process = self.process_type(self.world, name)
         link = self.link(process)
         more = {} if self.plan.engine is None else {"engine_type": self.plan.engine}
-        party = Party(process, link, self.plan.client(process, self.server, link, self.recorder, **more))
+        party = SimParty(process, link, self.plan.client(process, self.server, link, self.recorder, **more))
         self.parties[name] = party
         return party
 

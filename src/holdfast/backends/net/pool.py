@@ -16,7 +16,7 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.runtimes import system
 
 if TYPE_CHECKING:
-    from holdfast.backends.eyes import Eyes
+    from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Runtime
 
 CONNECTIONS_MAX = 16  # open at the same time, unless `connections=` says otherwise
@@ -28,11 +28,11 @@ _FREE_CHECK = 0.05  # seconds between checks for a free connection, should its w
 
 
 T = TypeVar("T")
-W = TypeVar("W", bound="Wire")
+W = TypeVar("W", bound="Connection")
 Reconsider = Callable[[float], Coroutine[Any, Any, float]]
 
 
-class Wire(Protocol):
+class Connection(Protocol):
     """One connection."""
 
     used_at: float  # when its last request began: at that time it was alive, if it has answered
@@ -49,7 +49,7 @@ class Wire(Protocol):
     def close(self) -> None: ...
 
 
-class Pool(Generic[W]):
+class ConnectionPool(Generic[W]):
     """`run`; or `take() or await wait(deadline)`, then in every case `give` or `give_after`."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Pool(Generic[W]):
         self.waiting = 0
         self._freed = runtime.event()
         self.is_closed = False
-        runtime.on_rest(self.rest)
+        runtime.on_idle(self.report_idle)
 
     async def run(self, work: Callable[[W], Awaitable[T]], deadline: float) -> T:
         """Do it with a connection.
@@ -80,22 +80,22 @@ class Pool(Generic[W]):
         Raises:
             BackendUnavailable: there was no connection until then, or as connecting raises it.
         """
-        wire = self.take(self._now()) or await self.wait(deadline)
+        connection = self.take(self._now()) or await self.wait(deadline)
         try:
-            result = await work(wire)
+            result = await work(connection)
         except BaseException as error:
-            self.give_after(wire, error)
+            self.give_after(connection, error)
             raise
-        self.give(wire)
+        self.give(connection)
         return result
 
     def take(self, now: float) -> W | None:
         """One that is idle, if there is any."""
-        while (wire := pop(self.idle)) is not None:
-            if now - wire.used_at < self._idle_check or not wire.is_dead():
-                wire.used_at, wire.reconsider = now, self.reconsider
-                return wire
-            self.discard(wire)
+        while (connection := pop(self.idle)) is not None:
+            if now - connection.used_at < self._idle_check or not connection.is_dead():
+                connection.used_at, connection.reconsider = now, self.reconsider
+                return connection
+            self.discard(connection)
         return None
 
     async def wait(self, deadline: float) -> W:
@@ -114,23 +114,23 @@ class Pool(Generic[W]):
             self.waiting += 1
             try:
                 self._freed.clear()
-                if (wire := self.take(now)) is not None:
-                    return wire
+                if (connection := self.take(now)) is not None:
+                    return connection
                 await self._freed.wait(min(deadline, now + _FREE_CHECK))
             finally:
                 self.waiting -= 1
-            if (wire := self.take(self._now())) is not None:
-                return wire
+            if (connection := self.take(self._now())) is not None:
+                return connection
         return await self._open(opening, deadline)
 
     async def _open(self, opening: _Opening, deadline: float) -> W:
         try:
-            wire = await self._connect(deadline)
-            wire.used_at, wire.reconsider = self._now(), None
-            self._counted.add(wire)
+            connection = await self._connect(deadline)
+            connection.used_at, connection.reconsider = self._now(), None
+            self._counted.add(connection)
         finally:
             self._counted.discard(opening)
-        return wire
+        return connection
 
     async def reconsider(self, deadline: float) -> float:
         """Until when to wait for an answer that did not come in the first half of its time.
@@ -146,63 +146,63 @@ class Pool(Generic[W]):
                 return deadline
         now = self._now()
         try:
-            wire = await self._open(opening, now + (deadline - now) / 2)
+            connection = await self._open(opening, now + (deadline - now) / 2)
         except HoldfastError:
             return deadline
-        self.give(wire)
+        self.give(connection)
         return min(deadline, self._now() + _LAST_CHANCE)
 
-    def give(self, wire: W) -> None:
+    def give(self, connection: W) -> None:
         """It is idle again, or closed."""
-        if self.is_closed or not wire.is_open:
-            self.discard(wire)
+        if self.is_closed or not connection.is_open:
+            self.discard(connection)
             return
-        self.idle.append(wire)
-        self.look_after(wire)
+        self.idle.append(connection)
+        self.look_after(connection)
 
-    def look_after(self, wire: W) -> None:
+    def look_after(self, connection: W) -> None:
         """After one was appended to `idle`."""
         if len(self.idle) > IDLE_KEPT:
-            self._close_unused(wire.used_at)
+            self._close_unused(connection.used_at)
         if self.is_closed:
             self.close()  # which may not have seen this one
         elif self.waiting:
             self._freed.set()
 
-    def give_after(self, wire: W, outcome: object) -> None:
+    def give_after(self, connection: W, outcome: object) -> None:
         """The same after a request that ended in this way: an exception, or anything else."""
-        if isinstance(outcome, BackendError) and not wire.is_open:
-            self.fail(wire)
+        if isinstance(outcome, BackendError) and not connection.is_open:
+            self.fail(connection)
         elif isinstance(outcome, Exception) or not isinstance(outcome, BaseException):
-            self.give(wire)
+            self.give(connection)
         else:
-            self.discard(wire)  # an interrupt or a cancellation, perhaps in the middle of an answer
+            self.discard(connection)  # an interrupt or a cancellation, perhaps in the middle of an answer
 
-    def fail(self, wire: W) -> None:
+    def fail(self, connection: W) -> None:
         """No answer came on it. Those that are idle since before that request may have vanished with it."""
-        self.discard(wire)
+        self.discard(connection)
         for other in list(self.idle):
-            if other.used_at <= wire.used_at:
+            if other.used_at <= connection.used_at:
                 try:
                     self.idle.remove(other)
                 except ValueError:  # taken meanwhile
                     continue
                 self.discard(other)
 
-    def discard(self, wire: W) -> None:
+    def discard(self, connection: W) -> None:
         """Close it and count it no more."""
-        wire.close()
-        self._counted.discard(wire)
+        connection.close()
+        self._counted.discard(connection)
         if self.waiting:
             self._freed.set()
 
     def close(self) -> None:
         """Keep no connection. A request that is under way can still be done; its connection is closed after that."""
         self.is_closed = True
-        while (wire := pop(self.idle)) is not None:
-            self.discard(wire)
+        while (connection := pop(self.idle)) is not None:
+            self.discard(connection)
 
-    def rest(self) -> None:
+    def report_idle(self) -> None:
         """The client holds nothing, so the connections of its last burst are not needed any more."""
         while len(self.idle) > IDLE_KEPT:
             try:
@@ -239,18 +239,18 @@ class _Opening:
     __slots__ = ("__weakref__",)
 
 
-async def ready(wire: Wire, eyes: Eyes, descriptor: int, events: int, deadline: float) -> bool:
+async def ready(connection: Connection, poller: Poller, descriptor: int, events: int, deadline: float) -> bool:
     """Wait for the socket of this connection: True when it is ready, False when the time is up."""
-    wanted, reconsider = [(descriptor, events)], wire.reconsider
+    wanted, reconsider = [(descriptor, events)], connection.reconsider
     if reconsider is None:
-        return bool(await eyes.ready(wanted, deadline))
+        return bool(await poller.ready(wanted, deadline))
     now = system.now()
-    if not await eyes.ready(wanted, now + (deadline - now) / 2):
+    if not await poller.ready(wanted, now + (deadline - now) / 2):
         deadline = await reconsider(deadline)
-        if not await eyes.ready(wanted, deadline):
+        if not await poller.ready(wanted, deadline):
             return False
     if events & READ:
-        wire.reconsider = None  # it is alive
+        connection.reconsider = None  # it is alive
     return True
 
 

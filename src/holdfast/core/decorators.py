@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from holdfast.core import names
-from holdfast.core.handles import UNSET, LockOptions, Unset, make_terms
+from holdfast.core.locks import UNSET, LockOptions, Unset, make_spec
 from holdfast.core.periods import Period, make_period
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from inspect import Signature
 
-    from holdfast.core.holds import Terms
+    from holdfast.core.leases import LockSpec
 
 T = TypeVar("T")
 Name = str | Callable[..., str]
 WithLease = Callable[[object, tuple[Any, ...], dict[str, Any]], T]  # with a lease, and the arguments of a call
-TermsOf = Callable[[tuple[Any, ...], dict[str, Any]], "Terms"]
+SpecOf = Callable[[tuple[Any, ...], dict[str, Any]], "LockSpec"]
 
 _BUSY = ("wait", "skip", "raise")
 _OWN_OPTIONS = {"locked": ("name_of", "busy", "skipped", "lease"), "once_per": ("offset", "skipped", "lease")}
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     """The arguments of `locked` or `once_per`, checked."""
 
     name: Name
-    terms: Terms  # of every call, but for the name
+    spec: LockSpec  # of every call, but for the name
     timeout: float | None
     skips: bool  # a busy lock ends the call without an error
     skipped: Any  # what the call returns then
@@ -112,14 +112,14 @@ def make_plan(
     if busy != "skip" and not isinstance(skipped, Unset):
         raise ConfigurationError("skipped is what a call returns with busy='skip': give both, or none")
     names.refuse_unknown(function, options, (*_OWN_OPTIONS[function], *LockOptions.__annotations__))
-    terms, timeout = make_terms(function, _STANDIN, 1, exclusive=True, ttl=ttl, options=options)
+    spec, timeout = make_spec(function, _STANDIN, 1, exclusive=True, ttl=ttl, options=options)
     if busy == "raise" and timeout:
         raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
     if busy == "skip" and "timeout" in options and timeout is None:
         raise ConfigurationError("busy='skip' would never skip with timeout=None: give seconds, or leave timeout out")
     return Plan(
         name=cast("Name", name),
-        terms=terms,
+        spec=spec,
         timeout=timeout if busy == "wait" else timeout or 0.0,
         skips=busy == "skip",
         skipped=None if skipped is UNSET else skipped,
@@ -127,7 +127,7 @@ def make_plan(
     )
 
 
-def terms_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tuple[TermsOf, Signature | None]:
+def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tuple[SpecOf, Signature | None]:
     """What gives each call of the function its terms; and the signature that callers see, if it is another one.
 
     Raises:
@@ -136,16 +136,16 @@ def terms_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tup
     _check_kind(function, is_async=is_async)
     called = _title(function)
     seen = None if plan.lease is None else _without_lease(function, plan.lease)
-    name, terms = plan.name, plan.terms
+    name, spec = plan.name, plan.spec
     if not isinstance(name, str):
 
-        def by_function(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Terms:
-            return terms._replace(name=names.check_name(name(*args, **kwargs)))
+        def by_function(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
+            return spec._replace(name=names.check_name(name(*args, **kwargs)))
 
         return by_function, seen
     pieces = _parse(name)
     if all(isinstance(piece, str) for piece in pieces):
-        fixed = terms._replace(name=names.check_name("".join(map(str, pieces))))
+        fixed = spec._replace(name=names.check_name("".join(map(str, pieces))))
         return lambda _args, _kwargs: fixed, seen
     signature = seen or _signature(function)
     for piece in pieces:
@@ -155,7 +155,7 @@ def terms_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tup
                 f"name {name!r} has the field {piece.text!r}, and {called} has no such parameter (it has: {known})"
             )
 
-    def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Terms:
+    def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:  # inspect leaves out which function it is about
@@ -163,7 +163,7 @@ def terms_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tup
         bound.apply_defaults()
         given = bound.arguments
         text = "".join([piece if isinstance(piece, str) else piece.of(given) for piece in pieces])
-        return terms._replace(name=names.check_name(text))
+        return spec._replace(name=names.check_name(text))
 
     return by_arguments, seen
 
@@ -180,7 +180,7 @@ class _Field(NamedTuple):
     parameter: str
     way: tuple[tuple[bool, str | int], ...]  # an attribute (True), or an index or key
     conversion: str | None
-    spec: str
+    format_spec: str
 
     def of(self, given: Mapping[str, Any]) -> str:
         try:
@@ -193,7 +193,7 @@ class _Field(NamedTuple):
                 raise ConfigurationError(
                     f"a {type(value).__name__} has no text of its own, only an address that differs in every process"
                 )
-            return format(value, self.spec)
+            return format(value, self.format_spec)
         except Exception as error:
             what = error if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
             raise ConfigurationError(f"the field {self.text!r} of the lock's name cannot be filled: {what}") from error
@@ -212,11 +212,11 @@ def _parse(text: str) -> list[str | _Field]:
 
     pieces: list[str | _Field] = []
     try:
-        for literal, field, spec, conversion in string.Formatter().parse(text):
+        for literal, field, format_spec, conversion in string.Formatter().parse(text):
             if literal:
                 pieces.append(literal)
             if field is not None:
-                pieces.append(_field(field, spec or "", conversion))
+                pieces.append(_field(field, format_spec or "", conversion))
     except ConfigurationError:
         raise
     except ValueError as error:
@@ -225,7 +225,7 @@ def _parse(text: str) -> list[str | _Field]:
     return pieces
 
 
-def _field(text: str, spec: str, conversion: str | None) -> _Field:
+def _field(text: str, format_spec: str, conversion: str | None) -> _Field:
     import re
 
     found = re.fullmatch(r"(\w+)((?:\.\w+|\[[^\[\]]+\])*)", text)
@@ -239,10 +239,10 @@ def _field(text: str, spec: str, conversion: str | None) -> _Field:
             raise ConfigurationError(f"name has the field {text!r}: what begins with _ is private; name_of= can use it")
     if conversion is not None and conversion not in _CONVERSIONS:
         raise ConfigurationError(f"name has the unknown conversion {'!' + conversion!r}: there are !s, !r and !a")
-    if "{" in spec:
+    if "{" in format_spec:
         raise ConfigurationError(f"name has a field within the format of the field {text!r}: name_of= can compute it")
     way = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
-    return _Field(text, found[1], way, conversion, spec)
+    return _Field(text, found[1], way, conversion, format_spec)
 
 
 def _key(text: str) -> str | int:

@@ -9,16 +9,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast
 
 from holdfast.core import names
+from holdfast.core.acquire_all import LockIdentity, in_order
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
-from holdfast.core.handles import AllOptions, LockOptions, make_terms
-from holdfast.core.holds import Hold, Terms
-from holdfast.core.taking import Whereabouts, in_order
+from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.locks import AllOptions, LockOptions, make_spec
 from holdfast.default_url import default_url, naming_the_variable
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
 from holdfast.primitives import Primitive
-from holdfast.requirements import Requirement, insist_on
+from holdfast.requirements import Requirement, require_primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
 from holdfast.url import SCHEMES, Address, Option, opener, parse, together
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TTL = 30.0
 
-LeaseT = TypeVar("LeaseT", bound=Hold)
+LeaseT = TypeVar("LeaseT", bound=BaseLease)
 LockT = TypeVar("LockT")
 SemaphoreT = TypeVar("SemaphoreT")
 RWLockT = TypeVar("RWLockT")
@@ -45,12 +45,12 @@ LockAllT = TypeVar("LockAllT")
 class BaseRWLock(Generic[LockT]):
     """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
 
-    def __init__(self, name: str, read: LockT, write: LockT, insist: Callable[[], None]) -> None:
-        """`insist` raises where the store has no readers; a writer is alone in any case."""
+    def __init__(self, name: str, read: LockT, write: LockT, require_readers: Callable[[], None]) -> None:
+        """`require` raises where the store has no readers; a writer is alone in any case."""
         self._name = name
         self._read = read
         self._write = write
-        self._insist = insist
+        self._require_readers = require_readers
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class BaseRWLock(Generic[LockT]):
         Raises:
             Unsupported: this store has no readers.
         """
-        self._insist()
+        self._require_readers()
         return self._read
 
     def write(self) -> LockT:
@@ -104,7 +104,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             self._open = opener(self._address, self._runtime_name)
             self._current: Engine[LeaseT] | None = self._start()
         if self._required is not None:
-            self._required.insist(self.url, self._current.backend.guarantees)
+            self._required.require(self.url, self._current.backend.guarantees)
         system.on_fork(self)
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> LockT:
@@ -138,7 +138,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """A lock that many may read or one may write; the options are those of `lock`."""
         read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
         write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
-        made: RWLockT = self._rwlock_type(name, read, write, lambda: self._insist_on(Primitive.RWLOCK))
+        made: RWLockT = self._rwlock_type(name, read, write, lambda: self._require_primitive(Primitive.RWLOCK))
         return made
 
     def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
@@ -148,7 +148,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             Unsupported: this store has no semaphores.
         """
         checked = names.check_limit(limit)
-        self._insist_on(Primitive.SEMAPHORE)
+        self._require_primitive(Primitive.SEMAPHORE)
         made: SemaphoreT = self._make(
             self._semaphore_type, "semaphore", name, checked, exclusive=False, options=options
         )
@@ -179,20 +179,20 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         if "timeout" in options:
             whole["timeout"] = options.pop("timeout")
         each = cast("LockOptions", options)
-        terms, timeout = make_terms("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options={**each, **whole})
+        spec, timeout = make_spec("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options={**each, **whole})
         those: list[Any] = []
         for lock in locks:
             if isinstance(lock, str):
                 those.append(self._make(self._lock_type, "lock_all", lock, 1, exclusive=True, options=each))
-            elif not isinstance(lock, self._lock_type) or not lock._terms.exclusive:
+            elif not isinstance(lock, self._lock_type) or not lock._spec.exclusive:
                 raise ConfigurationError(
                     f"lock_all() takes names and exclusive locks (client.lock, client.rwlock(…).write()), not {lock!r}"
                 )
             else:
-                those.append(self._lock_type(lock._client, lock._terms._replace(on_lost=None, reentrant=False), None))
+                those.append(self._lock_type(lock._client, lock._spec._replace(on_lost=None, reentrant=False), None))
         if not those:
             raise ConfigurationError("lock_all() needs at least one name")
-        made: LockAllT = self._lock_all_type(in_order(those, _whereabouts), terms, timeout)
+        made: LockAllT = self._lock_all_type(in_order(those, _identity_of), spec, timeout)
         return made
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
@@ -211,18 +211,31 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return self._started().backend.guarantees
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What is wrong with the store and does not keep it from working so far: which of its servers are silent."""
-        return self._started().backend.troubles
+        return self._started().backend.warnings
+
+    @property
+    def liveness_fds(self) -> tuple[int, ...]:
+        """Descriptors for a process that works under a lease of this client.
+
+        Pass them on: `subprocess.Popen(…, pass_fds=client.liveness_fds)`.
+
+        Some stores release the locks of a dead process at once. Such a store takes the holder for alive while any
+        process has these descriptors open. The ttl still applies: only this client renews the lease. Empty where only
+        the ttl counts, and before the first use.
+        """
+        return self._started().backend.liveness_fds
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """The former name of `warnings`."""
+        return self.warnings
 
     @property
     def lifelines(self) -> tuple[int, ...]:
-        """Descriptors for a process that works under a lease of ours: `subprocess.Popen(…, pass_fds=client.lifelines)`.
-
-        Where the death of a holder lets the next one in at once, it counts as alive as long as such a process is. The
-        ttl stands: nobody but this client renews the lease. Empty where only the ttl counts, and before the first use.
-        """
-        return self._started().backend.lifelines
+        """The former name of `liveness_fds`."""
+        return self.liveness_fds
 
     @property
     def url(self) -> str:
@@ -278,22 +291,22 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
     def _make(
         self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions
     ) -> Any:
-        terms, timeout = make_terms(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options)
-        self._insist_on_what(terms)
-        return kind(self, terms, timeout)
+        spec, timeout = make_spec(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options)
+        self._require_primitives(spec)
+        return kind(self, spec, timeout)
 
-    def _insist_on_what(self, terms: Terms) -> None:
+    def _require_primitives(self, spec: LockSpec) -> None:
         """Its terms ask for."""
         for primitive, is_asked_for in (
-            (Primitive.LOCK_DELAY, terms.lock_delay),
-            (Primitive.OWNER, terms.owner),
-            (Primitive.REVOKE, terms.revocable),
+            (Primitive.LOCK_DELAY, spec.lock_delay),
+            (Primitive.OWNER, spec.owner),
+            (Primitive.REVOKE, spec.revocable),
         ):
             if is_asked_for:
-                self._insist_on(primitive)
+                self._require_primitive(primitive)
 
-    def _insist_on(self, primitive: Primitive) -> None:
-        insist_on(primitive, self.url, self._started().backend.lacks)
+    def _require_primitive(self, primitive: Primitive) -> None:
+        require_primitive(primitive, self.url, self._started().backend.lacks)
 
 
 def _refuse_eventlet() -> None:
@@ -306,9 +319,9 @@ def _refuse_eventlet() -> None:
         )
 
 
-def _whereabouts(lock: Any) -> Whereabouts:
+def _identity_of(lock: Any) -> LockIdentity:
     client = lock._client
-    return Whereabouts(lock.name, SCHEMES[client._address.scheme].package.rpartition(".")[2], client)
+    return LockIdentity(lock.name, SCHEMES[client._address.scheme].package.rpartition(".")[2], client)
 
 
 def _remake(kind: type[Any], url: str, ttl: float, options: dict[str, Option], require: dict[str, Enum] | None) -> Any:

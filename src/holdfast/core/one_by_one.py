@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import Granted, Ticket, Waiting
 
 
-class _Enters(Protocol):
-    async def enter(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting: ...
+class _TryAcquires(Protocol):
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting: ...
 
 
 class OneByOne:
     """Mixed into a backend whose store takes one lock in one step."""
 
-    async def enter_all(self: _Enters, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        return [await self.enter(tickets[0], queue=False, deadline=deadline)]
+    async def try_acquire_all(
+        self: _TryAcquires, tickets: Sequence[Ticket], *, deadline: float
+    ) -> list[Granted | Waiting]:
+        return [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
