@@ -319,7 +319,7 @@ SIGNAL = "signal"
 def told(script: Script, *, waiter_lease: int) -> str:
     """The shipped text, told the time instead of asking for it, and how long waiters' leases and signals live."""
     constants, _, text = script.text.partition("\n")
-    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, LOOK_AGAIN, SILENT, FENCE_IDLE = ")
+    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, POLL_INTERVAL, SILENT, FENCE_IDLE = ")
     woken = poll_after = min(waiter_lease, LONG // 2)
     names, _, _ = constants.partition(" = ")
     constants = f"{names} = {waiter_lease}, {woken}, {poll_after}, {waiter_lease}, {4 * LONG}"

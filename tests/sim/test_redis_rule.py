@@ -151,7 +151,7 @@ class Steps:
         self.history: list[str] = []
 
     def step(self) -> None:
-        often = {"enter": 6, "all": 2, "leave": 4, "renew": 2, "pass": 3, "break": 1, "drop": 1, "mark": 2}
+        often = {"try_acquire": 6, "all": 2, "release": 4, "renew": 2, "pass": 3, "break": 1, "drop": 1, "mark": 2}
         (verb,) = self._draw.choices([*often], weights=[*often.values()])
         getattr(self, f"_{verb}")()
         self._both("who is there", lambda side: side.seen(by_name=self._shares))

@@ -140,7 +140,7 @@ async def _cancelled_at(k: int, scenario: Scenario, url: str, faults: Faults) ->
         async def run() -> Any:
             return await scenario(client, other)
 
-        for verb in ("enter", "enter_all", "wait", "leave", "renew"):
+        for verb in ("try_acquire", "try_acquire_all", "wait", "release", "renew"):
             faults.plan(verb, suspend)
         task = asyncio.create_task(run())
         outcome = (await asyncio.gather(task, return_exceptions=True))[0]

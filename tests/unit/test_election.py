@@ -177,7 +177,7 @@ async def test_functions_of_the_other_kind_are_refused(lab: Lab) -> None:
 
 async def test_run_says_at_once_that_the_store_is_down_at_first(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter", DOWN)
+    faults.plan("try_acquire", DOWN)
 
     with pytest.raises(holdfast.BackendUnavailable):
         await actor(lambda client: client.election("a").run(_never(lab)))
@@ -196,7 +196,7 @@ def _never(lab: Lab) -> Any:
 async def test_run_bears_an_outage_between_two_terms(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     election = actor.client.election("a")
-    faults.plan("enter", OK, DOWN, DOWN, TOO_FEW, OK)
+    faults.plan("try_acquire", OK, DOWN, DOWN, TOO_FEW, OK)
     spec: list[int] = []
 
     def lead(lease: Any) -> None:
@@ -210,7 +210,7 @@ async def test_run_bears_an_outage_between_two_terms(lab: Lab, faults: Faults) -
     await actor(lambda _: election.run(lead if lab.runtime == "threads" else lead_in_task))
 
     assert len(spec) == 2
-    assert [fate for verb, fate in faults.calls if verb == "enter"] == [OK, DOWN, DOWN, TOO_FEW, OK]
+    assert [fate for verb, fate in faults.calls if verb == "try_acquire"] == [OK, DOWN, DOWN, TOO_FEW, OK]
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01])
@@ -233,7 +233,7 @@ async def test_run_keeps_its_place_in_the_queue_whatever_the_timeout_of_its_elec
 
     await lab.until_waiting("a", 1)
     await asyncio.sleep(0.05)
-    assert faults.count("leave") == 0
+    assert faults.count("release") == 0
     await leader(lambda _: lease.release())
     async with asyncio.timeout(30):
         await running

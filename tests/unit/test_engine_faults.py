@@ -30,18 +30,18 @@ async def called(faults: Faults, verb: str, times: int) -> None:
 
 async def test_a_server_that_is_down_at_first_is_said_at_once(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter", DOWN)
+    faults.plan("try_acquire", DOWN)
 
     with pytest.raises(holdfast.BackendUnavailable):
         await actor(lambda client: client.lock("a", timeout=None).acquire())
 
-    assert faults.calls == [("enter", DOWN)]  # nothing was sent, so nothing has to be taken back
+    assert faults.calls == [("try_acquire", DOWN)]  # nothing was sent, so nothing has to be taken back
 
 
 @pytest.mark.parametrize("fate", [LOST, NO_REPLY])
 async def test_a_first_request_without_an_answer_is_sent_again(lab: Lab, faults: Faults, fate: str) -> None:
     actor, other = lab.actor(), lab.actor()
-    faults.plan("enter", fate, OK)
+    faults.plan("try_acquire", fate, OK)
 
     lease = await actor(lambda client: client.lock("a").acquire())
 
@@ -52,7 +52,7 @@ async def test_a_first_request_without_an_answer_is_sent_again(lab: Lab, faults:
 
 async def test_a_grant_whose_replies_were_lost_is_given_back(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter", NO_REPLY)
+    faults.plan("try_acquire", NO_REPLY)
 
     with pytest.raises(holdfast.OutcomeUnknown):
         await actor(lambda client: client.lock("a", timeout=1).acquire())
@@ -63,7 +63,7 @@ async def test_a_grant_whose_replies_were_lost_is_given_back(lab: Lab, faults: F
 async def test_an_outage_during_a_wait_is_waited_out(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=2, renew=False).acquire())
-    faults.plan("enter", OK, DOWN, LOST, NO_REPLY, DOWN, OK)
+    faults.plan("try_acquire", OK, DOWN, LOST, NO_REPLY, DOWN, OK)
 
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
     await lab.until_waiting("a", 1)
@@ -75,7 +75,7 @@ async def test_an_outage_during_a_wait_is_waited_out(lab: Lab, faults: Faults) -
 async def test_an_outage_until_the_time_is_up_is_not_called_busy(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     await holder(lambda client: client.lock("a").acquire())
-    faults.plan("enter", OK, DOWN)
+    faults.plan("try_acquire", OK, DOWN)
     faults.plan("wait", 0, OK)
 
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=1.2))
@@ -86,18 +86,18 @@ async def test_an_outage_until_the_time_is_up_is_not_called_busy(lab: Lab, fault
 
 async def test_an_answer_after_the_deadline_is_not_a_grant(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter", 0.3, OK)
+    faults.plan("try_acquire", 0.3, OK)
 
     lease = await actor(lambda client: client.lock("a", ttl=0.2).acquire())
 
     lease.check()
     assert [holder.fence for holder in (await lab.state("a")).holders] == [lease.fence]
-    assert faults.count("enter") == 2
+    assert faults.count("try_acquire") == 2
 
 
 async def test_a_late_answer_without_time_to_go_on_says_so(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter", 0.3)
+    faults.plan("try_acquire", 0.3)
 
     with pytest.raises(holdfast.BackendUnavailable, match="after the lease's deadline"):
         await actor(lambda client: client.lock("a", ttl=0.2).acquire(timeout=0))
@@ -162,7 +162,7 @@ async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Fau
     actor = lab.actor()
     lock = actor.client.lock("a")
     lease = await actor(lambda _: lock.acquire())
-    faults.plan("leave", fate, OK)
+    faults.plan("release", fate, OK)
 
     with pytest.raises(holdfast.BackendError):
         await actor(lambda _: lock.release())
@@ -179,7 +179,7 @@ async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Fau
 async def test_the_keeper_repeats_a_release_that_got_no_answer(lab: Lab, faults: Faults, fate: str) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
-    faults.plan("leave", fate, fate, fate, OK)
+    faults.plan("release", fate, fate, fate, OK)
 
     with pytest.raises(holdfast.BackendError):
         await actor(lambda _: lease.release())
@@ -189,7 +189,7 @@ async def test_the_keeper_repeats_a_release_that_got_no_answer(lab: Lab, faults:
 
 async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("leave", LOST, OK)
+    faults.plan("release", LOST, OK)
 
     assert await actor.body(lambda client: client.lock("a"), lambda lease: lease.fence)
 
@@ -199,7 +199,7 @@ async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, fau
 async def test_a_timeout_whose_withdrawal_gets_no_answer_is_still_a_timeout(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
-    faults.plan("leave", DOWN, DOWN, OK)
+    faults.plan("release", DOWN, DOWN, OK)
 
     assert await waiter(lambda client: client.lock("a").acquire(timeout=0.1)) is None
 
@@ -245,7 +245,7 @@ async def test_a_lease_gone_while_it_is_released_is_no_loss(lab: Lab, faults: Fa
     actor = lab.actor()
     events: list[str] = []
     actor.client.subscribe(lambda event: events.append(event.kind))
-    faults.plan("leave", 0.5)  # done at once, answered late: meanwhile renewals find the lease gone
+    faults.plan("release", 0.5)  # done at once, answered late: meanwhile renewals find the lease gone
     lease = await actor(lambda client: client.lock("a", ttl=0.3).acquire())
 
     await actor(lambda _: lease.release())
@@ -256,44 +256,44 @@ async def test_a_lease_gone_while_it_is_released_is_no_loss(lab: Lab, faults: Fa
 
 async def test_a_refusal_leaves_nothing_to_be_given_back(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter", REFUSED)
+    faults.plan("try_acquire", REFUSED)
 
     with pytest.raises(holdfast.ConfigurationError):
         await actor(lambda client: client.lock("a").acquire())
 
-    assert faults.calls == [("enter", REFUSED)]
+    assert faults.calls == [("try_acquire", REFUSED)]
 
 
 async def test_what_a_server_refuses_to_take_back_is_not_offered_for_ever(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
-    faults.plan("leave", LOST, REFUSED)
+    faults.plan("release", LOST, REFUSED)
 
     with pytest.raises(holdfast.OutcomeUnknown):
         await actor(lambda _: lease.release())
-    await called(faults, "leave", 2)
+    await called(faults, "release", 2)
 
-    faults.plan("leave", OK)
-    again = faults.count("leave")
+    faults.plan("release", OK)
+    again = faults.count("release")
     await actor(lambda client: client.lock("b").acquire())  # the keeper is there, and has nothing else to do
-    assert faults.count("leave") == again
+    assert faults.count("release") == again
 
 
 async def test_too_few_servers_at_first_is_said_at_once_and_given_back(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter", TOO_FEW)
+    faults.plan("try_acquire", TOO_FEW)
 
     with pytest.raises(holdfast.QuorumError):
         await actor(lambda client: client.lock("a", timeout=None).acquire())
 
-    await called(faults, "leave", 1)
-    assert faults.count("enter") == 1
+    await called(faults, "release", 1)
+    assert faults.count("try_acquire") == 1
 
 
 async def test_too_few_servers_during_a_wait_are_waited_out(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
-    faults.plan("enter", OK, TOO_FEW, TOO_FEW, OK)
+    faults.plan("try_acquire", OK, TOO_FEW, TOO_FEW, OK)
 
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
     await lab.until_waiting("a", 1)
@@ -321,7 +321,7 @@ async def test_a_silent_server_among_several_costs_only_its_own_leases_a_renewal
 async def test_a_silent_server_among_several_is_owed_only_its_own_tickets(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     leases = [await actor(lambda client, name=name: client.lock(name).acquire()) for name in ("a", "b")]
-    faults.plan("leave", LOST, LOST, NOT_ALL, OK)
+    faults.plan("release", LOST, LOST, NOT_ALL, OK)
 
     for lease in leases:
         with pytest.raises(holdfast.OutcomeUnknown):
@@ -340,7 +340,7 @@ async def test_a_client_that_is_closed_before_a_waiter_hears_that_it_waits_leave
     holder, waiter = lab.actor(), lab.actor()
     closer = lab.actor(like=waiter)
     await holder(lambda client: client.lock("a").acquire())
-    faults.plan("enter", 0.5)  # done at once, answered late
+    faults.plan("try_acquire", 0.5)  # done at once, answered late
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
     await lab.until_waiting("a", 1)
 
@@ -356,7 +356,7 @@ async def test_a_client_that_is_closed_before_it_hears_of_a_grant_has_no_lease_a
 ) -> None:
     actor = lab.actor()
     closer = lab.actor(like=actor)
-    faults.plan("enter", 0.5)
+    faults.plan("try_acquire", 0.5)
     taking = lab.start(actor, lambda client: client.lock("a").acquire())
     await until(lambda: _is_taken(lab, "a"), "the lock is taken")
 

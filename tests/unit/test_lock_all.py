@@ -67,12 +67,12 @@ async def test_what_cannot_be_asked_is_said_at_once_and_nothing_is_kept(
     lab: Lab, faults: Faults, fate: str, error: type[Exception]
 ) -> None:
     actor = lab.actor()
-    faults.plan("enter_all", fate)
+    faults.plan("try_acquire_all", fate)
 
     with pytest.raises(error):
         await actor(lambda client: client.lock_all(NAMES).acquire())
 
-    assert faults.count("enter_all") == 1
+    assert faults.count("try_acquire_all") == 1
     assert nothing_is_published(actor)
     await free(lab)
 
@@ -80,7 +80,7 @@ async def test_what_cannot_be_asked_is_said_at_once_and_nothing_is_kept(
 @pytest.mark.parametrize("fate", [LOST, NO_REPLY])
 async def test_a_step_without_an_answer_is_gone_on_from(lab: Lab, faults: Faults, fate: str) -> None:
     actor = lab.actor()
-    faults.plan("enter_all", fate, OK)
+    faults.plan("try_acquire_all", fate, OK)
 
     lease = await actor(lambda client: client.lock_all(NAMES, timeout=60).acquire())
 
@@ -97,7 +97,7 @@ async def test_a_step_without_an_answer_in_time_is_said_where_nothing_is_waited_
     lab: Lab, faults: Faults, fate: Any
 ) -> None:
     actor = lab.actor()
-    faults.plan("enter_all", fate)
+    faults.plan("try_acquire_all", fate)
 
     with pytest.raises(holdfast.OutcomeUnknown):
         await actor(lambda client: client.lock_all(NAMES, ttl=0.2).acquire(timeout=0))
@@ -108,7 +108,7 @@ async def test_a_step_without_an_answer_in_time_is_said_where_nothing_is_waited_
 
 async def test_an_answer_after_the_deadline_is_not_a_grant(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("enter_all", 0.8, OK)
+    faults.plan("try_acquire_all", 0.8, OK)
 
     lease = await actor(lambda client: client.lock_all(NAMES, ttl=SHORT, timeout=60).acquire())
 
@@ -126,17 +126,17 @@ async def test_an_error_at_a_later_step_gives_back_what_the_earlier_ones_took(
     taking = lab.start(actor, lambda client: client.lock_all(NAMES, timeout=60).acquire())
     await lab.until_waiting("b", 1)  # "a" is taken by now
 
-    faults.plan("enter", fate)
+    faults.plan("try_acquire", fate)
     faults.plan("wait", 0, OK)
     await holder(lambda _: held.release())
     if fate is BUG:
         with pytest.raises(ZeroDivisionError):
             await taking
     else:  # an outage during a wait is waited out
-        await soon(lambda: faults.count("enter") > 4, "some attempts")
-        faults.plan("enter", OK)
+        await soon(lambda: faults.count("try_acquire") > 4, "some attempts")
+        faults.plan("try_acquire", OK)
         assert (await taking).held
-        faults.plan("leave", OK)
+        faults.plan("release", OK)
         await actor(lambda client: client.close())
 
     await free(lab)
@@ -148,7 +148,7 @@ async def test_a_timeout_whose_withdrawal_gets_no_answer_is_still_a_timeout(
 ) -> None:
     holder, actor = lab.actor(), lab.actor()
     held = await holder(lambda client: client.lock("c").acquire())
-    faults.plan("leave", fate, fate, OK)
+    faults.plan("release", fate, fate, OK)
 
     assert await actor(lambda client: client.lock_all(NAMES).acquire(timeout=0.1)) is None
 
@@ -162,7 +162,7 @@ async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Fau
     actor = lab.actor()
     locks = actor.client.lock_all(NAMES)
     lease = await actor(lambda _: locks.acquire())
-    faults.plan("leave", fate, OK)
+    faults.plan("release", fate, OK)
 
     with pytest.raises(holdfast.BackendError):
         await actor(lambda _: locks.release())
@@ -177,7 +177,7 @@ async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Fau
 
 async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
-    faults.plan("leave", LOST, OK)
+    faults.plan("release", LOST, OK)
 
     assert await actor.body(lambda client: client.lock_all(NAMES), lambda lease: lease.fences)
 
@@ -229,10 +229,10 @@ async def test_of_two_who_release_at_once_one_is_told_so_and_nothing_is_called_l
     two = lab.actor(like=one)
     told: list[Any] = []
     lease = await one(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
-    faults.plan("leave", 0.5, OK)
+    faults.plan("release", 0.5, OK)
 
     releasing = lab.start(one, lambda _: lease.release())
-    await soon(lambda: faults.count("leave") == 1, "the first release is on its way")
+    await soon(lambda: faults.count("release") == 1, "the first release is on its way")
     with pytest.raises(holdfast.NotHeld):
         await two(lambda _: lease.release())
     await releasing
@@ -363,7 +363,7 @@ async def test_a_loss_on_one_store_while_the_other_is_given_back_stays_a_loss(
     lease = await one(lambda _: locks.acquire())
     first, last = sorted(lease._leases, key=lambda hold: hold._engine._serial)
     assert (first.name, last.name) == ("a", "b")
-    faults.plan("leave", 0.5, OK)
+    faults.plan("release", 0.5, OK)
 
     with pytest.raises(holdfast.LockLost, match="'b'"):
         await one(lambda _: lease.release())
@@ -376,8 +376,8 @@ async def test_a_loss_on_one_store_while_the_other_is_given_back_stays_a_loss(
 
 async def test_one_store_that_is_down_leaves_nothing_on_the_other(lab: Lab, second: Lab, faults: Faults) -> None:
     one, two = lab.actor(), second.actor()
-    faults.plan("enter_all", DOWN)
-    faults.plan("enter", DOWN)
+    faults.plan("try_acquire_all", DOWN)
+    faults.plan("try_acquire", DOWN)
     locks = one.client.lock_all([two.client.lock("a"), two.client.lock("b"), "c"])
 
     for timeout in (0, 60):
@@ -394,7 +394,7 @@ async def test_a_release_that_one_store_does_not_answer_is_done_on_the_other(
     one, two = lab.actor(), second.actor()
     locks = across(one, two)
     lease = await one(lambda _: locks.acquire())
-    faults.plan("leave", DOWN)
+    faults.plan("release", DOWN)
 
     with pytest.raises(holdfast.BackendUnavailable):
         await one(lambda _: lease.release())
@@ -402,7 +402,7 @@ async def test_a_release_that_one_store_does_not_answer_is_done_on_the_other(
     await free(second)
     assert not lease.held
     assert not lease.lost
-    faults.plan("leave", OK)
+    faults.plan("release", OK)
     await one(lambda _: locks.release())
     await free(lab)
 
@@ -524,7 +524,7 @@ async def test_a_client_that_is_closed_while_its_locks_are_waited_for_leaves_non
 async def test_a_client_that_is_closed_before_it_hears_of_a_grant_leaves_none_behind(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     closer = lab.actor(like=actor)
-    faults.plan("enter_all", 0.5)  # done at once, answered late
+    faults.plan("try_acquire_all", 0.5)  # done at once, answered late
     taking = lab.start(actor, lambda client: client.lock_all(NAMES).acquire())
 
     async def is_taken() -> bool:
@@ -553,9 +553,9 @@ async def test_a_grant_that_comes_after_the_client_was_closed_is_given_back(lab:
         """As a server whose line is not cut at once."""
 
     engine.backend.close = stay_open
-    faults.plan("enter_all", until_closed)
+    faults.plan("try_acquire_all", until_closed)
     taking = lab.start(actor, lambda client: client.lock_all(NAMES).acquire())
-    await soon(lambda: faults.count("enter_all") == 1, "it is on its way")
+    await soon(lambda: faults.count("try_acquire_all") == 1, "it is on its way")
     await closer(lambda client: client.close())
     is_closed.set()
 

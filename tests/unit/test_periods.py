@@ -75,7 +75,7 @@ async def test_a_claim_without_an_answer_is_asked_again_and_is_the_same_claim(
 ) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
-    faults.plan("mark", fate, OK)
+    faults.plan("advance_register", fate, OK)
 
     assert await actor(lambda _: job.call()) == "ran"
 
@@ -86,12 +86,12 @@ async def test_a_claim_without_an_answer_is_asked_again_and_is_the_same_claim(
 async def test_a_claim_that_is_never_answered_is_said_and_nobody_runs(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
-    faults.plan("mark", NO_REPLY)
+    faults.plan("advance_register", NO_REPLY)
 
     with pytest.raises(holdfast.OutcomeUnknown):
         await actor(lambda _: job.call())
 
-    faults.plan("mark", OK)
+    faults.plan("advance_register", OK)
     assert await actor(lambda _: job.call()) == "skipped", "it was claimed, as far as anybody can know"
     assert job.runs == 0
 
@@ -109,7 +109,7 @@ async def test_a_claim_that_was_not_made_leaves_the_period_to_be_had(
 ) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
-    faults.plan("mark", *fates, OK)
+    faults.plan("advance_register", *fates, OK)
 
     with pytest.raises(error):
         await actor(lambda _: job.call())
@@ -122,7 +122,7 @@ async def test_a_claim_that_was_not_made_leaves_the_period_to_be_had(
 async def test_a_run_that_cannot_have_its_lock_says_so_and_the_period_is_over(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
-    faults.plan("enter", DOWN, OK)
+    faults.plan("try_acquire", DOWN, OK)
 
     with pytest.raises(holdfast.BackendUnavailable):
         await actor(lambda _: job.call())

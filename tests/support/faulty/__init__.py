@@ -105,10 +105,10 @@ class FaultyBackend:
         return result
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        return await self._send("enter", lambda: self._inner.try_acquire(ticket, queue=queue, deadline=deadline))
+        return await self._send("try_acquire", lambda: self._inner.try_acquire(ticket, queue=queue, deadline=deadline))
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
-        return await self._send("enter_all", lambda: self._inner.try_acquire_all(tickets, deadline=deadline))
+        return await self._send("try_acquire_all", lambda: self._inner.try_acquire_all(tickets, deadline=deadline))
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._send("wait", lambda: self._inner.wait(ticket, until))
@@ -119,7 +119,7 @@ class FaultyBackend:
                 return await self._inner.release(tickets, deadline=deadline)
             return [self._silence(), *await self._inner.release(tickets[1:], deadline=deadline)]
 
-        return await self._send("leave", work)
+        return await self._send("release", work)
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         async def work() -> Sequence[Live | LeaseGone | BackendError]:
@@ -152,11 +152,12 @@ class FaultyBackend:
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._send(
-            "mark", lambda: self._inner.advance_register(name, number, nonce=nonce, keep=keep, deadline=deadline)
+            "advance_register",
+            lambda: self._inner.advance_register(name, number, nonce=nonce, keep=keep, deadline=deadline),
         )
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
-        return await self._send("marks", lambda: self._inner.read_registers(names, deadline=deadline))
+        return await self._send("read_registers", lambda: self._inner.read_registers(names, deadline=deadline))
 
     async def close(self) -> None:
         self._is_closed = True

@@ -81,7 +81,9 @@ WENT_BACK = "the session with ZooKeeper is over: the servers came back with olde
 CONNECTIONS_MAX = 3  # on which a request is tried, while each is lost before the answer
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
 _LOOKS_OFTEN = 2
-_LOOK_AGAIN_BEHIND = 10.0  # seconds, for the others: a watch is lost only with its connection, and then all look again
+_POLL_INTERVAL_BEHIND = (
+    10.0  # seconds, for the others: a watch is lost only with its connection, and then all look again
+)
 
 # Of the session's timeout: a new lease lasts for so much longer than until more can be proven, to be renewed then.
 _SPARE_SHARE = 1 / 12
@@ -354,7 +356,7 @@ class ZookeeperBackend:
                 self._wake(kind)
                 return None
         before = len(ahead) - (0 if obstacle.exclusive else (ticket.limit or 1) - 1)
-        return Waiting(POLL_INTERVAL if before <= _LOOKS_OFTEN else _LOOK_AGAIN_BEHIND, name_of(shown))
+        return Waiting(POLL_INTERVAL if before <= _LOOKS_OFTEN else _POLL_INTERVAL_BEHIND, name_of(shown))
 
     def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
         return [one for one in ordered if behind(one.number, holding.number) < 0]

@@ -9,7 +9,7 @@ if first and string.sub(first, 1, 2) == 'x:' then
   local about, ttl = string.match(its_line or '', '^[^\n]*\n[^\n]*\n[^\n]*\n(%a+ (%d+)\n.*)')
   local time = redis.call('TIME')
   local now_us = time[1] * 1000000 + time[2]
-  if about and lapses - now_us / 1000 > WAITER_LEASE - LOOK_AGAIN then
+  if about and lapses - now_us / 1000 > WAITER_LEASE - POLL_INTERVAL then
     local fence = string.format('%.0f', math.max((last or 0) + 1, now_us))
     local since = string.format('%.0f', now_us)
     redis.call('DEL', lock)
