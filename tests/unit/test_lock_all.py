@@ -647,3 +647,19 @@ def test_a_failed_attempt_does_not_release_a_lost_lease_before_its_deadline() ->
         assert other.lock("slow").acquire(timeout=0) is None
         assert other.lock("a").acquire(timeout=0) is not None
         assert busy is not None
+
+
+async def test_a_released_group_that_was_lost_leaves_its_locks_at_once_in_spite_of_a_stop_margin(lab: Lab) -> None:
+    """The margin is time for the body, and a release says that the body has ended."""
+    actor, other = lab.actor(), lab.actor()
+    options = {"ttl": 1000, "stop_margin": 500, "renew": False}
+    lease = await actor(lambda client: client.lock_all(["kept", "taken"], **options).acquire())
+    fence = lease.fences["taken"]
+    assert await other(lambda client: client.break_lock("taken", fence))
+    with pytest.raises(holdfast.LockLost):
+        await actor(lambda _: lease.renew())
+
+    with pytest.raises(holdfast.LockLost):
+        await actor(lambda _: lease.release())
+
+    assert await other(lambda client: client.lock("kept").acquire(timeout=20)) is not None

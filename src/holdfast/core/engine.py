@@ -424,10 +424,13 @@ class Engine(Generic[L]):
             is_inner = lease._depth > 1
             lease._depth -= is_inner
         if not is_inner:
-            self._forget(lease)
-            # The body is over: no need to wait for the deadline of a stop margin.
-            self._keeper.schedule(lease._ticket, after=self._delayed(lease))
+            self.end_lost_body(lease)
         raise lease._loss()
+
+    def end_lost_body(self, lease: L) -> None:
+        """The body of a lost lease has ended, so the release does not wait for the deadline of a stop margin."""
+        self._forget(lease)
+        self._keeper.schedule(lease._ticket, after=self._delayed(lease))
 
     async def release_after_body(self, lease: L) -> None:
         """Release at the end of a `with` body, which ran under the lock to its end if this returns.

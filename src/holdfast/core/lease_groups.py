@@ -176,7 +176,7 @@ async def release_all(group: LeaseGroup) -> None:
 
 def _end_lost(group: LeaseGroup) -> NoReturn:
     for lease in group._leases:
-        lease._engine._forget(lease)
+        lease._engine.end_lost_body(lease)
     group._is_over = True
     raise group._loss()
 
