@@ -35,15 +35,15 @@ from holdfast.backends.etcd.messages import (
 from holdfast.backends.etcd.port import LeaseNotFound, Watch
 from holdfast.checking import Promises, judge
 from holdfast.checking import history as h
-from holdfast.core.handles import LockOptions
+from holdfast.core.locks import LockOptions
 from holdfast.sim.choices import Choices
 from holdfast.sim.faults import CALM
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.mutants.etcd import HintsOnly
 from holdfast.sim.run import Plan, quiet, run
+from holdfast.sim.scenarios import SmallWorld
 from holdfast.sim.servers.etcd.server import EtcdServer
 from holdfast.sim.servers.etcd.store import Store
-from holdfast.sim.small import SmallWorld
 from holdfast.sim.workload import USUAL
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, running

@@ -63,7 +63,7 @@ class Scene:
         with quiet():
             self.world.run(self.world.now + seconds)
 
-    def pause(self, party: Party, seconds: float) -> None:
+    def pause(self, party: SimParty, seconds: float) -> None:
         party.process.pause()
         self.run(seconds)
         party.process.go_on()
