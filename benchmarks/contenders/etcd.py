@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Etcd
-from holdfast.backends.etcd.address import Node
-from holdfast.backends.etcd.keys import after
-from holdfast.backends.etcd.messages import absent, b64, encoded, first, get, put, txn
-from holdfast.backends.etcd.wires import Wire
+from holdfast.backends.etcd.config import Node
+from holdfast.backends.etcd.io.connection import Wire
+from holdfast.backends.etcd.protocol.keys import after
+from holdfast.backends.etcd.protocol.messages import absent, b64, encoded, first, get, put, txn
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Memcached
-from holdfast.backends.memcached import meta
-from holdfast.backends.memcached.address import place_of
-from holdfast.backends.memcached.blocking import SocketPort
-from holdfast.backends.memcached.meta import Reply
+from holdfast.backends.memcached.config import place_of
+from holdfast.backends.memcached.io.blocking import SocketPort
 from holdfast.backends.memcached.port import Errand
+from holdfast.backends.memcached.protocol import meta
+from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 

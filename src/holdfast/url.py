@@ -242,7 +242,7 @@ def _adopt(client: object, given: Mapping[str, Option]) -> Address:
         origins.add("pymysql")  # a function that makes connections; by now nobody else takes one
     for scheme in SCHEMES.values():
         if scheme.adopts and scheme.driver in origins:
-            module = importlib.import_module(f"{scheme.package}.adopted")
+            module = importlib.import_module(f"{scheme.package}.io.adopted")
             address: Address = module.address_of(client, in_words(given))
             return address
     # Not the object itself: bytes, and the URL objects of other libraries, show their password.
@@ -275,7 +275,7 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
         )
     if scheme.driver is not None:
         require_driver(address.scheme, scheme.driver, scheme.extra)
-    module = importlib.import_module(f"{scheme.package}.{runtime}")
+    module = importlib.import_module(f"{scheme.package}.io.{runtime}")
     function: Callable[..., Any] = module.open_backend
     return function
 
@@ -285,14 +285,14 @@ def declared(scheme: Scheme) -> Mapping[str, Guarantees]:
 
     No driver is needed for that: protocols import none.
     """
-    guarantees = importlib.import_module(f"{scheme.package}.protocol").GUARANTEES
+    guarantees = importlib.import_module(f"{scheme.package}.protocol.guarantees").GUARANTEES
     methods: Mapping[str, Guarantees] = {"": guarantees} if isinstance(guarantees, Guarantees) else guarantees
     return methods
 
 
 def lacking(scheme: Scheme) -> Mapping[str, Lacks]:
     """What its backend cannot do, and why, for each method as in `declared`."""
-    lacks: Any = importlib.import_module(f"{scheme.package}.protocol").LACKS
+    lacks: Any = importlib.import_module(f"{scheme.package}.protocol.guarantees").LACKS
     methods: Mapping[str, Lacks] = lacks if lacks and not isinstance(next(iter(lacks)), Primitive) else {"": lacks}
     return methods
 

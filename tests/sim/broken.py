@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.backends.memory.port import Place, Store
-from holdfast.backends.memory.protocol import MemoryBackend
+from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.sim.mutants.base import Mutant

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.etcd.leases import WAITER_TTL
-from holdfast.backends.etcd.messages import (
+from holdfast.backends.etcd.port import LeaseNotFound, Watch
+from holdfast.backends.etcd.protocol.leases import WAITER_TTL
+from holdfast.backends.etcd.protocol.messages import (
     absent,
     all_in_order,
     created_at,
@@ -32,7 +33,6 @@ from holdfast.backends.etcd.messages import (
     txn,
     watch_request,
 )
-from holdfast.backends.etcd.port import LeaseNotFound, Watch
 from holdfast.checking import Promises, judge
 from holdfast.checking import history as h
 from holdfast.core.locks import LockOptions

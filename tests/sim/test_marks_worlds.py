@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redlock import marks as quorum_marks
-from holdfast.backends.redlock import scripts
-from holdfast.backends.redlock.protocol import RedlockBackend
-from holdfast.backends.sqlite import protocol as sqlite
+from holdfast.backends.redlock import lua
+from holdfast.backends.redlock.protocol import registers as quorum_marks
+from holdfast.backends.redlock.protocol.quorum import RedlockBackend
+from holdfast.backends.sqlite.protocol import queue as sqlite
 from holdfast.errors import BackendError
 from holdfast.sim.choices import Choices
 from holdfast.sim.faults import ALL, only
@@ -133,7 +133,7 @@ class BreaksPromises(RedlockServer):
     """A node accepts what comes after it has promised itself to another."""
 
     texts = {  # noqa: RUF012  (as the class it is of has it)
-        scripts.MARK.name: scripts.MARK.text.replace(
+        lua.MARK.name: lua.MARK.text.replace(
             "return {'behind', their_round}", "if state == '' then return {'behind', their_round} end"
         )
     }

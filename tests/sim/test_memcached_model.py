@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.backends.memcached import meta
-from holdfast.backends.memcached.meta import Parser, Reply
-from holdfast.backends.memcached.values import FREE, value_of
+from holdfast.backends.memcached.protocol import meta
+from holdfast.backends.memcached.protocol.meta import Parser, Reply
+from holdfast.backends.memcached.protocol.values import FREE, value_of
 from holdfast.sim.servers.memcached.machine import _STARTS_AT, Machine
 from tests.support.memcached.servers import Line, Server, running
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.memory.protocol import MemoryBackend
+from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.tickets import Ticket, Waiting
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan

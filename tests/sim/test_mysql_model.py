@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from holdfast.backends.mysql import statements as s
-from holdfast.backends.mysql import version as v
-from holdfast.backends.mysql.address import place_of
-from holdfast.backends.mysql.lines import Lines
+from holdfast.backends.mysql.config import place_of
+from holdfast.backends.mysql.io.connections import Lines
 from holdfast.backends.mysql.port import Answer, Row, Statement, Value
-from holdfast.backends.mysql.schema import FENCE_IDLE, WOKEN
-from holdfast.backends.mysql.values import lock_id, us
+from holdfast.backends.mysql.protocol import statements as s
+from holdfast.backends.mysql.protocol import version as v
+from holdfast.backends.mysql.protocol.values import lock_id, us
+from holdfast.backends.mysql.sql import FENCE_IDLE, WOKEN
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.runtimes.threads import ThreadRuntime, run_sync

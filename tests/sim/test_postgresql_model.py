@@ -17,17 +17,19 @@ from typing import Any
 import pytest
 from psycopg.pq import ExecStatus, PGconn
 
-from holdfast.backends.postgresql import advisory, lines, protocol, wire
+from holdfast.backends.postgresql.io import connection, connections
 from holdfast.backends.postgresql.port import Row, Statement, Value
-from holdfast.backends.postgresql.protocol import stored, us
-from holdfast.backends.postgresql.schema import FENCE_IDLE, quoted, tables
+from holdfast.backends.postgresql.protocol import advisory
+from holdfast.backends.postgresql.protocol import queue as protocol
+from holdfast.backends.postgresql.protocol.queue import stored, us
+from holdfast.backends.postgresql.sql import FENCE_IDLE, quoted, tables
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.sim.mutants import postgresql as mutants
 from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket
 from tests.support.postgresql import shared
 
 # Of two clients that have sessions, of one that has none any more, and of one of an older version.
-CHANNELS = (*(lines.CHANNEL + letter * 32 for letter in "abc"), "holdfast_d")
+CHANNELS = (*(connections.CHANNEL + letter * 32 for letter in "abc"), "holdfast_d")
 GONE = CHANNELS[2]
 OURS = CHANNELS[0]  # the client in whose session the steps are done
 NAMES = tuple(map(stored, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
@@ -64,19 +66,19 @@ class Real:
         self._pgconn = PGconn.connect(conninfo.encode())
         name = f"model_{uuid.uuid4().hex}"
         self._schema = quoted(name)
-        self.say(lines._SETTINGS)
+        self.say(connections._SETTINGS)
         self.say(f"CREATE SCHEMA {self._schema}; {tables(name)}")
         for channel in CHANNELS:
             self.say(f'LISTEN "{channel}"')
-        self.say(lines.presence(OURS))
+        self.say(connections.presence(OURS))
         self._keeper = PGconn.connect(conninfo.encode())
         self._keeper.exec_(f"SELECT pg_advisory_lock({TAKEN})".encode())
-        self._keeper.exec_(lines.presence(CHANNELS[1]).encode())
+        self._keeper.exec_(connections.presence(CHANNELS[1]).encode())
 
     def say(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         sql = sql.replace("{schema}", self._schema)
         if values:
-            result = self._pgconn.exec_params(sql.encode(), [wire._encode(value) for value in values])
+            result = self._pgconn.exec_params(sql.encode(), [connection._encode(value) for value in values])
         else:
             result = self._pgconn.exec_(sql.encode())
         assert result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK), result.get_error_message()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.postgresql import protocol
 from holdfast.backends.postgresql.port import Statement, Value
-from holdfast.backends.postgresql.protocol import us
+from holdfast.backends.postgresql.protocol import queue
+from holdfast.backends.postgresql.protocol.queue import us
 from holdfast.checking import history as h
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.errors import OutcomeUnknown
@@ -65,19 +65,19 @@ class Listening:
         return self.do(port, lambda: port.ask(statement, values, deadline=self.now + 1.0))
 
     def take(self, nonce: str) -> Any:
-        return self.ask(self.a, protocol._TAKE, NAME, nonce, TTL, "main", "{}")
+        return self.ask(self.a, queue._TAKE, NAME, nonce, TTL, "main", "{}")
 
     def try_acquire(self, nonce: str) -> str:
         values = (NAME, nonce, TTL, True, 1, True, "main", "{}", self.a.channel)
-        ((outcome, *_),) = self.ask(self.a, protocol._ENTER, *values)
+        ((outcome, *_),) = self.ask(self.a, queue._ENTER, *values)
         return str(outcome)
 
     def renew(self, nonce: str) -> bool:
-        ((lives,),) = self.ask(self.a, protocol._RENEW, NAME, nonce, TTL)
+        ((lives,),) = self.ask(self.a, queue._RENEW, NAME, nonce, TTL)
         return bool(lives == "t")
 
     def release(self, nonce: str, *, is_unheard: bool) -> None:
-        self.ask(self.b, protocol._LEAVE, NAME, nonce, is_unheard)
+        self.ask(self.b, queue._LEAVE, NAME, nonce, is_unheard)
 
     def hand_over(self) -> str:
         """One has the lock, another one gets in line and is given a hint when the first leaves. Its nonce."""
@@ -161,7 +161,7 @@ def test_a_failover_brings_back_what_the_standby_had(world: Listening) -> None:
     first, second = world.nonce(), world.nonce()
     world.take(first)
     world.server.back_up()
-    world.ask(world.b, protocol._FREE, NAME, first)
+    world.ask(world.b, queue._FREE, NAME, first)
     world.take(second)
 
     world.server.restore_data()

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis import marking, protocol, setnx
-from holdfast.backends.redis.keys import keys_of, mark_of
-from holdfast.backends.redis.scripts import Script
+from holdfast.backends.redis.lua import Script
+from holdfast.backends.redis.protocol import queue, registers, setnx
+from holdfast.backends.redis.protocol.keys import keys_of, mark_of
 from holdfast.sim.servers.redis.commands import COMMANDS, Refused
 from holdfast.sim.servers.redis.keyspace import SortedSet, Stream
 from holdfast.sim.servers.redis.machine import Machine
@@ -356,15 +356,15 @@ class Steps:
         match verb:
             case "enter" | "again":
                 asked = [nonce, kind, ttl, draw.choice("0111"), ABOUT]
-                return self._run(protocol._ENTER, name, asked, lease)
+                return self._run(queue._ENTER, name, asked, lease)
             case "leave":
-                return self._run(protocol._LEAVE, name, [nonce, kind, unheard, signal], lease)
+                return self._run(queue._LEAVE, name, [nonce, kind, unheard, signal], lease)
             case "renew":
-                return self._run(protocol._RENEW, name, [nonce, kind, ttl], lease)
+                return self._run(queue._RENEW, name, [nonce, kind, ttl], lease)
             case "break":
-                return self._run(protocol._BREAK, name, [draw.choice(self._fences[-4:]), signal], lease)
+                return self._run(queue._BREAK, name, [draw.choice(self._fences[-4:]), signal], lease)
             case "inspect":
-                return self._run(protocol._INSPECT, name, [], lease)
+                return self._run(queue._INSPECT, name, [], lease)
             case _:
                 return self._foreign(keys_of("", name).lock)
 
@@ -384,18 +384,18 @@ class Steps:
                 ABOUT,
                 *now,
             ]
-        text = told(protocol._ENTER_ALL, waiter_lease=LONG)
+        text = told(queue._ENTER_ALL, waiter_lease=LONG)
         keys = [key for name in names for key in keys_of("", name).names]
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
-        said, modelled = ([_comparable(protocol._ENTER, one) for one in side] for side in (real, model))
+        said, modelled = ([_comparable(queue._ENTER, one) for one in side] for side in (real, model))
         return f"enter_all {arguments}", said, modelled
 
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
         now = divmod(self._sides.now, 1_000_000)
         text = told(script, waiter_lease=lease)
         real, model = self._sides.script(text, keys_of("", name)[:5], [*arguments, *now])
-        if script is protocol._ENTER:
+        if script is queue._ENTER:
             self.outcomes.add(real[0] if isinstance(real, list) else "in")
             if isinstance(real, int):
                 self._fences.append(str(real))
@@ -413,7 +413,7 @@ def _comparable(script: Script, reply: Any) -> Any:
     """Without the moments that differ: remaining milliseconds, and the order of a hash's fields."""
     if not isinstance(reply, list):
         return reply
-    if script is protocol._INSPECT:
+    if script is queue._INSPECT:
         now, value, remaining, record, *sets = reply
         return now, value, _rounded(remaining), _pairs(record), sets
     return [*reply[:2], _rounded(reply[2]), *reply[3:]] if reply[0] == "wait" else reply
@@ -442,7 +442,7 @@ def test_the_scripts_of_marks_do_the_same_on_both(sides: Sides) -> None:
     for number in range(200):
         mark = mark_of("", draw.choice(NAMES)).names
         arguments: list[Any] = [draw.choice("ab"), draw.choice(numbers), draw.choice([LONG, OVER])]
-        for script in (marking.MARK, marking.MARKS):
+        for script in (registers.MARK, registers.MARKS):
             sides.let_pass()  # before the next look at a mark that was kept for OVER
             real, model = sides.script(script.text, mark, arguments)
             assert model == real, f"step {number}: {script.name} {mark} {arguments}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from holdfast.backends.redis import marking, protocol
+from holdfast.backends.redis.protocol import queue, registers
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, LeaseGone, LockInfo, Ticket
 from holdfast.errors import LimitConflict
@@ -287,7 +287,7 @@ def test_the_same_steps_come_out_the_same(server: type[RedisServer], seed: int) 
 
 # ── scripts with a mistake ───────────────────────────────────────────────────────────────────────────────────────────
 
-_SCRIPTS = (protocol._ENTER, protocol._ENTER_ALL, protocol._LEAVE, protocol._RENEW, protocol._BREAK, marking.MARK)
+_SCRIPTS = (queue._ENTER, queue._ENTER_ALL, queue._LEAVE, queue._RENEW, queue._BREAK, registers.MARK)
 MISTAKES = {
     "an owner goes in past another's lease": (
         "if owner and value == SEVERAL .. owner then",

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis import protocol, records
-from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.lua import SILENT
 from holdfast.backends.redis.port import Channel
-from holdfast.backends.redis.scripts import SILENT
+from holdfast.backends.redis.protocol import queue as protocol
+from holdfast.backends.redis.protocol import records
+from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.sim.servers.redis.machine import Machine
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.keys import keys_of
 from holdfast.backends.redis.port import Channel
+from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import Ticket
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim.choices import Choices

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.keys import keys_and_record_before, keys_of
 from holdfast.backends.redis.port import Call, Channel
-from holdfast.backends.redlock import scripts
+from holdfast.backends.redis.protocol.keys import keys_and_record_before, keys_of
+from holdfast.backends.redlock import lua
 from holdfast.checking import history as h
 from holdfast.errors import OutcomeUnknown
 from holdfast.sim import faults
@@ -24,13 +24,13 @@ from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
 
 KEYS = keys_of(PREFIX, LOCK)
-HELLO = Call(scripts.HELLO, KEYS, ())
+HELLO = Call(lua.HELLO, KEYS, ())
 NONCE = "f" * 32
 
 
 def acquire(nonce: str = NONCE, ttl_ms: int = 60_000) -> Call:
     return Call(
-        scripts.ACQUIRE, keys_and_record_before(PREFIX, LOCK), (nonce, 1, ttl_ms, 0, "", "run", 0, "", "", "a", "{}")
+        lua.ACQUIRE, keys_and_record_before(PREFIX, LOCK), (nonce, 1, ttl_ms, 0, "", "run", 0, "", "", "a", "{}")
     )
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.etcd.leases import Lease
-from holdfast.backends.etcd.messages import entries, get, put, txn
-from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.protocol.leases import Lease
+from holdfast.backends.etcd.protocol.messages import entries, get, put, txn
+from holdfast.backends.etcd.protocol.queue import EtcdBackend
 from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Together
-from holdfast.backends.zookeeper.protocol import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
 from holdfast.core.acquire_all import Part, take_all
 from holdfast.core.lease_groups import LeaseGroup, release_all
 from holdfast.core.leases import BaseLease

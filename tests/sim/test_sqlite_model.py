@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pytest
 
-from holdfast.backends.sqlite.blocking import open_backend
+from holdfast.backends.sqlite.io.blocking import open_backend
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import LimitConflict

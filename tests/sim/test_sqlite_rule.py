@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.sqlite import protocol
+from holdfast.backends.sqlite.protocol import queue
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan
@@ -58,17 +58,17 @@ def test_the_same_steps_come_out_the_same(seed: int) -> None:
 
 MISTAKES = {
     "who joins stands behind those it has passed": (
-        protocol._FIRST,
+        queue._FIRST,
         "SELECT max(number) + 2 FROM tickets WHERE name = ?",
     ),
-    "an owner waits for itself": (protocol._KIN, protocol._KIN.replace("owner = ?", "owner = ? || '?'")),
-    "an owner goes in past another's lease": (protocol._KIN, protocol._KIN.replace("owner = ?", "owner <> ? || '?'")),
+    "an owner waits for itself": (queue._KIN, queue._KIN.replace("owner = ?", "owner = ? || '?'")),
+    "an owner goes in past another's lease": (queue._KIN, queue._KIN.replace("owner = ?", "owner <> ? || '?'")),
     "a break ends one of an owner's tickets": (
-        protocol._BREAK,
+        queue._BREAK,
         "DELETE FROM tickets WHERE number = (SELECT max(number) FROM tickets WHERE name = ? AND fence = ?)",
     ),
-    "a mark goes down": (protocol._MARK, protocol._MARK.replace("number < excluded.number OR", "TRUE OR")),
-    "a mark is anybody's": (protocol._MARK, protocol._MARK.replace("AND nonce = excluded.nonce", "")),
+    "a mark goes down": (queue._MARK, queue._MARK.replace("number < excluded.number OR", "TRUE OR")),
+    "a mark is anybody's": (queue._MARK, queue._MARK.replace("AND nonce = excluded.nonce", "")),
 }
 
 
@@ -142,7 +142,7 @@ def test_nobody_is_let_in_before_a_dead_holders_delay_is_over_and_all_are_soon_a
 
 
 def test_a_sweep_that_knows_no_delay_is_found() -> None:
-    wrong = with_mistake(protocol._AHEAD, protocol._AHEAD.replace("owner, delay", "owner, 0.0"))
+    wrong = with_mistake(queue._AHEAD, queue._AHEAD.replace("owner, delay", "owner, 0.0"))
 
     deaths = [Deaths(seed, wrong) for seed in range(20)]
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.backends.zookeeper.marks import Marks
 from holdfast.backends.zookeeper.port import Answer, Check, Delete, Request, Session, Together
-from holdfast.backends.zookeeper.protocol import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.registers import Marks
 from holdfast.errors import BackendError
 from holdfast.sim.choices import Choices
 from holdfast.sim.faults import CALM, Faults

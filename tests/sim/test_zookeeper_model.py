@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.zookeeper.address import place_of
-from holdfast.backends.zookeeper.blocking import BlockingEnsemble
+from holdfast.backends.zookeeper.config import place_of
+from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
 from holdfast.backends.zookeeper.port import (
     Answer,
     Check,

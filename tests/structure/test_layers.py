@@ -87,21 +87,25 @@ def test_imports_point_downwards(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in modules() if room(path) == "core" or path.name == "protocol.py"],
+    [path for path in modules() if room(path) == "core" or "protocol" in path.parts],
     ids=lambda path: str(path.relative_to(SOURCE)),
 )
 def test_protocols_touch_only_ports(path: Path) -> None:
     assert WORLDLY.isdisjoint(name.split(".")[0] for name in imports(path))
 
 
-def test_every_backend_has_the_same_four_files() -> None:
+def test_every_backend_has_the_same_shape() -> None:
     folders = [
         path for path in (SOURCE / "backends").iterdir() if path.is_dir() and path.name not in {"__pycache__", "net"}
     ]
 
     assert folders
     for folder in folders:
-        assert {"port.py", "protocol.py", "blocking.py", "aio.py"} <= {path.name for path in folder.iterdir()}
+        found = {path.name for path in folder.iterdir()} - {"__pycache__"}
+        assert {"__init__.py", "port.py", "protocol", "io"} <= found
+        assert found <= {"__init__.py", "config.py", "port.py", "protocol", "io", "lua", "sql"}
+        assert {"blocking.py", "aio.py"} <= {path.name for path in (folder / "io").iterdir()}
+        assert (folder / "protocol" / "guarantees.py").exists()
 
 
 def test_nothing_imports_the_command_line() -> None:

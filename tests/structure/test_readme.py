@@ -48,7 +48,7 @@ def table() -> str:
     for scheme, row in SCHEMES.items():
         backends.setdefault(row.package, []).append(scheme)
     for package, schemes in backends.items():
-        promised = importlib.import_module(f"{package}.protocol").GUARANTEES
+        promised = importlib.import_module(f"{package}.protocol.guarantees").GUARANTEES
         methods = promised if isinstance(promised, dict) else {"": promised}
         first, *others = (f"`{scheme}://`" for scheme in schemes)
         names = [f"{first}, {', '.join(others)}" if others else first]
@@ -60,7 +60,7 @@ def table() -> str:
 
 def test_a_client_that_has_asked_nobody_yet_promises_what_the_table_says() -> None:
     for scheme, row in SCHEMES.items():
-        promised = importlib.import_module(f"{row.package}.protocol").GUARANTEES
+        promised = importlib.import_module(f"{row.package}.protocol.guarantees").GUARANTEES
         least = next(iter(promised.values())) if isinstance(promised, dict) else promised
 
         assert holdfast.Client(EXAMPLE_URLS[scheme]).guarantees == least

@@ -714,7 +714,7 @@ def test_no_permission(tmp_path: Path, what: str) -> None:
     source = str(Path(holdfast.__file__).parents[1])
     program = (  # as another user, who may not even read our Python: everything is imported before
         f"import os, sys; sys.path.insert(0, {source!r})\n"
-        "import holdfast, holdfast.backends.sqlite.blocking\n"
+        "import holdfast, holdfast.backends.sqlite.io.blocking\n"
         "os.setgid(65534); os.setuid(65534)\n"
         f"holdfast.Client('sqlite://{tmp_path}/locks.db')"
     )

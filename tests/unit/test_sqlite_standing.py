@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite.place import Standing
+from holdfast.backends.sqlite.io.location import Standing
 from tests.support.processes import eventually
 
 

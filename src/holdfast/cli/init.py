@@ -50,11 +50,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if not scheme.tables:
         print(f"holdfast: {address.scheme}:// needs no tables: use it as it is", file=sys.stderr)
     elif arguments.prints:
-        sys.stdout.write(_module(scheme, "schema").ddl(address))
+        sys.stdout.write(_module(scheme, "sql").ddl(address))
     else:
         if scheme.driver is not None:
             urls.require_driver(address.scheme, scheme.driver, scheme.extra)
-        _module(scheme, "blocking").create_tables(address)
+        _module(scheme, "io.blocking").create_tables(address)
         print(f"{address.redacted}: the tables are there")
     return statuses.DONE
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.errors import ConfigurationError, StaleFence
 from holdfast.fencing.values import check_fence, check_resource, refuse_stale
 

@@ -13,10 +13,10 @@ import contextlib
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from holdfast.backends.redis.keys import keys_of
 from holdfast.backends.redis.port import Call, Channel
-from holdfast.backends.redis.values import REDLOCK
-from holdfast.backends.redlock import scripts
+from holdfast.backends.redis.protocol.keys import keys_of
+from holdfast.backends.redis.protocol.values import REDLOCK
+from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.port import Life
 from holdfast.core.tickets import Granted, Ticket
 from holdfast.errors import HoldfastError, OutcomeUnknown, QuorumError
@@ -106,7 +106,7 @@ class Ballots:
             machine.space.put(record, known)
         text = self._texts.get(call.script.name, call.script.text)
         arguments = list(call.arguments)
-        if call.script is scripts.ACQUIRE:
+        if call.script is lua.ACQUIRE:
             arguments[_MAY_QUEUE] = 0
         reply = machine.run(text, call.keys.names, arguments)
         kept = {key: value for key, (value, _) in machine.space.dump().items()}
@@ -138,7 +138,7 @@ class Ballots:
         try:
             while True:
                 calls: Sequence[tuple[int, Call]] = entering.send(replies)
-                if calls[0][1].script is scripts.RELEASE:
+                if calls[0][1].script is lua.RELEASE:
                     replies = [0] * len(calls)  # whether it had the vote changes nothing
                     continue
                 if heard is None:
@@ -185,7 +185,7 @@ def _full(call: Call, answer: Answer) -> Any:
     """As the protocol knows it."""
     if answer == LOST:
         return OutcomeUnknown(backend="sim", problem="no answer in time")
-    if call.script is not scripts.ACQUIRE:
+    if call.script is not lua.ACQUIRE:
         return answer
     if answer == REFUSED:
         return [b"wait", 0, -1, f"{REDLOCK}?:1:1".encode(), b""]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redlock import scripts
+from holdfast.backends.redlock import lua
 from holdfast.sim.fence_model import KEYS, LOST, Answer, Attempt, Ballots, Next, Node, nonce_of
 from holdfast.sim.run import quiet
 
@@ -337,7 +337,7 @@ class _Searching:
             len(view) == _ANSWERS + message.ask + 1
         )
         views = _set(column.views, message.client, (*view[:-1], reply))
-        can_repeat = self._size.resent > 0 and call.script is scripts.ACQUIRE
+        can_repeat = self._size.resent > 0 and call.script is lua.ACQUIRE
         of = self._columns.of
         return _Arrival(
             message,
@@ -391,7 +391,7 @@ class _Searching:
         """That it does nothing which the end of a vote does not do."""
         ticket, attempt, *_ = column.views[client]
         for is_over in (0, 1):
-            call = Call(scripts.RELEASE, KEYS, (nonce_of(client, ticket), attempt, is_over))
+            call = Call(lua.RELEASE, KEYS, (nonce_of(client, ticket), attempt, is_over))
             after, _ = self._ballots.answer(column.node, call)
             if after not in (column.node, column.node._replace(vote=None)):
                 raise AssertionError(f"a release does more than end a vote: {column.node} -> {after}")

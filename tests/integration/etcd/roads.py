@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import holdfast
-from holdfast.backends.etcd.address import place_of
-from holdfast.backends.etcd.cluster import Cluster
-from holdfast.backends.etcd.methods import backend_on
+from holdfast.backends.etcd.config import place_of
+from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.port import Answer
+from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, Ticket, Waiting

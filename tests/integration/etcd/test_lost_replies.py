@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.etcd.address import place_of
-from holdfast.backends.etcd.methods import backend_on
+from holdfast.backends.etcd.config import place_of
+from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.etcd.messages import b64
+from holdfast.backends.etcd.protocol.messages import b64
 from holdfast.core.tickets import Granted
 from tests.integration.etcd.roads import Bench, bench, ticket
 from tests.support.etcd import shared

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.etcd.leases import WAITER_TTL
+from holdfast.backends.etcd.protocol.leases import WAITER_TTL
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from tests.integration.etcd.crowds import taken, waiting
 from tests.integration.etcd.roads import Bench, bench, ticket

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import holdfast
-from holdfast.backends.memcached import meta
-from holdfast.backends.memcached.keys import key_of
-from holdfast.backends.memcached.meta import Reply
+from holdfast.backends.memcached.protocol import meta
+from holdfast.backends.memcached.protocol.keys import key_of
+from holdfast.backends.memcached.protocol.meta import Reply
 from tests.support.memcached.servers import Server
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import holdfast
-from holdfast.backends.memcached.pulse import QUIET
+from holdfast.backends.memcached.protocol.clock_check import QUIET
 from tests.integration.memcached.conftest import OpenClient, StartServer
 from tests.integration.memcached.scenes import item, take
 from tests.support.memcached.servers import Server

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.backends.memcached import meta
-from holdfast.backends.memcached.keys import mark_key_of
-from holdfast.backends.memcached.meta import Reply
+from holdfast.backends.memcached.protocol import meta
+from holdfast.backends.memcached.protocol.keys import mark_key_of
+from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.errors import NameConflict, OutcomeUnknown
 from tests.integration.memcached.conftest import StartServer
 from tests.support.memcached.servers import Server

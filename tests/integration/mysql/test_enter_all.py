@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast.backends.mysql.lines import LOCK_WAIT_MAX
+from holdfast.backends.mysql.io.connections import LOCK_WAIT_MAX
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import OutcomeUnknown
 from tests.support.mysql import shared

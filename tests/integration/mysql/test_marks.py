@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.backends.mysql.blocking import create_tables
+from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast import LockLost
-from holdfast.backends.mysql.blocking import create_tables
+from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.servers import Server

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
-from holdfast.backends.mysql.schema import WOKEN
+from holdfast.backends.mysql.sql import WOKEN
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server

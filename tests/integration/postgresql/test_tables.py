@@ -17,9 +17,10 @@ from psycopg import sql
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError, LimitConflict, NameConflict
 from holdfast import url as urls
-from holdfast.backends.postgresql import lines, protocol
-from holdfast.backends.postgresql.blocking import create_tables
-from holdfast.backends.postgresql.schema import quoted, tables
+from holdfast.backends.postgresql.io import connections
+from holdfast.backends.postgresql.io.blocking import create_tables
+from holdfast.backends.postgresql.protocol import queue
+from holdfast.backends.postgresql.sql import quoted, tables
 from holdfast.core.tickets import Waiting
 from holdfast.runtimes.threads import run_sync
 from tests.support.postgresql.driver import Driver
@@ -455,12 +456,12 @@ def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_
     with client_of(url).lock("hot"):
         pass
     where = {"schema": sql.Identifier(schema)}
-    take, free = (statement.sql.format(schema=quoted(schema)) for statement in (protocol._TAKE, protocol._FREE))
+    take, free = (statement.sql.format(schema=quoted(schema)) for statement in (queue._TAKE, queue._FREE))
     try_acquire = "SELECT * FROM {schema}.holdfast_enter('shared', 'n', 30000000, false, 3, true, 'main', '', 'nobody')"
     with server.connect() as old, server.connect() as ours, old.transaction():
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         old.execute("SELECT 1")  # its snapshot
-        ours.execute(f"{lines._SETTINGS}; SET statement_timeout = 0")
+        ours.execute(f"{connections._SETTINGS}; SET statement_timeout = 0")
 
         ours.execute(
             sql.SQL(USE).format(pairs=sql.Literal(PAIRS), take=sql.Literal(take), free=sql.Literal(free), **where)

@@ -12,8 +12,8 @@ from psycopg import sql
 import holdfast
 from holdfast import ConfigurationError
 from holdfast import url as urls
-from holdfast.backends.postgresql.blocking import create_tables
-from holdfast.backends.postgresql.schema import tables
+from holdfast.backends.postgresql.io.blocking import create_tables
+from holdfast.backends.postgresql.sql import tables
 from tests.support.postgresql.servers import Server
 
 Open = Callable[[str], holdfast.Client]

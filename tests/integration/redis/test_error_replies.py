@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
-from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.protocol.keys import keys_of
 from tests.integration.redis.conftest import OpenClient, StartServer
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually

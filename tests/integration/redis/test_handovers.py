@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import holdfast
-from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import PROMPT, acquiring, assert_free_and_clean, await_waiters, take

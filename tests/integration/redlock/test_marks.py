@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.backends.redis.keys import mark_of
+from holdfast.backends.redis.protocol.keys import mark_of
 from holdfast.errors import ConfigurationError, OutcomeUnknown, QuorumError
 from tests.integration.redlock.conftest import StartCouncil
 from tests.support.redis.councils import Council

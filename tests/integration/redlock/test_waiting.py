@@ -9,7 +9,7 @@ import time
 from statistics import median
 
 import holdfast
-from holdfast.backends.redlock.protocol import POLL_FIRST
+from holdfast.backends.redlock.protocol.quorum import POLL_FIRST
 from tests.integration.redis.scenes import PROMPT, acquiring, await_waiters, immortal_keys, in_background, take
 from tests.integration.redlock.conftest import OpenClient
 from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of

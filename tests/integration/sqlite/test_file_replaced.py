@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.place import Standing
+from holdfast.backends.sqlite.io.location import Standing
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import assert_exclusive, report, turns_of
 from tests.support.processes import Crew, Refused, eventually, now

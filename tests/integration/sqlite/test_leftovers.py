@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.protocol import SqliteBackend
+from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.processes import Crew
 

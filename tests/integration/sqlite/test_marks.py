@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends.sqlite.blocking import BlockingPort
+from holdfast.backends.sqlite.io.blocking import BlockingPort
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from tests.integration.sqlite.conftest import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.sessions import Session, Watch
+from holdfast.backends.sqlite.io.sessions import Session, Watch
 from tests.integration.sqlite.conftest import Store
 from tests.support.processes import eventually
 

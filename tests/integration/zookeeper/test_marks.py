@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.zookeeper.marks import AT_ONCE, LOOKED_AT
 from holdfast.backends.zookeeper.port import CreateParent, Delete, Get, Together
+from holdfast.backends.zookeeper.protocol.registers import AT_ONCE, LOOKED_AT
 from holdfast.core.tickets import Granted
 from tests.integration.zookeeper.roads import Bench, bench, ticket
 from tests.support.zookeeper.ensembles import Linked

@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import holdfast
-from holdfast.backends.zookeeper.standing import Standing
+from holdfast.backends.zookeeper.protocol.session_proof import Standing
 from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.ensembles import Linked

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 import holdfast
 from holdfast import LockLost, OutcomeUnknown
-from holdfast.backends.zookeeper.driver import KazooSession
+from holdfast.backends.zookeeper.io.driver import KazooSession
 from holdfast.runtimes import system
 from tests.support.processes import PATIENCE, Crew, eventually
 from tests.support.redis.proxy import Proxy
@@ -176,7 +176,7 @@ async def test_a_task_that_is_cancelled_leaves_nothing(url: str, server: Server)
 def test_a_client_that_is_not_used_any_more_ends_its_session(
     url: str, server: Server, client_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.zookeeper.pulse.IDLE_MAX", 0.2)
+    monkeypatch.setattr("holdfast.backends.zookeeper.protocol.heartbeat.IDLE_MAX", 0.2)
     client = client_of(f"{url}?session_timeout=1")
     with client.lock("a"):
         port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from holdfast.backends.memory.protocol import MemoryBackend
+from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.ports import Backend, Runtime
 from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown, QuorumError

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from typing import Self
 
-from holdfast.backends.memcached.meta import Parser, Reply
+from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from tests.support.processes import PATIENCE, _state, eventually
 from tests.support.redis.binaries import missing
 from tests.support.redis.servers import _with_parent, free_ports

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.mysql.address import Place, place_of
-from holdfast.backends.mysql.lines import Lines
-from holdfast.backends.mysql.methods import backend_of
+from holdfast.backends.mysql.config import Place, place_of
+from holdfast.backends.mysql.io.connections import Lines
+from holdfast.backends.mysql.io.methods import backend_of
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync

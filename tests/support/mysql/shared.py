@@ -9,7 +9,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from holdfast.backends.mysql.blocking import create_tables
+from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
 from tests.support.etcd.shared import in_memory
 from tests.support.mysql.servers import Server, running

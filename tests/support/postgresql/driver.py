@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import url as urls
-from holdfast.backends.postgresql import blocking
+from holdfast.backends.postgresql.io import blocking
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, Live, Ticket, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync

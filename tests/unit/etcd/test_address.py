@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.etcd.address import Node, Place, place_of
+from holdfast.backends.etcd.config import Node, Place, place_of
 from holdfast.url import parse
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.backends.etcd.answers import NoAuthentication, TokenRefused, refusal
+from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, refusal
 from holdfast.backends.etcd.port import LeaseNotFound
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.backends.etcd.continuity import CheckedPort
-from holdfast.backends.etcd.messages import put, txn
 from holdfast.backends.etcd.port import Answer, ClusterChanged, EtcdPort
+from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.messages import put, txn
 from holdfast.runtimes.threads import run_sync
 
 

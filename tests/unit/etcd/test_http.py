@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.etcd.http import HEAD_MAX, NotHttp, Response, request
+from holdfast.backends.etcd.io.http import HEAD_MAX, NotHttp, Response, request
 
 WHOLE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
 CHUNKED = (

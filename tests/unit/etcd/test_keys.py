@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.etcd.keys import Keys, after, read
+from holdfast.backends.etcd.protocol.keys import Keys, after, read
 
 NAMES = ["a", "A", "a/b", "a%2Fb", "a%2fb", "a%", "%", "/", "", "ä", "\0", "a\0b", "😀", "%gone", "a ", "\x7f"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from holdfast.backends.etcd.listening import CONFIRMED_MAX, WATCHES_MAX, Stream, _in_parts
+from holdfast.backends.etcd.io.watching import CONFIRMED_MAX, WATCHES_MAX, Stream, _in_parts
 from holdfast.backends.etcd.port import Watch
 
 WATCHES = {name: (Watch(name.encode(), 1), Watch(b"own " + name.encode(), 1)) for name in ("a", "b", "c")}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from holdfast.backends.etcd.keys import Keys
 from holdfast.backends.etcd.port import Answer
-from holdfast.backends.etcd.protocol import EtcdBackend
+from holdfast.backends.etcd.protocol.keys import Keys
+from holdfast.backends.etcd.protocol.queue import EtcdBackend
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes.threads import ThreadRuntime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 import holdfast
-from holdfast.backends.memcached.address import Node, Place, place_of
+from holdfast.backends.memcached.config import Node, Place, place_of
 from holdfast.url import parse
 
 

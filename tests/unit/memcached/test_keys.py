@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.memcached.address import Node
-from holdfast.backends.memcached.keys import KEY_MAX, check_prefix, home_of, key_of, mark_key_of, name_of
+from holdfast.backends.memcached.config import Node
+from holdfast.backends.memcached.protocol.keys import KEY_MAX, check_prefix, home_of, key_of, mark_key_of, name_of
 from holdfast.errors import ConfigurationError
 
 NAMES = ["a", "A", "a ", "a b", "a%20b", "a\0", "a\n", "ä", "🔒", "a/b", "%sha256:0", "x" * 512, "x" * 511, "é" * 512]

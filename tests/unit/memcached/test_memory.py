@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from holdfast.backends.memcached import meta
-from holdfast.backends.memcached.address import Node
-from holdfast.backends.memcached.meta import Reply
+from holdfast.backends.memcached.config import Node
 from holdfast.backends.memcached.port import Answer, Errand, Life
-from holdfast.backends.memcached.protocol import MemcachedBackend
-from holdfast.backends.memcached.values import FREE
+from holdfast.backends.memcached.protocol import meta
+from holdfast.backends.memcached.protocol.item import MemcachedBackend
+from holdfast.backends.memcached.protocol.meta import Reply
+from holdfast.backends.memcached.protocol.values import FREE
 from holdfast.core.tickets import Ticket, Waiting
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes import system

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.memcached.meta import Parser, Reply
+from holdfast.backends.memcached.protocol.meta import Parser, Reply
 
 SAID = (
     b"HD c12\r\nNS c0\r\nVA 5 c7 t-1\r\na\r\nb\n\r\nEN\r\nVA 0 c8 t30\r\n\r\n"

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from holdfast.backends.memcached.port import Life
-from holdfast.backends.memcached.pulse import EARLY, QUIET, SECONDS_MAX, SLACK, Pulse, seconds_for
+from holdfast.backends.memcached.protocol.clock_check import EARLY, QUIET, SECONDS_MAX, SLACK, Pulse, seconds_for
 from holdfast.errors import ConfigurationError
 
 LIFE, OTHER = Life(1_000_000, 1), Life(1_000_500, 1)

@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from holdfast.backends.mysql.address import Place, place_of
+from holdfast.backends.mysql.config import Place, place_of
 from holdfast.errors import ConfigurationError
 from holdfast.url import SCHEMES, parse
 

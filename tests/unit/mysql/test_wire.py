@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.backends.mysql.answers import NoTables, OnceMore, refusal
-from holdfast.backends.mysql.schema import VERSION, statements
-from holdfast.backends.mysql.wire import Wire, literal
+from holdfast.backends.mysql.io.connection import Wire, literal
+from holdfast.backends.mysql.io.errors import NoTables, OnceMore, refusal
+from holdfast.backends.mysql.sql import VERSION, statements
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 from holdfast.runtimes import system

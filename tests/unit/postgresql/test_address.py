@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.postgresql.address import Place, Server, attempts, place_of
-from holdfast.backends.postgresql.protocol import plain, stored
+from holdfast.backends.postgresql.config import Place, Server, attempts, place_of
+from holdfast.backends.postgresql.protocol.queue import plain, stored
 from holdfast.url import SCHEMES, parse
 
 
@@ -50,7 +50,7 @@ def test_a_socket_is_given_by_its_folder() -> None:
 
 
 def test_the_table_of_schemes_knows_every_option() -> None:
-    from holdfast.backends.postgresql.address import LIBPQ_OPTIONS
+    from holdfast.backends.postgresql.config import LIBPQ_OPTIONS
 
     assert sorted(SCHEMES["postgresql"].options) == sorted(
         ("schema", "method", "connect_timeout", "connections", "host", "port", *LIBPQ_OPTIONS)

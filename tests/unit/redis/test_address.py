@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.redis.address import Node, Place, place_of
+from holdfast.backends.redis.config import Node, Place, place_of
 from holdfast.url import parse
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis import blocking
-from holdfast.backends.redis.address import Node, place_of
-from holdfast.backends.redis.ears import HeardEvent, SocketEar
-from holdfast.backends.redis.keys import keys_of
-from holdfast.backends.redis.listening import Hints
-from holdfast.backends.redis.topology import Topology
+from holdfast.backends.redis.config import Node, place_of
+from holdfast.backends.redis.io import blocking
+from holdfast.backends.redis.io.subscriber import Hints
+from holdfast.backends.redis.io.subscriber_connection import HeardEvent, SocketEar
+from holdfast.backends.redis.io.topology import Topology
+from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes.system import now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.redis.handovers import SPENT_MAX, Handovers
+from holdfast.backends.redis.protocol.handovers import SPENT_MAX, Handovers
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Ticket
 

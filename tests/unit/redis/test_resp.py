@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.keys import keys_of, mark_of, name_of, slot_of
-from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.resp import (
+from holdfast.backends.redis.io.resp import (
     ErrorReply,
     Parser,
     PythonParser,
@@ -18,7 +16,9 @@ from holdfast.backends.redis.resp import (
     pack_call,
     pack_text,
 )
-from holdfast.backends.redis.scripts import Script
+from holdfast.backends.redis.lua import Script
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.protocol.keys import keys_of, mark_of, name_of, slot_of
 
 NASTY = ["a", "ä", "order{42}", "{x}y", "a}b", "{}", "}{", "{{x}}", "{", "}", "a{}b", "x" * 512, "\n", "☃{☃}☃", " "]
 

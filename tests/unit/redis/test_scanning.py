@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast.backends.redis.scanning import (
+from holdfast.backends.redis.protocol.scanning import (
     FREE_NAMES,
     NOTIFICATIONS_MAX,
     PAUSE_PER_ITEM,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.acquaintance import Acquaintance
-from holdfast.backends.redis.address import Node, place_of
-from holdfast.backends.redis.keys import keys_of
-from holdfast.backends.redis.topology.cluster import TRUST, Cluster
-from holdfast.backends.redis.topology.sentinel import Sentinel
+from holdfast.backends.redis.config import Node, place_of
+from holdfast.backends.redis.io.handshake import Acquaintance
+from holdfast.backends.redis.io.topology.cluster import TRUST, Cluster
+from holdfast.backends.redis.io.topology.sentinel import Sentinel
+from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse

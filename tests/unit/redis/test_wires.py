@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.redis import aio, blocking
-from holdfast.backends.redis.address import Place, place_of
-from holdfast.backends.redis.keys import keys_of
+from holdfast.backends.redis.config import Place, place_of
+from holdfast.backends.redis.io import aio, blocking
+from holdfast.backends.redis.io.topology import Topology
+from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.scripts import Script
-from holdfast.backends.redis.topology import Topology
+from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.system import now
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -276,9 +276,9 @@ def test_one_silent_server_holds_up_no_other_s_answer(server: Server, tmp_path: 
 
 def _silence_of(other: Server) -> Story:
     async def story(port: Topology) -> None:
-        from holdfast.backends.redis.address import Node
-        from holdfast.backends.redis.resp import pack
-        from holdfast.backends.redis.wire import Parcel
+        from holdfast.backends.redis.config import Node
+        from holdfast.backends.redis.io.connection import Parcel
+        from holdfast.backends.redis.io.resp import pack
 
         here, there = port._place.nodes[0], Node("127.0.0.1", other.port)
         for node in (here, there):

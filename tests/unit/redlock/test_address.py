@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.redis.address import Node
-from holdfast.backends.redlock.address import Council, council_of
+from holdfast.backends.redis.config import Node
+from holdfast.backends.redlock.config import Council, council_of
 from holdfast.url import parse, together
 
 

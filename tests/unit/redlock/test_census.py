@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.backends.redis.port import Reply
-from holdfast.backends.redlock import scripts
-from holdfast.backends.redlock.address import council_of
-from holdfast.backends.redlock.census import Census
+from holdfast.backends.redlock import lua
+from holdfast.backends.redlock.config import council_of
+from holdfast.backends.redlock.io.handshake import Census
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
@@ -61,7 +61,7 @@ def test_a_process_gets_the_scripts_once_and_the_next_process_too(census: Census
         meet(census, wire)
 
     loads = [sum(request.count(b"LOAD") for request in wire.asked) for wire in (first, second, other)]
-    assert loads == [len(scripts.ALL), 0, len(scripts.ALL)]
+    assert loads == [len(lua.ALL), 0, len(lua.ALL)]
 
 
 def test_a_node_that_writes_before_it_answers_does_not_forget(census: Census) -> None:

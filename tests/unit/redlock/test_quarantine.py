@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.backends.redlock.port import Life
-from holdfast.backends.redlock.protocol import RedlockBackend
+from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Ticket
 from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast.sim.servers.redis.machine import Machine

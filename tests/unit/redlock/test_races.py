@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redlock import scripts
-from holdfast.backends.redlock.protocol import RedlockBackend
+from holdfast.backends.redlock import lua
+from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Granted, Live, Ticket
 from holdfast.errors import BackendUnavailable
 from holdfast.sim.fence_model import ParkedPort, StoppedClock
@@ -63,15 +63,15 @@ def holder() -> Holder:
 
 def test_a_vote_that_a_renewal_gives_back_during_a_release_is_taken_back_too(holder: Holder) -> None:
     renewing, leaving = holder.renew(), holder.release()
-    assert asked(step(renewing)) == dict.fromkeys(range(3), scripts.RENEW.name)
-    assert asked(step(leaving)) == dict.fromkeys(range(2), scripts.RELEASE.name)
+    assert asked(step(renewing)) == dict.fromkeys(range(3), lua.RENEW.name)
+    assert asked(step(leaving)) == dict.fromkeys(range(2), lua.RELEASE.name)
 
     repairs = step(renewing, [KEPT, KEPT, FREE])
     left = step(leaving, [GONE, GONE])
 
-    assert asked(repairs) == {2: scripts.ACQUIRE.name}
+    assert asked(repairs) == {2: lua.ACQUIRE.name}
     assert left == [True]
-    assert holder.owed()[2] == scripts.RELEASE.name
+    assert holder.owed()[2] == lua.RELEASE.name
     renewing.close()
 
 
@@ -83,10 +83,10 @@ def test_a_vote_that_comes_back_after_the_release_of_its_node_is_taken_back_too(
     assert isinstance(step(first, [IN])[0], Live)
     renewing, leaving = holder.renew(), holder.release()
     step(renewing)
-    assert asked(step(renewing, [KEPT, KEPT, FREE])) == {2: scripts.ACQUIRE.name}
-    assert asked(step(leaving)) == dict.fromkeys(range(3), scripts.RELEASE.name)
+    assert asked(step(renewing, [KEPT, KEPT, FREE])) == {2: lua.ACQUIRE.name}
+    assert asked(step(leaving)) == dict.fromkeys(range(3), lua.RELEASE.name)
 
     assert step(leaving, [GONE, GONE, 0]) == [True]
     step(renewing, [IN])
 
-    assert holder.owed()[2] == scripts.RELEASE.name
+    assert holder.owed()[2] == lua.RELEASE.name

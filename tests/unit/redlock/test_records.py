@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redlock.records import Ballot, describe, nonce_of_holder
+from holdfast.backends.redlock.protocol.records import Ballot, describe, nonce_of_holder
 
 NODES, QUORUM = 5, 3
 INFO = '{"who": {"host": "web", "pid": 8, "program": "p"}, "meta": {}}'

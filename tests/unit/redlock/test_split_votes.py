@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.redlock.protocol import SPLIT_PAUSE_MAX, RedlockBackend
+from holdfast.backends.redlock.protocol.quorum import SPLIT_PAUSE_MAX, RedlockBackend
 from holdfast.core.tickets import Ticket, Waiting
 from holdfast.sim.fence_model import ParkedPort, StoppedClock
 from holdfast.sim.servers.redlock.rules import council_for

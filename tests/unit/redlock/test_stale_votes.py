@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redlock.protocol import RedlockBackend
+from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Granted, Live, Ticket, Waiting
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.zookeeper.address import Access, Place, place_of
+from holdfast.backends.zookeeper.config import Access, Place, place_of
 from holdfast.url import parse
 
 

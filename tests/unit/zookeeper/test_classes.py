@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from holdfast.backends.zookeeper.classes import CLASSES_MAX, LAST_MAX, timeout_for
+from holdfast.backends.zookeeper.protocol.session_classes import CLASSES_MAX, LAST_MAX, timeout_for
 
 
 def opened(*ttls: float) -> list[float]:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from holdfast.backends.zookeeper.fences import Fences
+from holdfast.backends.zookeeper.protocol.fences import Fences
 from holdfast.core.events import logger
 
 

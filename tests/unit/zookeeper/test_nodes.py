@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.zookeeper import nodes
-from holdfast.backends.zookeeper.nodes import beginning, behind, contender, escaped, in_order, plain, why_invalid
+from holdfast.backends.zookeeper.protocol import nodes
+from holdfast.backends.zookeeper.protocol.nodes import (
+    beginning,
+    behind,
+    contender,
+    escaped,
+    in_order,
+    plain,
+    why_invalid,
+)
 
 NONCE = "0123456789abcdef0123456789abcdef"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.zookeeper.standing import APART_MAX, Standing
+from holdfast.backends.zookeeper.protocol.session_proof import APART_MAX, Standing
 from holdfast.core.clock import DRIFT
 
 TIMEOUT = 30.0

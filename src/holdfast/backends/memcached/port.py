@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.backends.memcached.address import Node
-from holdfast.backends.memcached.meta import Reply
+from holdfast.backends.memcached.config import Node
+from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.errors import HoldfastError
 
 

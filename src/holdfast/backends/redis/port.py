@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.backends.redis.address import Node
-from holdfast.backends.redis.keys import Keys, OtherKeys
-from holdfast.backends.redis.scanning import Notifications
-from holdfast.backends.redis.scripts import Script
-from holdfast.backends.redis.standing import Standing
+from holdfast.backends.redis.config import Node
+from holdfast.backends.redis.lua import Script
+from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
+from holdfast.backends.redis.protocol.scanning import Notifications
+from holdfast.backends.redis.protocol.server_info import Standing
 from holdfast.core.notifications import SubscriberPort
 from holdfast.errors import HoldfastError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.backends.redis.keys import Keys
 from holdfast.backends.redis.port import Call, Channel, Reply
+from holdfast.backends.redis.protocol.keys import Keys
 from holdfast.core.notifications import SubscriberPort
 from holdfast.errors import HoldfastError
 

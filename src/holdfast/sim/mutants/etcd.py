@@ -6,19 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.etcd.continuity import CheckedPort
-from holdfast.backends.etcd.leases import GRANULARITY, Lease, Leases, Unheard
-from holdfast.backends.etcd.messages import all_in_order, created_at, entries, first, get, last, revision, txn
-from holdfast.backends.etcd.protocol import EtcdBackend, View
-from holdfast.backends.etcd.slots import Slots
+from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.leases import GRANULARITY, Lease, Leases, Unheard
+from holdfast.backends.etcd.protocol.messages import all_in_order, created_at, entries, first, get, last, revision, txn
+from holdfast.backends.etcd.protocol.queue import EtcdBackend, View
+from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import POLL_INTERVAL, Granted, Ticket, Waiting
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.etcd.server import EtcdServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.base import Place
     from holdfast.backends.etcd.port import Message, Watch
+    from holdfast.backends.etcd.protocol.base import Place
     from holdfast.sim.servers.etcd.port import SimPort
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memcached.protocol import Held, MemcachedBackend
-from holdfast.backends.memcached.pulse import Pulse
-from holdfast.backends.memcached.values import value_of
+from holdfast.backends.memcached.protocol.clock_check import Pulse
+from holdfast.backends.memcached.protocol.item import Held, MemcachedBackend
+from holdfast.backends.memcached.protocol.values import value_of
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.memcached.port import SimPort
 from holdfast.sim.servers.memcached.server import MemcachedServer

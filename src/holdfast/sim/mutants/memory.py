@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.memory.port import Place, Store
-from holdfast.backends.memory.protocol import MemoryBackend
+from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
 from holdfast.core.wakeups import Wakeups

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.mysql import statements
 from holdfast.backends.mysql.port import Answer, Statement
-from holdfast.backends.mysql.protocol import UniqueBackend
-from holdfast.backends.mysql.row import RowBackend
-from holdfast.backends.mysql.values import us
-from holdfast.backends.mysql.version import VersionBackend
+from holdfast.backends.mysql.protocol import statements
+from holdfast.backends.mysql.protocol.row import RowBackend
+from holdfast.backends.mysql.protocol.unique import UniqueBackend
+from holdfast.backends.mysql.protocol.values import us
+from holdfast.backends.mysql.protocol.version import VersionBackend
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.mysql.gates import RowServer, SimWire
 from holdfast.sim.servers.mysql.marks import Mark
@@ -19,8 +19,8 @@ from holdfast.sim.servers.mysql.tables import Lock, Tables
 from holdfast.sim.servers.mysql.tables import Ticket as Row
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.plain import State
     from holdfast.backends.mysql.port import MysqlPort, Value
+    from holdfast.backends.mysql.protocol.plain import State
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import Ticket
 

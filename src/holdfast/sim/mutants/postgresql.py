@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.postgresql import advisory, protocol
-from holdfast.backends.postgresql.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.port import Statement
-from holdfast.backends.postgresql.protocol import PostgresqlBackend, us
+from holdfast.backends.postgresql.protocol import advisory, queue
+from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, us
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
@@ -57,7 +57,7 @@ _LOOK = Statement("holdfast_is_free", "SELECT, without a lock on the row")
 
 class _LooksFirst(_Port):
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        if statement is protocol._TAKE and not await self._port.ask(_LOOK, values[:1], deadline=deadline):
+        if statement is queue._TAKE and not await self._port.ask(_LOOK, values[:1], deadline=deadline):
             return []
         return await self._port.ask(statement, values, deadline=deadline)
 
@@ -250,9 +250,9 @@ class KinStandsBehind(Tables):
 
 class _ReadsItsMark(_Port):
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        if statement is protocol._MARK:
+        if statement is queue._MARK:
             name, number, *_ = values
-            for _, mark in await self._port.ask(protocol._MARKS, (protocol._array([str(name)]),), deadline=deadline):
+            for _, mark in await self._port.ask(queue._MARKS, (queue._array([str(name)]),), deadline=deadline):
                 if int(mark or 0) >= int(number or 0):
                     return []
         return await self._port.ask(statement, values, deadline=deadline)
@@ -315,9 +315,9 @@ class LeaseOfASession(PostgresqlServer):
         self._sessions: dict[str, Process] = {}  # by nonce
 
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
-        if statement in (protocol._TAKE, protocol._ENTER):
+        if statement in (queue._TAKE, queue._ENTER):
             self._sessions[str(values[1])] = port.link.process
-        if statement is protocol._ENTER_ALL:
+        if statement is queue._ENTER_ALL:
             self._sessions |= dict.fromkeys(items(str(values[1])), port.link.process)
         return super().run(port, statement, values)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.backends.memory.port import Mark, Store
-from holdfast.backends.memory.protocol import MemoryBackend
+from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.checking import history as h
 from holdfast.core.acquire_all import Part, take_all
 from holdfast.core.clock import DRIFT

@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.backends.redis import getset, protocol, setnx
-from holdfast.backends.redis.getset import GetsetBackend
-from holdfast.backends.redis.handovers import Handed, Handovers, Watchers
-from holdfast.backends.redis.keys import OtherKeys, mark_of
-from holdfast.backends.redis.protocol import GRANULARITY, QueueBackend
-from holdfast.backends.redis.scripts import CONSTANTS
-from holdfast.backends.redis.setnx import SetnxBackend
-from holdfast.backends.redis.values import GETSET, SETNX
+from holdfast.backends.redis.lua import CONSTANTS
+from holdfast.backends.redis.protocol import getset, queue, setnx
+from holdfast.backends.redis.protocol.getset import GetsetBackend
+from holdfast.backends.redis.protocol.handovers import Handed, Handovers, Watchers
+from holdfast.backends.redis.protocol.keys import OtherKeys, mark_of
+from holdfast.backends.redis.protocol.queue import GRANULARITY, QueueBackend
+from holdfast.backends.redis.protocol.setnx import SetnxBackend
+from holdfast.backends.redis.protocol.values import GETSET, SETNX
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import Granted, Ticket, Waiting
@@ -26,12 +26,12 @@ from holdfast.sim.servers.redis.port import PREFIX
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.lua import Script
     from holdfast.backends.redis.port import Call, Channel, RedisPort
-    from holdfast.backends.redis.scripts import Script
+    from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
 
-_QUEUE = (protocol._ENTER, protocol._ENTER_ALL, protocol._LEAVE, protocol._RENEW, protocol._BREAK)
+_QUEUE = (queue._ENTER, queue._ENTER_ALL, queue._LEAVE, queue._RENEW, queue._BREAK)
 _SETNX = (setnx._ENTER, setnx._ENTER_ALL, setnx._LEAVE, setnx._RENEW)
 
 

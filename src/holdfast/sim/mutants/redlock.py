@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redlock import scripts
-from holdfast.backends.redlock.attendance import Attendance
-from holdfast.backends.redlock.protocol import GRANULARITY, RedlockBackend
+from holdfast.backends.redlock import lua
+from holdfast.backends.redlock.protocol.node_health import Attendance
+from holdfast.backends.redlock.protocol.quorum import GRANULARITY, RedlockBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Live
 from holdfast.sim.mutants.base import Mutant
@@ -19,13 +19,13 @@ from holdfast.sim.mutants.redis import edited
 from holdfast.sim.servers.redlock.server import RedlockServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.redlock.address import Council
+    from holdfast.backends.redlock.config import Council
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import LeaseGone, Ticket
     from holdfast.errors import BackendError
 
-_ALL = (scripts.ACQUIRE, scripts.RAISE, scripts.RELEASE, scripts.RENEW)
+_ALL = (lua.ACQUIRE, lua.RAISE, lua.RELEASE, lua.RENEW)
 _FREE = 2
 
 
@@ -60,7 +60,7 @@ class RaisesAll(RedlockBackend):
         if agreed < self._quorum:
             keys = self._counting_keys(ticket.name)
             words = (f"{ticket.nonce}:{claim.attempt}:", fence)
-            replies = await self._attendance.ask([(n, Call(scripts.RAISE, keys, words)) for n in behind], deadline)
+            replies = await self._attendance.ask([(n, Call(lua.RAISE, keys, words)) for n in behind], deadline)
             agreed += sum(reply == 1 for reply in replies)
         return fence if agreed >= self._quorum else None
 

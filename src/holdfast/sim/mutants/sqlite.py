@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.backends.sqlite import protocol
+from holdfast.backends.sqlite.protocol import queue
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 class _FenceNotStored(SimTransaction):
     def change(self, sql: str, *values: Any) -> int:
-        return 1 if sql == protocol._DRAW else super().change(sql, *values)
+        return 1 if sql == queue._DRAW else super().change(sql, *values)
 
 
 class FenceNotStored(SqliteServer):
@@ -49,7 +49,7 @@ class FenceDrawnWhenQueued(SqliteServer):
 
 
 def _with_number_for_fence(txn: Any, result: Any) -> Any:
-    if not isinstance(result, tuple) or isinstance(result, protocol._InTheWay):
+    if not isinstance(result, tuple) or isinstance(result, queue._InTheWay):
         return result
     fence, store = result
     (number,) = txn.row("SELECT number FROM tickets WHERE fence = ?", fence)

@@ -10,19 +10,19 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.zookeeper.nodes import Contender
 from holdfast.backends.zookeeper.port import Children, Get, Refusal, Set
-from holdfast.backends.zookeeper.protocol import ZookeeperBackend, _Holding
-from holdfast.backends.zookeeper.pulse import Pulse
+from holdfast.backends.zookeeper.protocol.heartbeat import Pulse
+from holdfast.backends.zookeeper.protocol.nodes import Contender
+from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend, _Holding
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast.sim.servers.zookeeper.port import SimPort
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.address import Place
+    from holdfast.backends.zookeeper.config import Place
     from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
-    from holdfast.backends.zookeeper.standing import Standing
+    from holdfast.backends.zookeeper.protocol.session_proof import Standing
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import Granted, Ticket, Waiting
     from holdfast.sim.servers.zookeeper.ensemble import Member

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.backends.memory.port import Place, Store
-from holdfast.backends.memory.protocol import GUARANTEES, MemoryBackend
+from holdfast.backends.memory.protocol.guarantees import GUARANTEES
+from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.sqlite.file import NEW_FILE
-from holdfast.backends.sqlite.protocol import GUARANTEES, REMOVE_SESSION, SqliteBackend
+from holdfast.backends.sqlite.io.file import NEW_FILE
+from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES
+from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION, SqliteBackend
 from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
@@ -231,7 +232,7 @@ class SimTransaction:
 
 @functools.cache
 def _schema() -> list[str]:
-    return resources.files("holdfast.backends.sqlite").joinpath("schema.sql").read_text().split(";\n")
+    return resources.files("holdfast.backends.sqlite").joinpath("sql", "schema.sql").read_text().split(";\n")
 
 
 def _new_file(number: int) -> sqlite3.Connection:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.etcd.guarantees import KEY, QUEUE
-from holdfast.backends.etcd.keys import Keys, Ticketed, read
-from holdfast.backends.etcd.leases import WAITER_TTL
-from holdfast.backends.etcd.messages import delete, txn
-from holdfast.backends.etcd.protocol import EtcdBackend
-from holdfast.backends.etcd.records import METHOD_KEY, record
-from holdfast.backends.etcd.single import KeyBackend
+from holdfast.backends.etcd.protocol.guarantees import KEY, QUEUE
+from holdfast.backends.etcd.protocol.keys import Keys, Ticketed, read
+from holdfast.backends.etcd.protocol.leases import WAITER_TTL
+from holdfast.backends.etcd.protocol.messages import delete, txn
+from holdfast.backends.etcd.protocol.queue import EtcdBackend
+from holdfast.backends.etcd.protocol.records import METHOD_KEY, record
+from holdfast.backends.etcd.protocol.single_key import KeyBackend
 from holdfast.checking import history as h
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server

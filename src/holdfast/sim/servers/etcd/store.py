@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.backends.etcd.messages import b64
 from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.protocol.messages import b64
 
 Message = dict[str, Any]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memcached.address import Node
-from holdfast.backends.memcached.meta import Parser, Reply
+from holdfast.backends.memcached.config import Node
 from holdfast.backends.memcached.port import Answer, Errand, Life
+from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.errors import HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import math
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from holdfast.backends.memcached.port import Life
-from holdfast.backends.memcached.protocol import GUARANTEES, MemcachedBackend
-from holdfast.backends.memcached.values import Value
+from holdfast.backends.memcached.protocol.guarantees import GUARANTEES
+from holdfast.backends.memcached.protocol.item import MemcachedBackend
+from holdfast.backends.memcached.protocol.values import Value
 from holdfast.guarantees import FenceOrder
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server

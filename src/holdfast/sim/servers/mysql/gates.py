@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.mysql.answers import OnceMore
-from holdfast.backends.mysql.gates import Gates
+from holdfast.backends.mysql.io.errors import OnceMore
+from holdfast.backends.mysql.io.waiter_sessions import Gates
 from holdfast.backends.mysql.port import Answer
-from holdfast.backends.mysql.protocol import GUARANTEES
-from holdfast.backends.mysql.row import RowBackend
+from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
+from holdfast.backends.mysql.protocol.row import RowBackend
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.mysql.port import SimPort
@@ -22,8 +22,8 @@ from holdfast.sim.servers.mysql.server import MysqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
 
 if TYPE_CHECKING:
+    from holdfast.backends.mysql.io.connection import Meanwhile
     from holdfast.backends.mysql.port import Statement, Value
-    from holdfast.backends.mysql.wire import Meanwhile
     from holdfast.core.ports import Backend
     from holdfast.sim.network import Link
     from holdfast.sim.process import Process

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.backends.mysql.protocol import GUARANTEES, UniqueBackend
-from holdfast.backends.mysql.values import lock_id
-from holdfast.backends.mysql.version import VersionBackend
+from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
+from holdfast.backends.mysql.protocol.unique import UniqueBackend
+from holdfast.backends.mysql.protocol.values import lock_id
+from holdfast.backends.mysql.protocol.version import VersionBackend
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.database import Database

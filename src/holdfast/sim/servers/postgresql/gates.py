@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.postgresql import advisory
-from holdfast.backends.postgresql.advisory import AdvisoryBackend
-from holdfast.backends.postgresql.protocol import GUARANTEES
+from holdfast.backends.postgresql.protocol import advisory
+from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
+from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.postgresql.port import SimPort

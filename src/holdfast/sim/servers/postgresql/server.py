@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.backends.postgresql.protocol import GUARANTEES, PostgresqlBackend, plain, stored
+from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, plain, stored
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.database import Database

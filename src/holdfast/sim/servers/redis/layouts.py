@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.backends.redis.keys import Keys
+from holdfast.backends.redis.protocol.keys import Keys
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.redis.keyspace import Keyspace, SortedSet
 

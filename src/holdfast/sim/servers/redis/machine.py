@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from holdfast.backends.redis.keys import slot_of
+from holdfast.backends.redis.protocol.keys import slot_of
 from holdfast.sim.servers.redis import commands
 from holdfast.sim.servers.redis.commands import Refused, Reply, Words
 from holdfast.sim.servers.redis.keyspace import Keyspace

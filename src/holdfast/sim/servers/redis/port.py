@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.redis.address import Node
-from holdfast.backends.redis.keys import Keys, OtherKeys, channel_of
+from holdfast.backends.redis.config import Node
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
-from holdfast.backends.redis.standing import Standing
+from holdfast.backends.redis.protocol.keys import Keys, OtherKeys, channel_of
+from holdfast.backends.redis.protocol.server_info import Standing
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.sim.servers.redis.commands import TOO_SMALL, Refused
 from holdfast.sim.servers.subscriptions import Listening

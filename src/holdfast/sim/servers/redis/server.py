@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from holdfast.backends.redis import getset, setnx
-from holdfast.backends.redis.handovers import WATCH
-from holdfast.backends.redis.keys import Keys, OtherKeys
-from holdfast.backends.redis.protocol import _BREAK, GUARANTEES, QueueBackend
+from holdfast.backends.redis.protocol import getset, setnx
+from holdfast.backends.redis.protocol.guarantees import GUARANTEES
+from holdfast.backends.redis.protocol.handovers import WATCH
+from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
+from holdfast.backends.redis.protocol.queue import _BREAK, QueueBackend
 from holdfast.core.tickets import POLL_INTERVAL, WOKEN_LEASE
 from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx, with_lease
@@ -163,7 +164,7 @@ class RedisServer(PushServer):
 class SetnxServer(RedisServer):
     """Locks by `method=setnx`: one key each."""
 
-    guarantees = setnx.GUARANTEES
+    guarantees = GUARANTEES["setnx"]
     past_dead_max = past_paused_max = None
     cannot = RedisServer.cannot | {"drop", "lose_ring"}  # nobody hears anything
     kinds = ("lock",)
@@ -180,7 +181,7 @@ class SetnxServer(RedisServer):
 class GetsetServer(SetnxServer):
     """Locks by `method=getset`: plain commands, and the clients' own clocks."""
 
-    guarantees = getset.GUARANTEES
+    guarantees = GUARANTEES["getset"]
     # Whoever has no answer to its GETSET cannot know whether that was first, and leaves the key alone.
     # And nobody remembers who left.
     lapses_after = SetnxServer.lapses_after | {"slow", "lose_request", "lose_reply", "cancel", "cut", "restart"}

@@ -18,8 +18,8 @@ from holdfast.sim.servers.redis.port import PREFIX, ScriptFailed, SimPort
 from holdfast.sim.world import Task, Trap
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys
     from holdfast.backends.redis.port import Call, Reply
+    from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.servers.redlock.node import Node
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.backends.redlock.address import Council, council_of
+from holdfast.backends.redlock.config import Council, council_of
 from holdfast.sim.servers.redis.port import PREFIX
 from holdfast.url import Address
 

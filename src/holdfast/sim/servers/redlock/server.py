@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redlock import scripts
-from holdfast.backends.redlock.protocol import GUARANTEES, RedlockBackend
+from holdfast.backends.redlock import lua
+from holdfast.backends.redlock.protocol.guarantees import GUARANTEES
+from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.checking import history as h
 from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
@@ -30,7 +31,7 @@ from holdfast.sim.servers.redlock.rules import council_for
 from holdfast.sim.servers.redlock.votes import Vote, counted, vote_in, waiters_in
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.keys import Keys
+    from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Backend
     from holdfast.sim.faults import Faults
     from holdfast.sim.network import Link
@@ -157,7 +158,7 @@ class RedlockServer(Server):
             nonces = {vote.nonce for vote in self._votes(keys) if vote is not None and vote.fence == fence}
             if known == name:
                 for nonce in nonces:
-                    self._release(Call(scripts.RELEASE, keys, (nonce, 2**53, 1)))
+                    self._release(Call(lua.RELEASE, keys, (nonce, 2**53, 1)))
 
     def _release(self, call: Call) -> None:
         for node in self._nodes:

@@ -15,10 +15,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.zookeeper.address import Place
-from holdfast.backends.zookeeper.nodes import in_order
+from holdfast.backends.zookeeper.config import Place
 from holdfast.backends.zookeeper.port import Answer, Children, CreateParent, Delete, Ephemerals, Get, Request
-from holdfast.backends.zookeeper.protocol import GUARANTEES, ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.guarantees import GUARANTEES
+from holdfast.backends.zookeeper.protocol.nodes import in_order
+from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
 from holdfast.checking import history as h
 from holdfast.core.tickets import first_blocker
 from holdfast.errors import OutcomeUnknown

@@ -143,7 +143,7 @@ class SimPort:
         self._tell(session)
 
     async def _has_gone_back(self, member: Member, session: SimSession, deadline: float) -> bool:
-        """See backends/zookeeper/driver.py: a write in a new session tells how many transactions there are."""
+        """See backends/zookeeper/io/driver.py: a write in a new session tells how many transactions there are."""
         zxid: int = await self._ask(lambda: self._server.next_zxid(member), deadline)
         return zxid < session.seen
 

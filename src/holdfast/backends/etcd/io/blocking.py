@@ -1,0 +1,20 @@
+"""etcd for threads: calls on the caller's own thread, changes heard on one listening thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.backends.etcd.config import place_of
+from holdfast.backends.etcd.io.cluster import Cluster
+from holdfast.backends.etcd.protocol.methods import backend_on
+from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Backend
+    from holdfast.runtimes.threads import ThreadRuntime
+    from holdfast.url import Address
+
+
+def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
+    place = place_of(address)
+    return backend_on(Cluster(place, BlockingPoller(), ListenerThreads(), runtime), place, runtime)

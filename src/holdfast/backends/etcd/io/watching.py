@@ -1,0 +1,304 @@
+"""Hearing of changes: all watches of one client on few connections, by a thread or task that comes and goes.
+
+A watch begins at a revision, so nothing is missed, however late it is opened and however often anew. The gateway takes
+the watches of a stream at its beginning; who comes later gets another stream, and when there are many they are put
+together. Nor does it take all of them: what it has not read of a request when it begins to answer, it drops. So a
+stream has few, and what is not confirmed soon is asked for anew.
+
+    followed ──▶ opened, with others that are new ──▶ confirmed ──▶ a change: the ticket is hinted at
+        ▲                        │ not confirmed; stream lost, refused, or its member gave no answer to a call
+        └──── after a pause ◀────┘
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.backends.etcd.io.http import NotHttp, Response
+from holdfast.backends.etcd.protocol.messages import b64, encoded, watch_request
+from holdfast.backends.net.poller import READ
+from holdfast.backends.net.waker import Waker
+from holdfast.core.events import logger
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.config import Node
+    from holdfast.backends.etcd.io.connection import Wire
+    from holdfast.backends.etcd.port import Message, Watch
+    from holdfast.backends.net.poller import Background, Poller
+    from holdfast.core.ports import Runtime
+
+WATCHES_MAX = 40  # on one stream, or two more: those of one ticket stay together
+STREAMS_MAX = 4  # more than are needed: then they are put together
+CONFIRMED_MAX = 0.5  # seconds until a watch is there, from when its stream was opened or the last one was confirmed
+IDLE_MAX = 2.0  # seconds without anybody who waits, after which the listener ends
+OPENING_MAX = 3.0  # seconds
+PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
+
+_OK = 200
+_ENDED = (OSError, NotHttp, ValueError)
+
+
+class Streams(Protocol):
+    """Who opens streams."""
+
+    async def open_stream(self, method: str, body: bytes, until: float) -> Wire: ...
+
+    def token_refused(self) -> None: ...
+
+    def move_on(self, node: Node) -> None: ...
+
+
+class Stream:
+    """One connection, and what is watched on it."""
+
+    def __init__(self, wire: Wire, watches: dict[str, Sequence[Watch]], opened: float) -> None:
+        self.wire = wire
+        self.watches = watches  # by nonce, in the order in which they were asked for
+        self.response = Response()
+        self._confirmed = 0  # of all watches, in the same order
+        self._last_confirmed = opened
+        self._by_key: dict[str, list[str]] = {}
+        self._ranges: list[tuple[str, Watch]] = []
+        for nonce, several in watches.items():
+            for watch in several:
+                if watch.end:
+                    self._ranges.append((nonce, watch))
+                else:
+                    self._by_key.setdefault(b64(watch.key), []).append(nonce)
+
+    def confirmed(self, now: float) -> None:
+        self._confirmed += 1
+        self._last_confirmed = now
+
+    @property
+    def is_confirmed(self) -> bool:
+        """All of them are there."""
+        return self._confirmed >= sum(map(len, self.watches.values()))
+
+    def heard(self, now: float) -> Iterator[tuple[str, Sequence[Watch]]]:
+        """Those tickets whose watches are there, or can still be expected to be."""
+        can_come = now < self._last_confirmed + CONFIRMED_MAX
+        number = 0
+        for nonce, several in self.watches.items():
+            number += len(several)
+            if number <= self._confirmed or can_come:
+                yield nonce, several
+
+    def read(self) -> list[Message]:
+        """What has come. Raises one of _ENDED if that is the end."""
+        self.wire.read_into(self.response)
+        if self.response.is_complete:  # it should not: a refusal, or the server goes down
+            raise NotHttp("the stream has ended")
+        return [json.loads(line) for line in self.response.lines()]
+
+    @property
+    def is_refused(self) -> bool:
+        return self.response.status not in (0, _OK)
+
+    def meant(self, event: Message) -> Iterable[str]:
+        """The tickets that wait for this."""
+        yield from self._by_key.get(event["kv"]["key"], ())
+        if self._ranges and event.get("type") == "DELETE":
+            # The only ranges that are watched are the tickets of one lock: one more look does no harm.
+            yield from (nonce for nonce, _ in self._ranges)
+
+
+class Listener:
+    """What one client hears."""
+
+    def __init__(self, url: str, streams: Streams, poller: Poller, background: Background, runtime: Runtime) -> None:
+        self._url, self._opener, self._poller, self._background, self._runtime = (
+            url,
+            streams,
+            poller,
+            background,
+            runtime,
+        )
+        self._mutex = runtime.mutex()
+        self._wanted: dict[str, Sequence[Watch]] = {}
+        self._idle_since = 0.0
+        self._waker: Waker | None = None  # while the listener runs
+        self._wake: Callable[[str], None] = lambda _: None
+        self._distrusted: set[Node] = set()  # members that gave no answer: what they say is not waited for
+        self._is_deaf = False  # said so already
+        self._closed = False
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+
+    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
+        with self._mutex:
+            there = self._wanted.get(nonce)
+            if self._closed or (there is not None and _are_same(there, watches)):
+                return  # from an earlier revision on, and so much the better
+            self._wanted[nonce] = watches
+            if self._waker is not None:
+                self._waker.wake()
+                return
+            self._waker = waker = Waker()
+            try:
+                self._background.start(lambda: self._run(waker), "listener")
+            except BaseException:
+                self._close_waker(waker)
+                raise
+
+    def unfollow(self, nonce: str) -> None:
+        with self._mutex:
+            self._wanted.pop(nonce, None)
+            self._idle_since = self._runtime.now()
+
+    def distrust(self, node: Node) -> None:
+        """This member is silent: hear from another one."""
+        with self._mutex:
+            if self._waker is not None:
+                self._distrusted.add(node)
+                self._waker.wake()
+
+    async def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            if self._waker is not None:
+                self._waker.wake()
+        await self._background.join()
+
+    def abandon(self) -> None:
+        self._closed = True
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.abandon()
+
+    # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self, waker: Waker) -> None:
+        streams: list[Stream] = []
+        pause, not_before = PAUSE_MIN, 0.0
+        try:
+            while not self._is_done(waker):
+                now = self._runtime.now()
+                is_well = True
+                if now >= not_before:
+                    try:
+                        await self._open_what_is_new(streams)
+                        self._is_deaf = False
+                    except HoldfastError as error:
+                        is_well = False
+                        if not self._is_deaf:
+                            logger().warning("cannot watch on %s, so waiters have to poll: %s", self._url, error)
+                        self._is_deaf = True
+                if is_well:
+                    until = now + (IDLE_MAX / 2 if all(stream.is_confirmed for stream in streams) else CONFIRMED_MAX)
+                    is_well = await self._hear(streams, waker, until if now >= not_before else min(until, not_before))
+                if not is_well:
+                    not_before = self._runtime.now() + pause
+                    pause = min(2 * pause, PAUSE_MAX)
+                elif now >= not_before + PAUSE_MAX:
+                    pause = PAUSE_MIN
+        finally:
+            for stream in streams:
+                stream.wire.close()
+            with self._mutex:
+                self._close_waker(waker)
+
+    async def _open_what_is_new(self, streams: list[Stream]) -> None:
+        with self._mutex:
+            wanted = dict(self._wanted)
+            distrusted, self._distrusted = self._distrusted, set()
+        for stream in list(streams):
+            if stream.wire.node in distrusted or not any(
+                wanted.get(nonce) is watches for nonce, watches in stream.watches.items()
+            ):
+                self._end(streams, stream)  # or nobody waits for it any more
+        now = self._runtime.now()
+        heard = {nonce for stream in streams for nonce, its in stream.heard(now) if wanted.get(nonce) is its}
+        new = {nonce: watches for nonce, watches in wanted.items() if nonce not in heard}
+        if not new:
+            return
+        if len(streams) >= STREAMS_MAX + len(list(_in_parts(wanted))):
+            for old in list(streams):
+                self._end(streams, old)
+            new = wanted
+        for watches in _in_parts(new):
+            body = b"".join(encoded(watch_request(watch)) for several in watches.values() for watch in several)
+            wire = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
+            streams.append(Stream(wire, watches, self._runtime.now()))
+
+    async def _hear(self, streams: list[Stream], waker: Waker, until: float) -> bool:
+        """Pass on what comes; False if a stream has ended."""
+        wanted = [(waker.fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
+        ready = await self._poller.ready(wanted, until)
+        if waker.fileno() in ready:
+            waker.drain()
+        before = len(streams)
+        for stream in [one for one in streams if one.wire.fileno() in ready]:
+            try:
+                for said in stream.read():
+                    self._pass_on(streams, stream, said)
+            except _ENDED:
+                # Whatever was to come can still be heard: the next stream begins at the same revisions.
+                if stream.is_refused:
+                    self._opener.token_refused()
+                self._opener.move_on(stream.wire.node)
+                self._end(streams, stream)
+        return len(streams) == before
+
+    def _pass_on(self, streams: list[Stream], stream: Stream, said: Message) -> None:
+        result = said.get("result")
+        if result is None or result.get("canceled"):
+            # Refused: an old token, say; or the revision is compacted away. Whoever waits looks, and follows anew.
+            if result is None or "compact_revision" not in result:
+                self._opener.token_refused()
+            with self._mutex:
+                for nonce in stream.watches:
+                    if self._wanted.get(nonce) is stream.watches[nonce]:
+                        del self._wanted[nonce]
+            for nonce in stream.watches:
+                self._wake(nonce)
+            self._end(streams, stream)
+            return
+        if result.get("created"):
+            stream.confirmed(self._runtime.now())
+        for event in result.get("events", ()):
+            for nonce in stream.meant(event):
+                self._wake(nonce)
+
+    def _end(self, streams: list[Stream], stream: Stream) -> None:
+        stream.wire.close()
+        if stream in streams:
+            streams.remove(stream)
+
+    def _is_done(self, waker: Waker) -> bool:
+        """Nobody needs it any more; if so, it is not there any more for who comes next."""
+        with self._mutex:
+            if self._waker is not waker:
+                return True  # found so before; there may be another one by now
+            is_idle = not self._wanted and self._runtime.now() - self._idle_since > IDLE_MAX
+            if self._closed or is_idle:
+                self._close_waker(waker)
+                return True
+            return False
+
+    def _close_waker(self, waker: Waker) -> None:
+        if self._waker is waker:
+            self._waker = None
+        waker.close()
+
+
+def _in_parts(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:
+    """Each for one stream."""
+    part: dict[str, Sequence[Watch]] = {}
+    number = 0
+    for nonce, several in watches.items():
+        part[nonce] = several
+        number += len(several)
+        if number >= WATCHES_MAX:
+            yield part
+            part, number = {}, 0
+    if part:
+        yield part
+
+
+def _are_same(old: Sequence[Watch], new: Sequence[Watch]) -> bool:
+    return [watch._replace(revision=0) for watch in old] == [watch._replace(revision=0) for watch in new]

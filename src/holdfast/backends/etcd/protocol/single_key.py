@@ -1,0 +1,286 @@
+"""`method=key`: the plain form. A lock is one key: who creates it has the lock, and everybody else waits for its end.
+
+The key goes with its holder's lease, as in the default method. There is no queue, so all who wait try again when the
+key has gone, and any of them may be next; and no readers or permits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
+from holdfast.backends.etcd.protocol.acquire_all import FREE, Seen, Together
+from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, Place
+from holdfast.backends.etcd.protocol.guarantees import KEY, KEY_LACKS
+from holdfast.backends.etcd.protocol.keys import Keys, Ticketed, after
+from holdfast.backends.etcd.protocol.leases import Lease, Unheard
+from holdfast.backends.etcd.protocol.messages import (
+    Entry,
+    absent,
+    all_in_order,
+    created_at,
+    delete,
+    deleted,
+    entries,
+    entry,
+    first,
+    get,
+    leased_to,
+    put,
+    revision,
+    succeeded,
+    txn,
+)
+from holdfast.backends.etcd.protocol.records import METHOD_KEY, described, holder_of, record, written
+from holdfast.core.tickets import POLL_INTERVAL, Granted, LockInfo, Ticket, Waiting
+from holdfast.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    NameConflict,
+    OutcomeUnknown,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.port import EtcdPort
+    from holdfast.core.ports import Runtime
+
+
+class KeyBackend(Together):
+    """Locks in one cluster, a key for each."""
+
+    guarantees = KEY
+    lacks = KEY_LACKS
+
+    def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
+        super().__init__(url, port, runtime, keys)
+        self._seen: dict[str, int] = {}  # by nonce: the revision at which a waiting ticket last saw the key
+
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not ticket.exclusive:
+            raise Unsupported(
+                backend="etcd with method=key", what="readers and semaphores", others=("etcd with method=queue",)
+            )
+        if queue:
+            self._wakeups.expect(ticket.nonce)
+        try:
+            outcome = await self._try_acquire(ticket, deadline)
+        except (BackendUnavailable, ConfigurationError) as error:
+            await self._refused(ticket, error, deadline)
+            raise
+        if not queue and isinstance(outcome, Waiting):
+            if ticket.nonce in self._unheard:
+                # It does not wait, so nobody will withdraw it; but what another member was asked may still come.
+                (left,) = await self.release([ticket], deadline=deadline)
+                if isinstance(left, BackendError):
+                    raise OutcomeUnknown(backend=left.backend, problem=left.problem)
+            else:
+                self._forget(ticket.nonce)
+        return outcome
+
+    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+        while True:
+            lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
+            try:
+                return await self._try(ticket, lease, deadline)
+            except LeaseNotFound:
+                self._leases.is_over(lease)
+
+    async def _try(self, ticket: Ticket, lease: Lease, deadline: float) -> Granted | Waiting:
+        unheard = Unheard(lease, self._keys.gone(ticket.nonce))
+        request = txn(
+            [*self._compares(ticket), absent(unheard.note)],
+            self._then(ticket, lease),
+            [*self._looks(ticket), get(unheard.note, keys_only=True)],
+        )
+        sent = self._runtime.now()
+        answer = await self._ask_for([ticket.nonce], unheard, request, deadline)
+        now = revision(answer)
+        if succeeded(answer):
+            granted = self._came(ticket, lease, now, sent)  # for now: whoever cannot give it back owes that
+            await self._check_methods([ticket], answer, deadline)
+            return granted
+        if entries(answer, 1):
+            raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+        seen = self._seen_of(ticket, lease, answer, 0)
+        if seen.created:
+            return self._came(ticket, lease, seen.created, sent)
+        self._seen[ticket.nonce] = now
+        return Waiting(min(POLL_INTERVAL, lease.ttl / 4), seen.holder)
+
+    async def _check_methods(self, tickets: Sequence[Ticket], answer: Message, deadline: float) -> None:
+        """None of the locks that were just taken may be in use by the other method."""
+        shared = [ticket for number, ticket in enumerate(tickets) if entries(answer, 2 * number + 1)]
+        if shared:
+            for left in await self.release(tickets, deadline=deadline):
+                if isinstance(left, BackendError):
+                    raise OutcomeUnknown(backend=left.backend, problem=left.problem)
+            raise NameConflict(
+                lock=shared[0].name, reason="it is in use without method=key: let all programs use the same method"
+            )
+
+    # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _create_all(self, tickets: Sequence[Ticket], leases: Sequence[Lease], deadline: float) -> Message:
+        sent = self._runtime.now()
+        answer = await super()._create_all(tickets, leases, deadline)
+        if succeeded(answer):
+            for ticket, lease in zip(tickets, leases, strict=True):
+                self._came(ticket, lease, revision(answer), sent)
+            await self._check_methods(tickets, answer, deadline)
+        return answer
+
+    def _compares(self, ticket: Ticket) -> list[Message]:
+        return [absent(self._key(ticket))]
+
+    def _then(self, ticket: Ticket, lease: Lease) -> list[Message]:
+        folder = self._keys.folder(ticket.name)
+        value = written(ticket, self._runtime.wall(), METHOD_KEY)
+        return [put(self._key(ticket), value, lease.id), first(folder, after(folder))]
+
+    def _looks(self, ticket: Ticket) -> list[Message]:
+        return [get(self._key(ticket))]
+
+    def _seen_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> Seen:
+        if succeeded(answer):
+            return Seen(created=revision(answer))
+        there = entries(answer, number)
+        if not there:
+            return FREE
+        known = record(there[0].value)
+        if known.method != METHOD_KEY:
+            raise NameConflict(lock=ticket.name, reason=f"etcd's key {there[0].key.decode()!r} holds something else")
+        if known.nonce == ticket.nonce and there[0].lease == lease.id:  # from a request whose answer was lost
+            return Seen(created=there[0].created)
+        return Seen(is_busy=True, holder=holder_of(there))
+
+    def _turned_away(self, ticket: Ticket) -> None:
+        """There is nothing to remember of it."""
+
+    # ── wait, leave ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        seen = self._seen.get(ticket.nonce)
+        if seen is not None:
+            self._port.follow(ticket.nonce, (Watch(self._key(ticket), seen + 1),))
+        await self._wakeups.wait(ticket.nonce, until)
+
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        found: list[bool | BackendError] = []
+        for start in range(0, len(tickets), OPERATIONS_MAX // 2):  # two compares each
+            found += await self._leave_some(tickets[start : start + OPERATIONS_MAX // 2], deadline)
+        return found
+
+    async def _leave_some(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
+        if len(tickets) > 1:
+            try:
+                if await self._leave_together(tickets, deadline):
+                    return [True] * len(tickets)
+            except BackendError as error:
+                return [error] * len(tickets)
+        found: list[bool | BackendError] = []
+        for ticket in tickets:
+            try:
+                found.append(await self._release(ticket, deadline))
+            except BackendError as error:
+                found.append(error)
+            except ClusterChanged:
+                found.append(False)
+                self._forget(ticket.nonce)
+            else:
+                self._forget(ticket.nonce)
+        return found
+
+    async def _leave_together(self, tickets: Sequence[Ticket], deadline: float) -> bool:
+        """Give all of them back in one step, if nothing is to be said about any: whether that was done."""
+        places = [(self._key(ticket), self._places.get(ticket.nonce)) for ticket in tickets]
+        ours = [(key, place) for key, place in places if place is not None]
+        if len(ours) < len(tickets) or any(ticket.nonce in self._unheard for ticket in tickets):
+            return False
+        request = txn([one for key, place in ours for one in _is(key, place)], [delete(key) for key, _ in ours])
+        try:
+            answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
+        except ClusterChanged:
+            return False
+        if not succeeded(answer.message):
+            return False
+        for ticket in tickets:
+            self._forget(ticket.nonce)
+        return True
+
+    async def _release(self, ticket: Ticket, deadline: float) -> bool:
+        key = self._key(ticket)
+        unheard = tuple(self._unheard.get(ticket.nonce, ()))
+        for lease, note in unheard:
+            if lease.is_over:
+                continue
+            try:  # what may still be on its way comes under the same lease as this note: one ends with the other
+                await self._port.call("kv/txn", txn([], [put(note, b"", lease.id)]), deadline=deadline)
+            except LeaseNotFound:
+                self._leases.is_over(lease)
+        place = self._places.get(ticket.nonce)
+        if place is not None:
+            return await self._delete(key, _is(key, place), deadline)
+        if not unheard:
+            return False  # it was told that it had to wait, and left nothing behind
+        answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
+        ours = [one for one in entries(answer.message, 0) if record(one.value).nonce == ticket.nonce]
+        if not ours:
+            return False
+        return await self._delete(key, [created_at(key, ours[0].created), leased_to(key, ours[0].lease)], deadline)
+
+    async def _delete(self, key: bytes, only_if: Sequence[Message], deadline: float) -> bool:
+        """Delete exactly this one."""
+        request = txn(only_if, [delete(key)])
+        answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
+        return succeeded(answer.message) and deleted(answer.message, 0)
+
+    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        answer = await self._port.call("kv/txn", txn([], [get(self._keys.base(name))]), deadline=deadline)
+        there = [one for one in entries(answer.message, 0) if record(one.value).method == METHOD_KEY]
+        return await self._described(name, there, deadline)
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        start = self._keys.starting(prefix)
+        found = all_in_order(start, after(start), keys_only=False)["request_range"]
+        answer = await self._port.call("kv/range", found, deadline=deadline)
+        infos = [
+            await self._described(name, [one], deadline)
+            for one in map(entry, answer.message.get("kvs", ()))
+            if record(one.value).method == METHOD_KEY and (name := self._keys.base_name(one.key))
+        ]
+        return sorted(infos, key=lambda info: info.name)
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        key = self._keys.base(name)
+        return await self._delete(key, [created_at(key, fence)], deadline) if fence > 0 else False
+
+    async def _described(self, name: str, there: Sequence[Entry], deadline: float) -> LockInfo:
+        holders = []
+        for one in there:
+            remaining = await self._leases.remaining(one.lease, deadline)
+            kind = Ticketed(one.key, one.created, exclusive=True, limit=1, is_ours=True)
+            holders.append(described(one, remaining, granted=True, ticketed=kind))
+        return LockInfo(name, tuple(holders), ())
+
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _key(self, ticket: Ticket) -> bytes:
+        return self._keys.base(ticket.name)
+
+    def _forget(self, nonce: str) -> None:
+        super()._forget(nonce)
+        self._unheard.pop(nonce, None)
+
+    def _stop_waiting(self, nonce: str) -> None:
+        self._seen.pop(nonce, None)
+        super()._stop_waiting(nonce)
+
+
+def _is(key: bytes, place: Place) -> list[Message]:
+    """That it is this ticket's key: after a restored snapshot, another client's can have the same create revision."""
+    return [created_at(key, place.created), leased_to(key, place.lease.id if place.lease is not None else 0)]

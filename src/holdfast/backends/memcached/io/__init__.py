@@ -1,0 +1,1 @@
+"""The adapters for memcached: connections, and one module each for threads and for asyncio."""

@@ -1,0 +1,17 @@
+"""The guarantees of each method, and the primitives that it lacks."""
+
+from __future__ import annotations
+
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.CACHE,
+    fence=FenceOrder.BEST_EFFORT,
+    order=Order.NONE,
+    wake=Wake.POLL,
+    scope=Scope.NETWORK,
+)
+
+_ALONE = "it can say who holds a lock, not how many"
+LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}

@@ -1,0 +1,29 @@
+"""The memory store for asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.backends.memory.io.blocking import BlockingPort
+from holdfast.backends.memory.port import Store, stores
+from holdfast.backends.memory.protocol.queue import MemoryBackend
+
+if TYPE_CHECKING:
+    from holdfast.runtimes.aio import AsyncioRuntime
+    from holdfast.url import Address
+
+
+class AsyncioPort(BlockingPort):
+    """A change is a few dictionary operations: it runs inline here too. Only rings must find their way to the loop."""
+
+    def __init__(self, store: Store, url: str, runtime: AsyncioRuntime) -> None:
+        super().__init__(store, url)
+        self._runtime = runtime
+
+    def ring(self, nonce: str) -> None:
+        self._runtime.call_from_thread(self._wake, nonce)
+
+
+def open_backend(address: Address, runtime: AsyncioRuntime) -> MemoryBackend:
+    url = address.redacted
+    return MemoryBackend(url, AsyncioPort(stores.get(url), url, runtime), runtime)

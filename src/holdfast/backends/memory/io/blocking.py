@@ -1,0 +1,38 @@
+"""The memory store for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.backends.memory.port import Store, stores
+from holdfast.backends.memory.protocol.queue import MemoryBackend
+
+if TYPE_CHECKING:
+    from holdfast.runtimes.threads import ThreadRuntime
+    from holdfast.url import Address
+
+T = TypeVar("T")
+
+
+class BlockingPort:
+    """Changes inline; rings are heard on the ringer's own thread."""
+
+    def __init__(self, store: Store, url: str) -> None:
+        self._store = store
+        self._url = url
+        self._wake: Callable[[str], None] = lambda _: None
+
+    async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
+        return self._store.change(step, self._url)
+
+    def ring(self, nonce: str) -> None:
+        self._wake(nonce)
+
+    def listen(self, wake: Callable[[str], None]) -> None:
+        self._wake = wake
+
+
+def open_backend(address: Address, runtime: ThreadRuntime) -> MemoryBackend:
+    url = address.redacted
+    return MemoryBackend(url, BlockingPort(stores.get(url), url), runtime)

@@ -1,0 +1,74 @@
+"""A connection of PyMySQL's in place of a URL, or a function that makes them.
+
+A connection is only looked at: the same server, user and TLS, on connections of our own. A function is called for each
+connection that we need, and what it returns is ours from then on. So a connection of a subclass is taken from a
+function only: the subclass may connect to another server than its attributes say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymysql.connections import Connection
+
+from holdfast.backends.mysql.config import CONNECT_TIMEOUT, METHODS, Place
+from holdfast.backends.url_parts import choice, max_connections, seconds
+from holdfast.errors import ConfigurationError
+from holdfast.url import Address, check_options, stand_in
+
+_OURS = ("method", "connect_timeout", "connections")
+
+
+def address_of(client: object, options: dict[str, str]) -> Address:
+    """The address of what this object is connected to, or connects to.
+
+    Raises:
+        ConfigurationError: it is none of the objects that can be taken over.
+    """
+    check_options("mysql", options)
+    for name in options:
+        if name not in _OURS:
+            raise ConfigurationError(f"{name} is what the connection itself says: leave it out, or give a URL")
+    usage: dict[str, Any] = {
+        "method": choice(options, "method", METHODS),
+        "connect_timeout": seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        "max_connections": max_connections(options),
+    }
+    if type(client) is Connection:
+        place = _same(client, usage)
+    elif isinstance(client, Connection):
+        raise stand_in("a", type(client))
+    elif callable(client):
+        place = Place(url="mysql://(connections from a function)", database="", connect=client, **usage)
+    else:
+        kind = f"{type(client).__module__}.{type(client).__qualname__}"
+        raise ConfigurationError(
+            f"url is a {kind}: give a connection of PyMySQL's, a function that makes one, or a URL"
+        )
+    return Address("mysql", "", f"/{place.database}", options, place.url, place)
+
+
+def _same(connection: Any, usage: dict[str, Any]) -> Place:
+    user, database = _text(connection.user), _text(connection.db or "")
+    if not database:
+        raise ConfigurationError("url is a connection that has chosen no database: locks need one")
+    where = f"/{database}?socket={connection.unix_socket}"
+    if not connection.unix_socket:
+        where = f"{connection.host}:{connection.port}/{database}"
+    is_required = bool(getattr(connection, "_ssl_required", connection.ssl))
+    return Place(
+        url=f"mysql://{user}@{where}",
+        database=database,
+        host=connection.host,
+        port=connection.port,
+        socket=connection.unix_socket or "",
+        user=user,
+        password=connection.password,
+        tls=connection.ctx if is_required else None,
+        prefers_tls=bool(connection.ssl) and not is_required,
+        **usage,
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

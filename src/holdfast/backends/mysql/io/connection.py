@@ -1,0 +1,342 @@
+"""One connection: the command phase of the protocol, written once for threads and asyncio; `Poller` does the waiting.
+
+A connection is used again only after a complete exchange. Whatever happens in between, be it an interrupt or a
+cancellation, closes it: nobody ever reads another's answer.
+
+What is said here: COM_QUERY and its answers in text, and COM_STMT_EXECUTE for what has no rows, as the manual has them
+("Client/Server Protocol"). A packet is three bytes of length, one that counts, and the payload, which begins with what
+it is:
+
+    00 OK    FF an error    FE (and short) the end of columns or rows    else the number of columns, or a row
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.mysql.io import errors
+from holdfast.backends.mysql.port import Answer, Row
+from holdfast.backends.mysql.sql import NOW
+from holdfast.backends.net.polling import READ, WRITE, is_readable
+from holdfast.backends.net.pool import ready
+from holdfast.errors import ConfigurationError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.mysql.port import Statement, Value
+    from holdfast.backends.net.poller import Poller
+    from holdfast.backends.net.pool import Reconsider
+    from holdfast.core.ports import Runtime
+
+_PACKET_MAX = 0xFFFFFF  # bytes; a longer payload would be split, and none of ours is
+_CHUNK = 65536
+_QUERY, _PREPARE, _EXECUTE = b"\x03", b"\x16", b"\x17"
+_SET_OPTION = b"\x1b\x00\x00"  # several statements in one request are welcome
+_BIGINT, _VARCHAR, _BLOB = b"\x08\x00", b"\xfd\x00", b"\xfc\x00"
+_PLACE = re.compile(r"\{(\d)\}")
+_OK, _END, _ERROR, _LOCAL_FILE, _NULL = 0x00, 0xFE, 0xFF, 0xFB, 0xFB
+_END_MAX = 9  # bytes: a longer payload that begins with FE is a row
+_MORE_RESULTS = 0x0008
+
+
+@dataclass
+class Meanwhile:
+    """What to do again and again until an answer comes."""
+
+    do: Callable[[], Coroutine[Any, Any, float]]  # returns when to do it again
+    at: float  # when to do it next
+
+
+class Wire:
+    """A socket, from the moment at which the server waits for a command."""
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_meanwhile",
+        "_now",
+        "_poller",
+        "_prepared",
+        "_sock",
+        "_start",
+        "_url",
+        "reconsider",
+        "used_at",
+    )
+
+    def __init__(self, url: str, sock: socket.socket, poller: Poller, runtime: Runtime) -> None:
+        self._sock: socket.socket | None = sock
+        self._url, self._poller, self._now = url, poller, runtime.now
+        self._buffer = b""
+        self._start = 0  # of the next packet in it
+        self._meanwhile: Meanwhile | None = None
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
+        self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # what executes a statement, and its values' order
+
+    @property
+    def is_open(self) -> bool:
+        return self._sock is not None
+
+    async def ask(self, sql: str, deadline: float, meanwhile: Meanwhile | None = None) -> Answer:
+        """What the last result comes to, and the rows of all. Raises besides what the port does: OnceMore, NoTables.
+
+        An error of `meanwhile` closes the connection.
+        """
+        self._meanwhile = meanwhile
+        try:
+            return await self._exchange(_QUERY + sql.encode(), deadline)
+        finally:
+            self._meanwhile = None
+
+    async def execute(self, statement: Statement, values: Sequence[Value], deadline: float) -> Answer:
+        """As `ask`, for a statement that is prepared when it is first used here."""
+        if statement.name not in self._prepared:
+            try:
+                await self._prepare(statement, deadline)
+            except OutcomeUnknown as error:  # of preparing, that is: it has not been executed
+                raise errors.not_connected(self._url, error.problem) from error
+        head, order = self._prepared[statement.name]
+        return await self._exchange(head + _encoded([values[number] for number in order]), deadline)
+
+    async def _prepare(self, statement: Statement, deadline: float) -> None:
+        order = [int(number) for number in _PLACE.findall(statement.sql)]
+        sql = _PLACE.sub("?", statement.sql).format(now=NOW)
+        packet = b""
+
+        async def read(sock: socket.socket) -> None:
+            nonlocal packet
+            packet = await self._packet(sock, deadline)
+            if packet[0] == _ERROR:
+                raise self._refusal(packet)
+            for _ in range(len(order) + 1 if order else 0):  # what they are, and the end
+                await self._packet(sock, deadline)
+
+        await self._say(_PREPARE + sql.encode(), read, deadline)
+        self._prepared[statement.name] = (_EXECUTE + packet[1:5] + b"\0" + (1).to_bytes(4, "little"), order)
+
+    async def welcome_several(self, deadline: float) -> None:
+        await self._exchange(_SET_OPTION, deadline)
+
+    def is_dead(self) -> bool:
+        """The server has closed it, or said something that nobody asked for."""
+        if self._sock is None:
+            return True
+        return is_readable(self._sock.fileno())
+
+    def close(self) -> None:
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptor only, without TLS's goodbye."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                os.close(sock.detach())
+
+    async def _exchange(self, payload: bytes, deadline: float) -> Answer:
+        answer = Answer()
+
+        async def read(sock: socket.socket) -> None:
+            nonlocal answer
+            more = True
+            while more:
+                answer, more = await self._result(sock, answer, deadline)
+
+        await self._say(payload, read, deadline)
+        return answer
+
+    async def _say(
+        self, payload: bytes, read: Callable[[socket.socket], Coroutine[Any, Any, None]], deadline: float
+    ) -> None:
+        sock = self._sock
+        if sock is None:
+            raise errors.not_connected(self._url, "the connection is closed")
+        if len(payload) >= _PACKET_MAX:
+            raise ConfigurationError(
+                f"{self._url}: a request of {len(payload)} bytes is too large: give a smaller meta"
+            )
+        if deadline <= self._now():
+            raise errors.not_connected(self._url, "there was no time left to ask")
+        try:
+            await self._send(sock, len(payload).to_bytes(3, "little") + b"\0" + payload, deadline)
+            self._buffer, self._start = b"", 0
+            await read(sock)
+        except BaseException as failure:
+            # An error that the server has said ends the exchange, but not always the transaction; after these two there
+            # is none, for each statement and each procedure is one, and is rolled back. Who sends several as one
+            # transaction has to close this then.
+            if not isinstance(failure, errors.NoTables | errors.OnceMore):
+                self.close()
+            if isinstance(failure, OSError):
+                raise errors.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
+            raise
+
+    async def _result(self, sock: socket.socket, last: Answer, deadline: float) -> tuple[Answer, bool]:
+        packet = await self._packet(sock, deadline)
+        kind = packet[0]
+        if kind == _OK:
+            changed, at = _number(packet, 1)
+            number, at = _number(packet, at)
+            status = int.from_bytes(packet[at : at + 2], "little")
+            # What ends a CALL says nothing of its own: its rows came before.
+            answer = last if last.rows else Answer(changed, number)
+            return answer, bool(status & _MORE_RESULTS)
+        if kind == _ERROR:
+            raise self._refusal(packet)
+        if kind == _LOCAL_FILE:
+            raise errors.no_answer(self._url, "the server asks for a file: that is no answer to what was asked")
+        if kind == _END:  # to COM_SET_OPTION
+            return Answer(), False
+        columns, _ = _number(packet, 0)
+        for _ in range(columns):
+            await self._packet(sock, deadline)
+        await self._packet(sock, deadline)  # their end
+        rows: list[Row] = [*last.rows]
+        while True:
+            packet = await self._packet(sock, deadline)
+            if packet[0] == _END and len(packet) < _END_MAX:
+                status = int.from_bytes(packet[3:5], "little")
+                return Answer(rows=rows), bool(status & _MORE_RESULTS)
+            if packet[0] == _ERROR:
+                raise self._refusal(packet)
+            rows.append(_row(packet, columns))
+
+    def _refusal(self, packet: bytes) -> Exception:
+        code = int.from_bytes(packet[1:3], "little")
+        message = packet[9:] if packet[3:4] == b"#" else packet[3:]
+        return errors.refusal(code, " ".join(message.decode(errors="replace").split()), self._url)
+
+    async def _send(self, sock: socket.socket, data: bytes, deadline: float) -> None:
+        while True:
+            events = WRITE
+            try:
+                sent = sock.send(data)
+                if sent == len(data):
+                    return
+                data = data[sent:]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                pass
+            except ssl.SSLWantReadError:
+                events = READ
+            await self._wait(sock, events, deadline)
+
+    async def _packet(self, sock: socket.socket, deadline: float) -> bytes:
+        while True:
+            start, buffer = self._start, self._buffer
+            if len(buffer) - start > 4:  # noqa: PLR2004 (the header)
+                size = int.from_bytes(buffer[start : start + 3], "little")
+                if len(buffer) - start >= 4 + size:
+                    if size == _PACKET_MAX:
+                        raise errors.no_answer(self._url, "the answer is too large")
+                    self._start = start + 4 + size
+                    return buffer[start + 4 : start + 4 + size]
+            self._buffer, self._start = buffer[start:] + await self._read(sock, deadline), 0
+
+    async def _read(self, sock: socket.socket, deadline: float) -> bytes:
+        # TLS may have read more than it gave out, which no poll would tell.
+        is_ready = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+        events = READ
+        while True:
+            if not is_ready:
+                await self._wait(sock, events, deadline)
+            try:
+                data = sock.recv(_CHUNK)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                events = READ
+            except ssl.SSLWantWriteError:
+                events = WRITE
+            else:
+                if not data:
+                    raise errors.no_answer(self._url, "the server closed the connection")
+                return data
+            is_ready = False
+
+    async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
+        while (meanwhile := self._meanwhile) is not None and meanwhile.at < deadline:
+            if await ready(self, self._poller, sock.fileno(), events, meanwhile.at):
+                return
+            meanwhile.at = await meanwhile.do()
+        if not await ready(self, self._poller, sock.fileno(), events, deadline):
+            raise errors.no_answer(self._url, "no answer in time")
+
+
+def literal(value: object) -> str:
+    """A value as SQL has it, whatever the session's character set, and its opinion of quotes and backslashes."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(literal, value))
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    text = str(value)
+    if text.isascii() and text.isalnum():
+        return f"'{text}'"
+    return f"_utf8mb4 x'{text.encode(errors='backslashreplace').hex()}'"
+
+
+def _encoded(values: Sequence[Value]) -> bytes:
+    """Values as COM_STMT_EXECUTE has them: which are NULL, what each is, what it says."""
+    nulls = 0
+    kinds: list[bytes] = []
+    said: list[bytes] = []
+    for place, value in enumerate(values):
+        if value is None:
+            nulls |= 1 << place
+            kinds.append(_VARCHAR)
+        elif isinstance(value, int):
+            kinds.append(_BIGINT)
+            said.append(value.to_bytes(8, "little", signed=True))
+        elif isinstance(value, bytes):
+            kinds.append(_BLOB)  # no text, so nobody converts it
+            said.append(_sized(value))
+        else:
+            kinds.append(_VARCHAR)
+            said.append(_sized(str(value).encode(errors="backslashreplace")))
+    return b"".join((nulls.to_bytes((len(values) + 7) // 8, "little"), b"\1", *kinds, *said))
+
+
+def _sized(value: bytes) -> bytes:
+    size = len(value)
+    if size < 0xFB:  # noqa: PLR2004 (as _number has it)
+        return size.to_bytes(1, "little") + value
+    return b"\xfd" + size.to_bytes(3, "little") + value
+
+
+def _number(packet: bytes, at: int) -> tuple[int, int]:
+    """A number that says how long it is, and where it ends."""
+    first = packet[at]
+    if first < 0xFB:  # noqa: PLR2004 (smaller ones are themselves)
+        return first, at + 1
+    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[first]
+    return int.from_bytes(packet[at + 1 : at + 1 + size], "little"), at + 1 + size
+
+
+def _row(packet: bytes, columns: int) -> Row:
+    values: list[str | None] = []
+    at = 0
+    for _ in range(columns):
+        if packet[at] == _NULL:
+            values.append(None)
+            at += 1
+            continue
+        size, at = _number(packet, at)
+        values.append(packet[at : at + size].decode(errors="replace"))
+        at += size
+    return tuple(values)
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,119 @@
+"""Being let in: PyMySQL knows the handshakes and the ways to prove a password; after that the socket is ours.
+
+The one place that touches PyMySQL. Its own `Connection` is not used any further: its timeouts are for each read, not
+for a request, and there would have to be another driver for asyncio, with other habits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from holdfast.backends.mysql.io import errors
+from holdfast.backends.net.calls import BackgroundCall
+from holdfast.backends.net.sockets import open_socket
+from holdfast.errors import BackendUnavailable, ConfigurationError
+from holdfast.runtimes import system
+
+if TYPE_CHECKING:
+    import socket
+
+    from holdfast.backends.mysql.config import Place
+    from holdfast.backends.net.poller import Poller
+
+_STEP_MIN = 0.05  # seconds
+
+
+async def log_in(place: Place, poller: Poller, deadline: float) -> socket.socket:
+    """A socket on which the server waits for a command.
+
+    PyMySQL logs in on a thread of its own: its timeouts are for each read, and a function of the user's may have none.
+
+    Raises:
+        BackendUnavailable: the server could not be reached, or did not let us in.
+        ConfigurationError: there is no such database, or this user may not use it.
+    """
+    sock: socket.socket | None = None
+    try:
+        if place.connect is None and not place.socket:
+            sock = await open_socket(place.host, place.port, poller, deadline)
+        seconds = max(_STEP_MIN, deadline - system.now())
+        call = BackgroundCall(lambda: _logged_in(place, sock, seconds), "login", discard=_close)
+        try:
+            call.start()
+            if not await poller.finished(call, deadline):
+                raise errors.not_connected(place.url, "no answer in time")
+        except BaseException:
+            call.abandon()
+            raise
+        return call.result()
+    except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
+        raise _translated(error, place.url) from error
+
+
+def _logged_in(place: Place, sock: socket.socket | None, seconds: float) -> socket.socket:
+    if place.connect is None:
+        return _socket_of(_connection(place, sock, seconds))
+    connection = place.connect()
+    _check(connection)
+    return _socket_of(connection)
+
+
+def _connection(place: Place, sock: socket.socket | None, seconds: float) -> Any:
+    arguments: dict[str, Any] = (
+        {"unix_socket": place.socket} if place.socket else {"host": place.host, "port": place.port}
+    )
+    if place.tls is not None:
+        arguments["ssl"] = place.tls
+    elif not place.prefers_tls:
+        arguments["ssl_disabled"] = True
+    if place.user is not None:
+        arguments["user"] = place.user
+    connection = pymysql.Connection(
+        password=place.password,
+        database=place.database,
+        charset="utf8mb4",
+        client_flag=CLIENT.MULTI_STATEMENTS,
+        autocommit=None,
+        program_name="holdfast",
+        connect_timeout=seconds,
+        read_timeout=seconds,
+        write_timeout=seconds,
+        defer_connect=True,
+        **arguments,
+    )
+    connection.connect(sock)
+    return connection
+
+
+def _check(connection: object) -> None:
+    """What somebody else's function made can be spoken on."""
+    if not isinstance(connection, pymysql.connections.Connection):
+        raise ConfigurationError(f"the function must return a connection of PyMySQL's, not {connection!r}")
+    if connection.client_flag & (CLIENT.DEPRECATE_EOF | CLIENT.SESSION_TRACK | CLIENT.COMPRESS):
+        raise ConfigurationError("the function must not ask for DEPRECATE_EOF, SESSION_TRACK or COMPRESS")
+
+
+def _socket_of(connection: Any) -> socket.socket:
+    # Closing the reader leaves the socket open, which must be in no hands but ours: PyMySQL closes what it has.
+    reader, connection._rfile = connection._rfile, None  # noqa: SLF001 (there is no public way to the socket)
+    sock: socket.socket
+    sock, connection._sock = connection._sock, None  # noqa: SLF001
+    reader.close()
+    sock.setblocking(False)  # noqa: FBT003 (its name says it)
+    return sock
+
+
+def _close(sock: socket.socket) -> None:
+    sock.close()
+
+
+def _translated(error: Exception, url: str) -> Exception:
+    if isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1 and isinstance(error.args[0], int):
+        translated = errors.refusal(error.args[0], str(error.args[1]), url)
+        if isinstance(translated, ConfigurationError):
+            return translated
+    words = " ".join(str(error.args[-1] if error.args else error).split()) or type(error).__name__
+    return BackendUnavailable(backend=url, problem=words)

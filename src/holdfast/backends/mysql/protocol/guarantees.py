@@ -1,0 +1,27 @@
+"""What the methods promise, and what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
+
+UNIQUE = Guarantees(
+    exclusion=Exclusion.DURABLE_AUTHORITY,
+    fence=FenceOrder.CLOCK_BOUNDED,
+    order=Order.FIFO,
+    wake=Wake.POLL,
+    scope=Scope.NETWORK,
+)
+ROW = UNIQUE._replace(order=Order.STORE, wake=Wake.PUSH)
+VERSION = UNIQUE._replace(order=Order.NONE)
+
+_ALONE = "its one row has room for one holder"
+_ONE_CONNECTION = "one connection at a time has the row locked"
+UNIQUE_LACKS: Lacks = {}
+ROW_LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ONE_CONNECTION}
+VERSION_LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
+
+GUARANTEES: Mapping[str, Guarantees] = {"unique": UNIQUE, "row": ROW, "version": VERSION}
+LACKS: Mapping[str, Lacks] = {"unique": UNIQUE_LACKS, "row": ROW_LACKS, "version": VERSION_LACKS}

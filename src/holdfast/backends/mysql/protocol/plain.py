@@ -1,0 +1,89 @@
+"""What the two plain methods share: one row for each lock, one holder, no tickets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Sequence
+from typing import ClassVar, NamedTuple, TypeVar
+
+from holdfast.backends.mysql.protocol.base import Base, method_conflict
+from holdfast.backends.mysql.protocol.statements import REBASE, STATE
+from holdfast.backends.mysql.protocol.values import lock_id
+from holdfast.core.one_by_one import OneByOne
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.errors import BackendError, Unsupported
+
+T = TypeVar("T")
+
+
+class State(NamedTuple):
+    """A lock's row, as somebody sees it who locks nothing."""
+
+    version: int
+    method: str
+    nonce: str | None  # of who is in, or of who has run out
+    remaining: float  # seconds
+    info: str
+
+    @property
+    def is_held(self) -> bool:
+        return self.nonce is not None and self.remaining > 0
+
+
+class PlainBackend(OneByOne, Base):
+    """A lock that is one row."""
+
+    method: ClassVar[str]
+
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not ticket.exclusive:
+            raise Unsupported(
+                backend=f"mysql with method={self.method}",
+                what="readers and semaphores",
+                others=("mysql with method=unique",),
+            )
+        try:
+            return await self._try_acquire(ticket, deadline)
+        except BaseException as error:
+            self._had_no_answer([ticket], error)
+            raise
+
+    @abstractmethod
+    async def wait(self, ticket: Ticket, until: float) -> None: ...
+
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        return [await _or_error(self._give_back(ticket, deadline)) for ticket in tickets]
+
+    async def _state(self, name: str, deadline: float) -> State | None:
+        """The lock's row, if there is one.
+
+        Raises:
+            NameConflict: the lock is in use with another method.
+        """
+        key = lock_id(name)
+        rows = (await self._port.ask(STATE, (key,), deadline=deadline)).rows
+        if rows and (renewed := rows[0][-1]) is not None:  # the clock was set back since
+            await self._port.ask(REBASE, (key, int(renewed)), deadline=deadline)
+            rows = (await self._port.ask(STATE, (key,), deadline=deadline)).rows
+        if not rows:
+            return None
+        version, method, nonce, remaining, info, has_tickets, _ = rows[0]
+        state = State(int(version or 0), method or "", nonce, int(remaining or 0) / 1e6, info or "")
+        if has_tickets == "1":  # also if the lock's row is ours: an operator may have deleted the one before
+            raise method_conflict(name, "unique")
+        if state.method != self.method and state.is_held:
+            raise method_conflict(name, state.method)
+        return state
+
+    @abstractmethod
+    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting: ...
+
+    @abstractmethod
+    async def _give_back(self, ticket: Ticket, deadline: float) -> bool: ...
+
+
+async def _or_error(answer: Awaitable[T]) -> T | BackendError:
+    try:
+        return await answer
+    except BackendError as error:
+        return error

@@ -1,0 +1,243 @@
+"""One connection, written once for threads and asyncio: libpq does the talking, `Poller` the waiting.
+
+psycopg's own `Connection` is not used: its waits cannot be given a deadline, and on an interrupt it would talk to the
+server for up to five more seconds. Its `pq` layer is libpq without any waiting.
+
+A connection is used again only after a complete exchange, which ends with ReadyForQuery: only then is the transaction
+committed, even though its rows come earlier. Whatever happens in between, be it an interrupt or a cancellation, closes
+the connection: nobody ever reads another's answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from psycopg import Error, pq
+from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
+
+from holdfast.backends.net.polling import READ, WRITE, is_readable
+from holdfast.backends.net.pool import ready
+from holdfast.backends.postgresql.io import errors
+from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
+    from holdfast.backends.net.poller import Poller
+    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.postgresql.port import Row, Statement, Value
+    from holdfast.core.ports import Runtime
+
+_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class Wire:
+    """One connection."""
+
+    __slots__ = (
+        "__weakref__",
+        "_now",
+        "_poller",
+        "_prepared",
+        "_results",
+        "_url",
+        "is_asking",
+        "pgconn",
+        "pid",
+        "reconsider",
+        "used_at",
+    )
+
+    def __init__(self, url: str, poller: Poller, runtime: Runtime) -> None:
+        self.pgconn: PGconn | None = None
+        self._url, self._poller, self._now = url, poller, runtime.now
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
+        self._prepared: set[str] = set()
+        self._results: list[PGresult] = []  # what has come so far of an answer
+        self.is_asking = False  # there is a statement that may take long: `ask_long`
+        self.pid = 0  # of the server's process at the other end
+
+    async def connect(self, conninfo: str, until: float) -> None:
+        """Raises psycopg's Error or an OSError if that does not work out."""
+        self.pgconn = pgconn = pq.PGconn.connect_start(conninfo.encode())
+        try:
+            if pgconn.status == ConnStatus.BAD:
+                raise _failed(pgconn)
+            events = WRITE  # as if the last poll had said so
+            while True:
+                if not await self._poller.ready([(pgconn.socket, events)], until):
+                    raise TimeoutError("no answer in time")
+                match pgconn.connect_poll():
+                    case PollingStatus.OK:
+                        break
+                    case PollingStatus.READING:
+                        events = READ
+                    case PollingStatus.WRITING:
+                        events = WRITE
+                    case _:
+                        raise _failed(pgconn)
+            pgconn.nonblocking = 1
+            self.pid = pgconn.backend_pid
+        except BaseException:
+            self.close()
+            raise
+
+    async def ask(self, statement: Statement, schema: str, values: Sequence[Value], deadline: float) -> list[Row]:
+        name = statement.name.encode()
+        if statement.name not in self._prepared:
+            sql = statement.sql.replace("{schema}", schema).encode()
+            try:
+                await self._exchange(lambda pgconn: pgconn.send_prepare(name, sql), deadline)
+            except OutcomeUnknown as error:  # of preparing, that is: it has not been executed
+                raise BackendUnavailable(backend=self._url, problem=error.problem) from error
+            self._prepared.add(statement.name)
+        encoded = [_encode(value) for value in values]
+        return await self._exchange(lambda pgconn: pgconn.send_query_prepared(name, encoded), deadline)
+
+    async def process(self, deadline: float) -> int:
+        """The number of the server's process that answers."""
+        ((pid,),) = await self.say("SELECT pg_catalog.pg_backend_pid()", deadline)
+        return int(pid or 0)
+
+    async def say(self, sql: str, deadline: float) -> list[Row]:
+        """One or more plain statements, in one transaction; the rows of the last."""
+        return await self._exchange(lambda pgconn: pgconn.send_query(sql.encode()), deadline)
+
+    async def ask_long(self, sql: str, until: float) -> bool:
+        """Say it, unless it was said before and is not answered yet; whether it is answered by then.
+
+        A wire that was closed before the answer came goes on to say that it `is_asking`: the server may do so still.
+        """
+        pgconn = self._open()
+        try:
+            if not self.is_asking:
+                self.is_asking = True
+                pgconn.send_query(sql.encode())
+            if not await self._finish(pgconn, until):
+                return False
+        except BaseException as failure:
+            self.close()
+            if isinstance(failure, Error):
+                raise errors.no_answer(self._url, f"no answer came: {words(failure)}") from failure
+            raise
+        self.is_asking = False
+        self._said(pgconn)
+        return True
+
+    def heard(self) -> list[str]:
+        """Read what has arrived; the payloads of notifications.
+
+        Raises:
+            OutcomeUnknown: the connection has ended.
+        """
+        pgconn = self._open()
+        try:
+            pgconn.consume_input()
+            said = []
+            while (notification := pgconn.notifies()) is not None:
+                said.append(notification.extra.decode(errors="replace"))
+        except Error as error:
+            self.close()
+            raise errors.no_answer(self._url, f"the connection broke while we listened: {words(error)}") from error
+        return said
+
+    @property
+    def is_open(self) -> bool:
+        return self.pgconn is not None
+
+    def is_dead(self) -> bool:
+        """The server has closed it, or said something that nobody asked for."""
+        if self.pgconn is None or self.pgconn.status != ConnStatus.OK:
+            return True
+        return is_readable(self.pgconn.socket)
+
+    def close(self) -> None:
+        pgconn, self.pgconn = self.pgconn, None
+        if pgconn is not None:
+            pgconn.finish()
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptor only. psycopg itself says nothing on it, for it is another process's."""
+        pgconn, self.pgconn = self.pgconn, None
+        if pgconn is not None:
+            with contextlib.suppress(OSError, Error):
+                os.close(pgconn.socket)
+
+    async def _exchange(self, send: Callable[[PGconn], None], deadline: float) -> list[Row]:
+        pgconn = self._open()
+        if deadline <= self._now():
+            raise errors.not_connected(self._url, "there was no time left to ask")
+        try:
+            send(pgconn)
+            if not await self._finish(pgconn, deadline):
+                raise errors.no_answer(self._url, "no answer in time")
+        except BaseException as failure:
+            self.close()
+            if isinstance(failure, Error):
+                raise errors.no_answer(self._url, f"no answer came: {words(failure)}") from failure
+            raise
+        return self._said(pgconn)
+
+    async def _finish(self, pgconn: PGconn, until: float) -> bool:
+        """Send the rest, and read the answer to its end; False if that has not come by then."""
+        while pgconn.flush():
+            if not await self._poller.ready([(pgconn.socket, READ | WRITE)], until):
+                return False
+            pgconn.consume_input()
+        while True:
+            while pgconn.is_busy():
+                if not await ready(self, self._poller, pgconn.socket, READ, until):
+                    return False
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                return True
+            self._results.append(result)
+
+    def _said(self, pgconn: PGconn) -> list[Row]:
+        """What the answer says, good or bad."""
+        results, self._results = self._results, []
+        bad = next((result for result in results if result.status not in _GOOD), None)
+        error = None if bad is None else errors.refusal(bad, self._url)
+        if pgconn.status != ConnStatus.OK and not isinstance(error, OutcomeUnknown):
+            error = errors.no_answer(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
+        if error is not None:
+            if isinstance(error, BackendError):
+                self.close()  # broken; or, say, a standby by now: the next one may lead to the primary
+            raise error
+        return _rows(results[-1])
+
+    def _open(self) -> PGconn:
+        if self.pgconn is None:
+            raise errors.not_connected(self._url, "the connection is closed")
+        return self.pgconn
+
+
+def _rows(result: PGresult) -> list[Row]:
+    columns = range(result.nfields)
+    return [tuple(_decode(result.get_value(row, column)) for column in columns) for row in range(result.ntuples)]
+
+
+def _decode(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _encode(value: Value) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    return str(value).encode()
+
+
+def _failed(pgconn: PGconn) -> ConnectionError:
+    return ConnectionError(pgconn.get_error_message().strip() or "cannot connect")
+
+
+def words(error: BaseException) -> str:
+    """For people, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,150 @@
+"""What we take of redis-py: connecting, TLS, logging in, choosing the database. Its retries and its commands we leave.
+
+Once connected, its connections are taken apart: of the blocking one we keep the socket, of the asyncio one the
+transport, because what lies above them costs more than the network does. From redis-py 5.0 to 8.1 these are `_sock` and
+`_writer`; nobody but this file knows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from redis import connection as redis_connection
+from redis.asyncio import connection as asyncio_connection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.backends.net.sockets import open_socket
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import run_sync
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Mapping
+
+    from holdfast.backends.net.poller import Poller
+    from holdfast.backends.redis.config import Login, Node
+
+# What connecting may raise: also a host name that cannot be encoded, a certificate file that cannot be read.
+FAILURES = (RedisError, OSError, ValueError)
+
+
+def connected_socket(login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+    """A socket to a server that has let us in. Raises one of FAILURES."""
+    kind = _kind_of(login, node, _TcpConnection, _TlsConnection, redis_connection.UnixDomainSocketConnection)
+    connection = kind(**_arguments(login, node, db=db, timeout=timeout, retry=Retry), parser_class=_PARSER)
+    connection.until = system.now() + timeout
+    connection.connect()
+    # Out of its hands: it would say goodbye on it when it is collected, in a forked child too.
+    sock: socket.socket = connection._sock
+    connection._sock = None
+    return sock
+
+
+def new_connection(login: Login, node: Node, *, db: int, timeout: float, poller: Poller) -> Any:
+    """One of redis.asyncio's, to be connected within that time. Raises one of FAILURES."""
+    unix = asyncio_connection.UnixDomainSocketConnection
+    kind = _kind_of(login, node, _AsyncTcpConnection, _AsyncTlsConnection, unix)
+    arguments = _arguments(login, node, db=db, timeout=timeout, retry=AsyncRetry)
+    connection = kind(**arguments, parser_class=_ASYNC_PARSER)
+    connection.until, connection.poller = system.now() + timeout, poller
+    return connection
+
+
+class _TcpConnection(redis_connection.Connection):
+    """On a socket of ours: redis-py itself would look up the host name without a deadline."""
+
+    until = 0.0
+
+    def _connect(self) -> socket.socket:
+        sock = run_sync(open_socket(self.host, self.port, BlockingPoller(), self.until))
+        sock.settimeout(self.socket_timeout)
+        return sock
+
+
+class _TlsConnection(redis_connection.SSLConnection, _TcpConnection):
+    """TLS on top of the same, with the host's name in it."""
+
+
+class _AsyncTcpConnection(asyncio_connection.Connection):
+    """The same for asyncio."""
+
+    until = 0.0
+    poller: Poller
+    _ours: socket.socket
+
+    async def _connect(self) -> None:
+        self._ours = await open_socket(self.host, self.port, self.poller, self.until)
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]  # redis-py gives it no types
+        except BaseException:
+            self._ours.close()
+            raise
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {"sock": self._ours}
+
+
+class _AsyncTlsConnection(asyncio_connection.SSLConnection, _AsyncTcpConnection):
+    """TLS on top of the same, with the host's name in it."""
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "server_hostname": self.host}
+
+
+def _arguments(login: Login, node: Node, *, db: int, timeout: float, retry: Any) -> dict[str, Any]:
+    where: dict[str, Any] = {"path": node.host}
+    if node.port:
+        where = {"host": node.host, "port": node.port, "socket_keepalive": False}  # the socket has it already
+    return {
+        **where,
+        **login.arguments,
+        **_NO_INTRODUCTION,
+        "db": db,
+        "protocol": 2,
+        "retry": retry(NoBackoff(), 0),
+        "socket_connect_timeout": timeout,
+        "socket_timeout": timeout,
+    }
+
+
+def _kind_of(login: Login, node: Node, plain: Any, secure: Any, unix: Any) -> Any:
+    if not node.port:
+        return unix
+    return secure if login.is_tls else plain
+
+
+def _plain_errors(parser: Any) -> Any:
+    """The same parser, except that error replies keep their code, which redis-py cuts off from those it knows."""
+
+    def parse_error(_: Any, response: str) -> ResponseError:
+        return ResponseError(response)
+
+    return type("PlainErrors", (parser,), {"parse_error": classmethod(parse_error)})
+
+
+def transport_of(connection: Any) -> asyncio.Transport:
+    """For as long as the connection is there: dropped, it would close the transport."""
+    transport: asyncio.Transport = connection._writer.transport
+    return transport
+
+
+def let_go(connection: Any) -> None:
+    """Close the transport, so that there is nothing left to close, or to complain of, when it is collected."""
+    writer, connection._writer, connection._reader = connection._writer, None, None
+    if writer is not None:
+        writer.close()
+
+
+_PARSER = _plain_errors(redis_connection.DefaultParser)
+_ASYNC_PARSER = _plain_errors(asyncio_connection.DefaultParser)
+# It would send two commands of its own, and wait for each, to say that it is redis-py.
+_TAKEN = inspect.signature(redis_connection.AbstractConnection.__init__).parameters
+_NO_INTRODUCTION: dict[str, Any] = (
+    {"driver_info": None} if "driver_info" in _TAKEN else {"lib_name": None, "lib_version": None}
+)

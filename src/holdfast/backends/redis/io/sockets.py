@@ -1,0 +1,331 @@
+"""Connections for threads: a socket each, on which one exchange at a time is done by whoever took it.
+
+A connection is used again only after a complete exchange. Whatever happens between the first byte sent and the last one
+read, a KeyboardInterrupt included, closes it: nobody ever reads another's reply.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool
+from holdfast.backends.net.stream import NotSent, Stream
+from holdfast.backends.redis.io import driver, errors
+from holdfast.backends.redis.io.connection import NOT_AT_ONCE, Meet, Parcel
+from holdfast.backends.redis.io.resp import Parser, new_parser
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
+
+if TYPE_CHECKING:
+    import socket
+
+    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.redis.config import Login, Node, Place
+    from holdfast.backends.redis.port import Reply
+    from holdfast.core.ports import Runtime
+
+_NUMBER = b":"[0]
+
+
+def connect(place: Place, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+    """A socket to a server that has let us in.
+
+    Raises:
+        BackendUnavailable: it could not be reached, or did not let us in.
+    """
+    try:
+        return driver.connected_socket(login, node, db=db, timeout=timeout)
+    except driver.FAILURES as error:
+        raise errors.not_connected(error, place.url, node) from error
+
+
+class SocketWire:
+    """One connection."""
+
+    __slots__ = ("__weakref__", "_io_timeout", "_node", "_now", "_parser", "_stream", "_url", "reconsider", "used_at")
+
+    def __init__(self, place: Place, node: Node, runtime: Runtime) -> None:
+        self._url, self._node, self._now = place.url, node, runtime.now
+        self._io_timeout = place.io_timeout
+        self._stream: Stream | None = None
+        self._parser: Parser = new_parser()
+        self.used_at = 0.0
+        self.reconsider: Reconsider | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._stream is not None
+
+    def plug_in(self, sock: socket.socket) -> None:
+        self._stream, self.used_at = Stream(sock), self._now()
+
+    def unplug(self) -> socket.socket:
+        """The socket, for somebody who has another use for it."""
+        stream, self._stream = self._stream, None
+        if stream is None:
+            raise errors.not_sent(self._url, self._node, "the client is closed")
+        return stream.take()
+
+    def one(self, request: bytes, deadline: float, now: float) -> Reply:
+        """One exchange with one reply."""
+        self.used_at = now
+        seconds = deadline - now
+        if seconds > self._io_timeout:
+            seconds = self._io_timeout
+            deadline = now + seconds
+        stream = self._stream
+        if stream is None or seconds <= 0.0:
+            raise self._not_usable()
+        try:
+            data = stream.exchange(request, seconds, deadline, self.reconsider)
+            if data[0] == _NUMBER and data.endswith(b"\r\n"):
+                return int(data[1:])  # a whole number and nothing else, as most answers are
+            parser = self._parser
+            parser.feed(data)
+            reply = parser.gets()
+            if reply is False:
+                (reply,) = self._read(stream, 1, deadline)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            # Of a single command that was not sent to its last byte, the server has nothing to execute.
+            raise (self._not_sent(error) if isinstance(error, NotSent) else self._no_answer(error)) from error
+        return reply
+
+    async def ask(self, request: bytes, count: int, deadline: float) -> list[Reply]:
+        self.send(request, deadline)
+        return self.receive(count, deadline)
+
+    def send(self, request: bytes, deadline: float) -> None:
+        """First half of an exchange with several replies."""
+        now = self._now()
+        deadline = min(deadline, now + self._io_timeout)
+        stream = self._stream
+        if stream is None or deadline <= now:
+            raise self._not_usable()
+        self.used_at = now
+        try:
+            stream.send(request, deadline)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise self._no_answer(error) from error
+
+    def receive(self, count: int, deadline: float) -> list[Reply]:
+        """Second half."""
+        deadline = min(deadline, self.used_at + self._io_timeout)
+        try:
+            stream = self._stream
+            if stream is None:
+                raise ConnectionError("the connection was closed")
+            return self._read(stream, count, deadline)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise self._no_answer(error) from error
+
+    def _read(self, stream: Stream, count: int, deadline: float) -> list[Reply]:
+        said: list[Reply] = []
+        while len(said) < count:
+            reply = self._parser.gets()
+            if reply is False:
+                self._parser.feed(stream.read(deadline, self.reconsider))
+                self.reconsider = None
+            else:
+                said.append(reply)
+        return said
+
+    def is_dead(self) -> bool:
+        return self._stream is None or self._stream.is_dead()
+
+    def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.abandon()
+
+    def __del__(self) -> None:
+        """Dropped by an interrupt, or with a client that was never closed."""
+        self.close()
+
+    def _not_usable(self) -> BackendUnavailable:
+        why = "the client is closed" if self._stream is None else "there was no time left to ask"
+        return errors.not_sent(self._url, self._node, why)
+
+    def _not_sent(self, error: BaseException) -> BackendUnavailable:
+        return errors.not_sent(self._url, self._node, f"the request could not be sent: {error}")
+
+    def _no_answer(self, error: BaseException) -> BackendError:
+        return errors.no_answer(self._url, self._node, _why(error))
+
+
+class SocketLines:
+    """Connections to servers that let us in the same way, shared by threads."""
+
+    def __init__(self, place: Place, login: Login, db: int, runtime: Runtime, meet: Meet | None) -> None:
+        self._place, self._login, self._db, self._runtime, self._meet = place, login, db, runtime, meet
+        self._now = runtime.now
+        self._pools: dict[Node, ConnectionPool[SocketWire]] = {}
+        self._wires: weakref.WeakSet[SocketWire] = weakref.WeakSet()  # all of them, for a forked child
+        self._closed = False
+
+    def at_once(self, node: Node, request: bytes, deadline: float) -> Reply:
+        pool = self._pools.get(node)
+        if pool is None:
+            return NOT_AT_ONCE
+        try:
+            wire = pool.idle.pop()  # one step, whatever other threads do
+        except IndexError:
+            return NOT_AT_ONCE
+        now = self._now()
+        if now - wire.used_at > IDLE_CHECK and wire.is_dead():
+            pool.discard(wire)
+            return NOT_AT_ONCE
+        wire.reconsider = pool.reconsider
+        try:
+            reply = wire.one(request, deadline, now)
+        except BaseException as error:
+            pool.give_after(wire, error)
+            raise
+        idle = pool.idle
+        idle.append(wire)
+        if len(idle) > IDLE_KEPT or pool.waiting or pool.is_closed:
+            pool.look_after(wire)
+        return reply
+
+    async def one(self, node: Node, request: bytes, deadline: float) -> Reply:
+        pool = self._pool(node)
+        wire = pool.take(self._now()) or await pool.wait(deadline)
+        try:
+            reply = wire.one(request, deadline, self._now())
+        except BaseException as error:
+            pool.give_after(wire, error)
+            raise
+        pool.give(wire)
+        return reply
+
+    async def many(self, parcel: Parcel, deadline: float, *, alone: bool = False) -> list[Reply]:
+        pool = self._pool(parcel.node)
+        wire = pool.take(self._now()) or await pool.wait(deadline)
+        try:
+            said = await wire.ask(parcel.request, parcel.count, deadline)
+        except BaseException as error:
+            pool.give_after(wire, error)
+            raise
+        pool.give(wire)
+        return said
+
+    async def each(
+        self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
+    ) -> list[list[Reply] | HoldfastError]:
+        answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
+        sent: list[tuple[int, ConnectionPool[SocketWire], SocketWire]] = []
+        # First those to whom we are connected: connecting may take long.
+        numbers = sorted(range(len(parcels)), key=lambda number: not self._pool(parcels[number].node).idle)
+        try:
+            await self._exchange(parcels, numbers, deadline, sent, answers)
+        except BaseException:
+            for _, pool, wire in sent:
+                pool.discard(wire)
+            raise
+        for number, pool, wire in sent:
+            pool.give_after(wire, answers[number])
+        return answers
+
+    async def _exchange(
+        self,
+        parcels: Sequence[Parcel],
+        numbers: Sequence[int],
+        deadline: float,
+        sent: list[tuple[int, ConnectionPool[SocketWire], SocketWire]],
+        answers: list[list[Reply] | HoldfastError],
+    ) -> None:
+        for number in numbers:
+            parcel = parcels[number]
+            pool = self._pool(parcel.node)
+            now = self._now()
+            try:
+                # Who cannot be connected to must leave time to hear what the others say.
+                wire = pool.take(now) or await pool.wait(now + (deadline - now) / 2)
+            except HoldfastError as error:
+                answers[number] = error
+                continue
+            sent.append((number, pool, wire))
+            try:
+                wire.send(parcel.request, deadline)
+            except HoldfastError as error:
+                answers[number] = error
+        for number, _, wire in sent:
+            if answers[number] == []:
+                try:
+                    answers[number] = wire.receive(parcels[number].count, deadline)
+                except HoldfastError as error:
+                    answers[number] = error
+
+    def drop(self, node: Node) -> None:
+        pool = self._pools.pop(node, None)
+        if pool is not None:
+            pool.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        for node in list(self._pools):
+            self.drop(node)
+
+    def abandon(self) -> None:
+        self._closed = True
+        for pool in list(self._pools.values()):
+            pool.abandon()
+        for wire in list(self._wires):
+            wire.abandon()
+
+    def _pool(self, node: Node) -> ConnectionPool[SocketWire]:
+        found = self._pools.get(node)
+        if found is not None:
+            return found
+        place = self._place
+        made = ConnectionPool(
+            place.url,
+            partial(self._open, node),
+            self._runtime,
+            place.max_connections,
+            server=str(node),
+            idle_check=IDLE_CHECK,
+        )
+        return self._pools.setdefault(node, made)
+
+    async def _open(self, node: Node, deadline: float) -> SocketWire:
+        if self._closed:
+            raise errors.not_sent(self._place.url, node, "the client is closed")
+        wire = SocketWire(self._place, node, self._runtime)
+        timeout = min(self._place.connect_timeout, deadline - self._now())
+        if timeout <= 0.0:
+            raise errors.not_sent(self._place.url, node, "there was no time left to connect")
+        login, db = self._place.logins.get(node, (self._login, self._db))
+        self._wires.add(wire)
+        wire.plug_in(connect(self._place, login, node, db=db, timeout=timeout))
+        if self._meet is not None:
+            try:
+                await self._meet(wire, node, deadline)
+            except BaseException as error:
+                wire.close()
+                if isinstance(error, BackendError):  # nothing of what the caller wants was sent yet
+                    raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
+                raise
+        return wire
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"the connection broke before the answer came: {str(error) or type(error).__name__}"

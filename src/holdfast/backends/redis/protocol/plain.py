@@ -1,0 +1,158 @@
+"""What the two plain methods share: one key for each lock, one holder, and waiters that poll."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from holdfast.backends.redis.protocol.keys import Keys, keys_of
+from holdfast.backends.redis.protocol.scanning import Lister
+from holdfast.backends.redis.protocol.server_info import promised
+from holdfast.backends.redis.protocol.values import method_conflict, method_in
+from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, make_ticket_info
+from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
+from holdfast.guarantees import Guarantees
+from holdfast.primitives import Lacks
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.config import Node
+    from holdfast.backends.redis.port import RedisPort, Reply
+    from holdfast.backends.redis.protocol.scanning import Listing
+    from holdfast.core.ports import Runtime
+
+
+POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
+
+
+class PlainBackend(ABC):
+    """A lock that is one key. Who waits asks again and again; who asks at the right moment is next."""
+
+    method: ClassVar[str]
+    base: ClassVar[Guarantees]
+    lacks: ClassVar[Lacks]
+    warnings: tuple[str, ...] = ()  # it works, or it does not
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._prefix = prefix
+        self._lister = Lister(port, runtime, prefix, self._read_locks)
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return promised(self.base, self._port.standing)
+
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not ticket.exclusive:
+            raise Unsupported(
+                backend=f"redis with method={self.method}",
+                what="readers and semaphores",
+                others=("redis with method=queue",),
+            )
+        return self._entered(ticket, await self._take(ticket, self._keys(ticket.name), deadline))
+
+    @abstractmethod
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._runtime.sleep(max(0.0, until - self._runtime.now()))
+
+    @abstractmethod
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]: ...
+
+    @abstractmethod
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]: ...
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        keys = self._keys(name)
+        value = await self._port.command(keys, "GETRANGE", keys.lock, 0, 255, deadline=deadline)
+        remaining_ms = await self._port.command(keys, "PTTL", keys.lock, deadline=deadline)
+        text = value.decode(errors="replace")
+        if not text:
+            return LockInfo(name, (), ())
+        fence, remaining = self._read(text, math.inf if remaining_ms < 0 else remaining_ms / 1000)
+        holder = make_ticket_info(
+            info="",
+            fence=fence,
+            agent="?" if fence else "another program",
+            since=0.0,
+            remaining=remaining,
+            exclusive=True,
+            limit=1,
+        )
+        return LockInfo(name, (holder,) if remaining > 0 else (), ())
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
+        return self._lister.listing(prefix, io_timeout)
+
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+        infos = []
+        for name in names:
+            with contextlib.suppress(NameConflict):  # a key of another type is no lock
+                infos.append(await self.inspect(name, deadline=deadline))
+        return [info for info in infos if any(one.fence or self._prefix for one in info.holders)]
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        keys = self._keys(name)
+        value = await self._port.command(keys, "GETRANGE", keys.lock, 0, 255, deadline=deadline)
+        text = value.decode(errors="replace")
+        if not text or self._read(text, 1.0)[0] != fence:
+            return False
+        return await self._delete_if(keys, text, deadline)
+
+    @abstractmethod
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool: ...
+
+    @abstractmethod
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]: ...
+
+    async def close(self) -> None:
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    def _entered(self, ticket: Ticket, outcome: Granted | tuple[str, float]) -> Granted | Waiting:
+        if isinstance(outcome, Granted):
+            return outcome
+        value, remaining = outcome
+        method = method_in(value)
+        if method not in {None, self.method}:
+            raise method_conflict(ticket.name, str(method))
+        poll_after = min(POLL * (0.5 + self._runtime.jitter() / 2), max(0.001, remaining))
+        return Waiting(poll_after, "another client" if method else "another program")
+
+    def _keys(self, name: str) -> Keys:
+        return keys_of(self._prefix, name)
+
+    @abstractmethod
+    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        """The grant; or what the key says, and for how many seconds it will."""
+
+    @abstractmethod
+    def _read(self, value: str, remaining: float) -> tuple[int, float]:
+        """The fence in a value of ours (0: not ours), and for how many seconds it counts."""
+
+    @abstractmethod
+    async def _delete_if(self, keys: Keys, value: str, deadline: float) -> bool:
+        """Delete the key if it still says that."""
+
+
+def renewed(reply: Reply | HoldfastError, deadline: float) -> Live | LeaseGone | BackendError:
+    """What a script's answer to a renewal means."""
+    if isinstance(reply, BackendError):
+        return reply
+    if isinstance(reply, HoldfastError):
+        return LeaseGone(f"its key was taken for something else: {reply}")
+    return Live(deadline) if reply == 1 else LeaseGone()

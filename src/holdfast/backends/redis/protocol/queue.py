@@ -1,0 +1,314 @@
+"""The lock protocol on Redis, `method=queue`: first come first served, each step one script inside the server.
+
+The scripts in lua/queue are the protocol; this file says when to run which. A hint that it is somebody's turn comes by
+pub/sub, and nobody relies on it: whoever waits looks again in any case, and at once when hints may have been missed. If
+it has the fence, the lock was handed over, and there is nothing left to ask (handovers.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.redis.lua import load, load_all
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.protocol import getset, setnx
+from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
+from holdfast.backends.redis.protocol.handovers import Handovers, Watchers
+from holdfast.backends.redis.protocol.joining import together
+from holdfast.backends.redis.protocol.keys import joined, keys_of
+from holdfast.backends.redis.protocol.plain import renewed
+from holdfast.backends.redis.protocol.records import Line, Record, about, limit_of
+from holdfast.backends.redis.protocol.registers import Marking
+from holdfast.backends.redis.protocol.scanning import Lister
+from holdfast.backends.redis.protocol.server_info import promised
+from holdfast.backends.redis.protocol.values import method_conflict, method_in
+from holdfast.core.clock import lease_deadline
+from holdfast.core.notifications import Notifications
+from holdfast.core.tickets import (
+    POLL_INTERVAL,
+    POLL_INTERVAL_BEHIND,
+    Granted,
+    LeaseGone,
+    Live,
+    LockInfo,
+    Ticket,
+    Waiting,
+    process_text,
+)
+from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.guarantees import Guarantees
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.config import Node, Place
+    from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
+    from holdfast.backends.redis.protocol.scanning import Listing
+    from holdfast.core.ports import Backend, Runtime
+
+
+GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
+FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does not notify us has the lock
+# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+_LOOKS_OFTEN = 2
+_FOREIGN, _ITS_TURN = 1, 2  # of what kind the obstacle is, says enter.lua
+
+_ENTER = load("queue", "layout", "enter_free", "publish", "common", "enter")
+_ENTER_ALL = load_all("queue", "layout", "enter_free", "publish", "common", "enter")
+_LEAVE = load("queue", "layout", "leave_unwaited", "publish", "hand_over", "common", "leave")
+_RENEW = load("queue", "layout", "publish", "common", "renew")
+_INSPECT = load("queue", "layout", "publish", "common", "inspect")
+_BREAK = load("queue", "layout", "publish", "common", "break")
+
+
+def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
+    """The protocol of this place's method, on that port."""
+    if place.method == "setnx":
+        return setnx.SetnxBackend(place.url, port, runtime, prefix=place.prefix)
+    if place.method == "getset":
+        return getset.GetsetBackend(place.url, port, runtime, prefix=place.prefix)
+    if place.compat == "python-redis-lock":
+        return QueueBackend(place.url, port, runtime, prefix="lock:", signals="lock-signal:", hand_over=False)
+    # Without a prefix, other programs may share the lock, and look for a moment when it is free: let there be one. And
+    # who is to hear of replicas has to ask.
+    hand_over = place.prefix != "" and not place.replicas
+    return QueueBackend(place.url, port, runtime, prefix=place.prefix, hand_over=hand_over)
+
+
+class QueueBackend(Marking):
+    """Locks on one deployment of Redis, in order."""
+
+    lacks = LACKS["queue"]
+    warnings: tuple[str, ...] = ()  # it works, or it does not
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+
+    def __init__(
+        self,
+        url: str,
+        port: RedisPort,
+        runtime: Runtime,
+        *,
+        prefix: str,
+        signals: str | None = None,
+        hand_over: bool = True,
+    ) -> None:
+        """`signals` is the prefix of the keys by which another library wakes those who wait for its locks.
+
+        With `hand_over`, tickets of this client may be let in by who was in before them.
+        """
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+        self._prefix = prefix
+        self._signals = signals
+        self._notifications = Notifications(port, runtime, url)
+        self._hand_over = hand_over
+        self._handovers = Handovers(GRANULARITY)
+        self._watchers = Watchers(runtime)
+        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        # Without a prefix most keys are other programs'. A lock of ours, held or waited for, has a record.
+        self._lister = Lister(port, runtime, prefix, self._read_locks, by_record=prefix == "")
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return promised(GUARANTEES["queue"], self._port.standing)
+
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        sent = self._runtime.now()
+        keys = keys_of(self._prefix, ticket.name)
+        handed = self._handovers.take(ticket, sent)
+        if handed is not None and self._port.trusts_message(keys, handed.polled_at):
+            self._stop_waiting(ticket, sent)
+            return handed.granted
+        channel = self._port.channel(keys)
+        if queue:
+            self._notifications.expect(ticket.nonce, channel)
+        arguments = self._entering(ticket, channel, queue=queue)
+        try:
+            reply = await self._port.run(Call(_ENTER, keys, arguments), deadline=deadline)
+        except BaseException as error:
+            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.add(ticket.nonce)
+            else:
+                self._notifications.refused(ticket.nonce)
+            raise
+        if isinstance(reply, int):
+            self._stop_waiting(ticket, sent)
+        elif reply[0] != b"wait":
+            self._notifications.refused(ticket.nonce)
+        return self._entered(ticket, reply, sent)
+
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        locks = together(self._port, self._prefix, tickets)
+        if len(locks) == 1:
+            return [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
+        arguments: list[Word] = []
+        for ticket, keys in zip(tickets, locks, strict=False):
+            arguments += self._entering(ticket, self._port.channel(keys), queue=False)
+        sent = self._runtime.now()
+        try:
+            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+        except NameConflict:
+            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            for ticket in tickets[: len(locks)]:
+                await self.try_acquire(ticket, queue=False, deadline=deadline)
+            raise
+        except BaseException as error:
+            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+                self._unheard.update(ticket.nonce for ticket in tickets[: len(locks)])
+            raise
+        return [self._entered(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        channel = self._port.channel(keys_of(self._prefix, ticket.name))
+        news = await self._notifications.wait(ticket.nonce, channel, until)
+        if news:
+            self._handovers.heard(ticket, news)
+
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        if len(tickets) == 1:
+            try:
+                reply = await self._port.run(self._leaving(tickets[0]), deadline=deadline)
+            except NameConflict as error:
+                reply = error
+            return [self._left(tickets[0], reply)]
+        replies = await self._port.run_all([self._leaving(ticket) for ticket in tickets], deadline=deadline)
+        return [self._left(ticket, reply) for ticket, reply in zip(tickets, replies, strict=True)]
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        calls = [
+            Call(
+                _RENEW, keys_of(self._prefix, ticket.name), (ticket.nonce, _kind(ticket), math.ceil(ticket.ttl * 1000))
+            )
+            for ticket in tickets
+        ]
+        sent = self._runtime.now()
+        replies = await self._port.run_all(calls, deadline=deadline)
+        return [
+            renewed(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
+            for ticket, reply in zip(tickets, replies, strict=True)
+        ]
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        reply = await self._port.run(Call(_INSPECT, keys_of(self._prefix, name), ()), deadline=deadline)
+        return Record(reply).describe(name)
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
+        return self._lister.listing(prefix, io_timeout)
+
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+        calls = [Call(_INSPECT, keys_of(self._prefix, name), ()) for name in names]
+        infos = []
+        for name, reply in zip(names, await self._port.run_all(calls, deadline=deadline), strict=True):
+            if isinstance(reply, BackendError):
+                raise reply
+            if not isinstance(reply, HoldfastError):  # a key of another type is no lock
+                infos.append(Record(reply).describe(name))
+        # Without a prefix, a plain string may be anything at all.
+        return [info for info in infos if info.waiters or any(one.fence or self._prefix for one in info.holders)]
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        call = Call(_BREAK, keys_of(self._prefix, name), (fence, "" if self._signals is None else self._signals + name))
+        return bool(await self._port.run(call, deadline=deadline))
+
+    async def close(self) -> None:
+        self._notifications.wake_all()
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    def _entered(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | Waiting:
+        if isinstance(reply, int):
+            return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
+        if reply[0] == b"wait":
+            *obstacle, number = reply[1:]
+            waiting = self._waiting(*obstacle)
+            if number:
+                self._handovers.expect(ticket, sent, number)
+                next_poll = self._watchers.next_poll(ticket, self._runtime.now())
+                waiting = waiting._replace(poll_after=min(waiting.poll_after, next_poll))
+            return waiting
+        raise self._refusal(ticket, reply)
+
+    def _entering(self, ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
+        alone = ticket.exclusive and not ticket.owner
+        ttl_ms = math.ceil(ticket.ttl * 1000)
+        return (
+            ticket.nonce,
+            "x" if alone else _kind(ticket),
+            ttl_ms,
+            1 if queue else 0,
+            about(
+                channel,
+                ttl_ms if alone and self._hand_over else 0,
+                ticket.agent,
+                ticket.info,
+                is_subscribed=self._port.subscription(channel) != 0,
+            ),
+        )
+
+    def _leaving(self, ticket: Ticket) -> Call:
+        unheard = 1 if ticket.nonce in self._unheard else 0
+        signal = "" if self._signals is None else self._signals + ticket.name
+        arguments = (ticket.nonce, _kind(ticket), unheard, signal)
+        return Call(_LEAVE, keys_of(self._prefix, ticket.name), arguments)
+
+    def _left(self, ticket: Ticket, reply: Reply | HoldfastError) -> bool | BackendError:
+        if isinstance(reply, BackendError):
+            return reply
+        # Also if its key is something else by now: then it is not ours any more.
+        self._stop_waiting(ticket, self._runtime.now())
+        self._handovers.forget(ticket)
+        self._unheard.discard(ticket.nonce)
+        return bool(reply == 1)
+
+    def _stop_waiting(self, ticket: Ticket, now: float) -> None:
+        """The ticket is granted or withdrawn."""
+        self._notifications.stop(ticket.nonce)
+        successor = self._watchers.stop(ticket, now)
+        if successor is not None:
+            self._notifications.wake(successor)
+
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, obstacle: int) -> Waiting:
+        poll_after = POLL_INTERVAL if before < _LOOKS_OFTEN else POLL_INTERVAL_BEHIND
+        if obstacle == _FOREIGN:
+            if before == 0:
+                poll_after = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
+            return Waiting(poll_after, "another program")
+        # Whoever polls when the time of the ticket whose turn it is has passed sees to it that the next one is woken.
+        if (before == 0 or obstacle == _ITS_TURN) and remaining_ms >= 0:
+            poll_after = min(poll_after, remaining_ms / 1000 + GRANULARITY)
+        return Waiting(poll_after, process_text(Line(holder).info) if holder else None)
+
+    def _refusal(self, ticket: Ticket, reply: list[Any]) -> HoldfastError:
+        match reply:
+            case [b"limit", kind, line]:
+                holder = process_text(Line(line).info) if line else None
+                return LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=limit_of(kind.decode()), holder=holder)
+            case [b"method", value]:
+                return method_conflict(ticket.name, method_in(value.decode()) or "?")
+            case _:
+                return OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+
+
+def _kind(ticket: Ticket) -> str:
+    """As layout.lua has it: x, r, or a semaphore's limit; or its owner, of an exclusive ticket that has one."""
+    if ticket.exclusive:
+        return "x" if not ticket.owner else _owner(ticket.owner)
+    return "r" if ticket.limit is None else str(ticket.limit)
+
+
+@functools.lru_cache(maxsize=256)
+def _owner(name: str) -> str:
+    """Of any name, what can be a part of a key's value and of a member."""
+    return f"@{blake2b(name.encode(), digest_size=16).hexdigest()}"

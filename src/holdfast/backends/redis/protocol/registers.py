@@ -1,0 +1,37 @@
+"""Marks, by script: a number for each name that never goes down, kept under a key of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.redis.lua import load
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.protocol.keys import mark_of
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import RedisPort
+
+MARK, MARKS = load("marks", "mark"), load("marks", "marks")
+
+
+class Marking:
+    """Mixed into a backend whose server runs scripts."""
+
+    _port: RedisPort
+    _prefix: str
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        call = Call(MARK, mark_of(self._prefix, name), (nonce, number, math.ceil(keep * 1000)))
+        return bool(await self._port.run(call, deadline=deadline))
+
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        calls = [Call(MARKS, mark_of(self._prefix, name), ()) for name in names]
+        numbers = []
+        for reply in await self._port.run_all(calls, deadline=deadline):
+            if isinstance(reply, HoldfastError):
+                raise reply
+            numbers.append(int(reply))
+        return numbers

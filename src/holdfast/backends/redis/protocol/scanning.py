@@ -1,0 +1,259 @@
+"""Listing locks on servers that have no index of them: SCAN all keys, at a small share of the servers' time.
+
+Everything that reads the whole keyspace, or many locks, goes through one `Pacer` for each client. Redis runs one
+command after the other, so each request is small, and a pause follows it that is 19 times as long as its reply took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from holdfast.backends.redis.protocol.keys import name_of, pattern_of
+from holdfast.errors import HoldfastError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
+    from holdfast.core.tickets import LockInfo
+
+S = TypeVar("S")  # names one server
+T = TypeVar("T")
+
+SHARE = 0.05  # of a server's time, at most
+SCAN_COUNT = 200  # keys in one request: about 0.3 ms of the server, for which other clients wait
+READ_COUNT = 10  # locks in one request: as long
+PAUSE_MIN = 0.002  # seconds between two requests, at least: clocks may be coarse
+# Seconds. A reply may take long because of the network or of other clients' commands, so a pause has a limit: no key,
+# and no ticket of a lock, takes a server longer than a twentieth of this.
+PAUSE_PER_ITEM = 0.0005
+# Keyspace notifications of one server in a second, at most. Each costs it some microseconds, and they cannot be paced.
+NOTIFICATIONS_MAX = 1000
+FREE_NAMES = 1000  # locks that were in use, and are read again in case they are taken again
+
+
+def _scan_count(_: object) -> int:
+    return SCAN_COUNT
+
+
+class Pacer:
+    """Runs requests one after the other, with a pause behind each, for all threads or tasks of one client."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._mutex = runtime.mutex()
+        self._last_pause = PAUSE_MIN
+        self.free_at = 0.0  # when the next request may be sent
+
+    async def run(self, request: Callable[[], Awaitable[T]], items_in: Callable[[T], int] = _scan_count) -> T:
+        """Send it when it is its turn. `items_in` returns how many keys and tickets the server has read for a reply."""
+        with self._mutex:
+            start = max(self._runtime.now(), self.free_at)
+            self.free_at = start + self._last_pause  # of another thread, until this reply is there
+        await self._runtime.sleep(max(0.0, start - self._runtime.now()))
+        sent = self._runtime.now()
+        reply = await request()
+        received = self._runtime.now()
+        pause = min((received - sent) * (1 / SHARE - 1), PAUSE_PER_ITEM * items_in(reply))
+        with self._mutex:
+            self._last_pause = max(PAUSE_MIN, pause)
+            self.free_at = max(self.free_at, received + self._last_pause)
+        return reply
+
+
+class KeySource(Protocol[S]):
+    """The servers that keep keys: the primaries of a deployment, or independent nodes."""
+
+    async def servers(self, *, deadline: float) -> Sequence[S]: ...
+
+    async def key_count(self, server: S, *, deadline: float) -> int: ...
+
+    async def scan(self, server: S, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, Sequence[str]]:
+        """The next cursor, b"0" at the end, and the keys that match among the next SCAN_COUNT."""
+
+    async def notifications(self, server: S, pattern: str, *, deadline: float) -> Notifications | None:
+        """Of the keys that match; None if this is not possible here."""
+
+
+class Notifications(Protocol):
+    """A subscription to the keyspace notifications of one server, which sends none unless it is configured to."""
+
+    async def keys(self) -> Sequence[str]:
+        """The keys that have changed since the last call; does not wait.
+
+        Raises:
+            OutcomeUnknown: the connection has ended.
+            HoldfastError: the subscription was refused.
+        """
+
+    def close(self) -> None: ...
+
+
+class Lister(Generic[S]):
+    """The part of a backend that lists locks."""
+
+    def __init__(
+        self,
+        source: KeySource[S],
+        runtime: Runtime,
+        prefix: str,
+        read: Callable[[Sequence[str], float], Awaitable[list[LockInfo]]],
+        *,
+        by_record: bool = False,
+    ) -> None:
+        """`read` returns those of some locks that are in use.
+
+        With `by_record`, each lock that is in use has a record, so that keys of other programs need not be read.
+        """
+        self.source = source
+        self.runtime = runtime
+        self.prefix = prefix
+        self.read = read
+        self.by_record = by_record
+        self.pacer = Pacer(runtime)
+
+    async def locks(self, prefix: str, deadline: float) -> list[LockInfo]:
+        listing = self.listing(prefix, deadline - self.runtime.now())
+        await listing.search(math.inf)
+        return await listing.read()
+
+    def listing(self, prefix: str, io_timeout: float) -> Listing[S]:
+        """The locks whose names begin with `prefix`; each request may take `io_timeout`, the whole may take long."""
+        return Listing(self, prefix, io_timeout)
+
+
+class Listing(Generic[S]):
+    """The locks of one backend, searched and read again and again.
+
+    `search` reads keys for as long as it may, and begins again after the last one. `read` returns the state of the
+    locks whose names it has found.
+    """
+
+    def __init__(self, lister: Lister[S], prefix: str, io_timeout: float) -> None:
+        self._lister = lister
+        self._source = lister.source
+        self._runtime = lister.runtime
+        self._pacer = lister.pacer
+        self._prefix = prefix
+        self._io_timeout = io_timeout
+        self._pattern = pattern_of(lister.prefix + prefix, by_record=lister.by_record)
+        self._servers: list[S] = []  # still to be searched in this pass, the current one last
+        self._cursor = b"0"
+        self._found: set[str] = set()  # names that were not read yet
+        self._in_use: set[str] = set()  # when they were read last
+        self._free: dict[str, None] = {}  # were in use before, the latest last
+        self.keys_total = self.keys_searched = 0  # the second is a guess: servers do not tell
+        self.locks_total = self.locks_read = 0
+        self.on_step: Callable[[], object] = lambda: None
+        self.follows = False  # subscribe to keyspace notifications too
+        self._subscribed: dict[S, Notifications | None] = {}  # None: refused, or too many
+        self._received_at = 0.0
+
+    async def search(self, seconds: float) -> bool:
+        """Search for that long, or to the end of the keys; whether that is reached, and the next pass can begin."""
+        until = self._runtime.now() + seconds
+        if not self._servers:
+            await self._begin()
+        while self._servers:
+            if self._pacer.free_at >= until:
+                await self._runtime.sleep(max(0.0, until - self._runtime.now()))
+                return False
+            await self._search_on(self._servers[-1])
+        return True
+
+    async def read(self) -> list[LockInfo]:
+        """All locks in use that were found by now."""
+        await self._receive()
+        names = sorted(self._found | self._in_use | self._free.keys())
+        infos: list[LockInfo] = []
+        self.locks_total = len(names)
+        try:
+            for self.locks_read in range(0, len(names), READ_COUNT):
+                infos += await self._read_some(names[self.locks_read : self.locks_read + READ_COUNT])
+                self.on_step()
+        finally:
+            self.locks_total = self.locks_read = 0
+        used_before, self._in_use = self._in_use, {info.name for info in infos}
+        self._found.clear()
+        self._free |= dict.fromkeys(sorted(used_before - self._in_use))
+        for name in [*(self._in_use & self._free.keys()), *list(self._free)[:-FREE_NAMES]]:
+            self._free.pop(name, None)
+        return infos
+
+    async def _begin(self) -> None:
+        servers = await self._source.servers(deadline=self._limit())
+        self.keys_total = self.keys_searched = 0
+        for server in servers:
+            self.keys_total += await self._count_keys(server)
+            if self.follows and server not in self._subscribed:
+                await self._subscribe(server)
+        self._servers, self._cursor = list(reversed(servers)), b"0"
+
+    async def _search_on(self, server: S) -> None:
+        try:
+            self._cursor, keys = await self._pacer.run(
+                lambda: self._source.scan(server, self._cursor, self._pattern, deadline=self._limit())
+            )
+        except BaseException:
+            self._servers = []  # the server may be another one next time, and a cursor is worth nothing there
+            raise
+        self.keys_searched = min(self.keys_searched + SCAN_COUNT, self.keys_total)
+        self._note(keys)
+        if self._cursor == b"0":
+            self._servers.pop()
+        self.on_step()
+
+    def _note(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            name = name_of(self._lister.prefix, key, by_record=self._lister.by_record)
+            if name and name.startswith(self._prefix) and name not in self._in_use:
+                self._found.add(name)
+
+    async def _subscribe(self, server: S) -> None:
+        # Before its keys are searched, so that no new lock is missed in between.
+        with contextlib.suppress(HoldfastError):  # the search finds new locks too, only later
+            found = await self._source.notifications(server, self._pattern, deadline=self._limit())
+            self._received_at, self._subscribed[server] = self._runtime.now(), found
+
+    async def _receive(self) -> None:
+        now = self._runtime.now()
+        limit = NOTIFICATIONS_MAX * max(1.0, now - self._received_at)
+        self._received_at = now
+        for server, subscribed in list(self._subscribed.items()):
+            if subscribed is None:
+                continue
+            try:
+                keys = await subscribed.keys()
+            except OutcomeUnknown:  # the connection has ended
+                subscribed.close()
+                del self._subscribed[server]  # the next search subscribes again
+                continue
+            except HoldfastError:  # an ACL, say, does not allow it
+                subscribed.close()
+                self._subscribed[server] = None
+                continue
+            self._note(keys)
+            if len(keys) > limit:
+                subscribed.close()
+                self._subscribed[server] = None
+
+    def close(self) -> None:
+        """End the subscriptions."""
+        for subscribed in self._subscribed.values():
+            if subscribed is not None:
+                subscribed.close()
+
+    async def _count_keys(self, server: S) -> int:
+        return await self._pacer.run(lambda: self._source.key_count(server, deadline=self._limit()))
+
+    async def _read_some(self, names: Sequence[str]) -> list[LockInfo]:
+        return await self._pacer.run(lambda: self._lister.read(names, self._limit()), _items_in)
+
+    def _limit(self) -> float:
+        return self._runtime.now() + self._io_timeout
+
+
+def _items_in(infos: Sequence[LockInfo]) -> int:
+    # A script for a lock without tickets takes at most as long as twenty keys of a SCAN.
+    return 20 * READ_COUNT + sum(len(info.holders) + len(info.waiters) for info in infos)

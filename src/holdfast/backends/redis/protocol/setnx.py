@@ -1,0 +1,126 @@
+"""`method=setnx`: the plain form that every client library knows. SET NX PX to take, compare and delete to give back.
+
+No other key but, for ten seconds after a request without an answer, a note that its ticket has left; so nothing stays
+behind. No queue, so who asks at the right moment is next. The fence is the server's own time in microseconds, and grows
+for as long as that clock does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.redis.lua import load, load_all
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
+from holdfast.backends.redis.protocol.joining import together
+from holdfast.backends.redis.protocol.keys import joined
+from holdfast.backends.redis.protocol.plain import PlainBackend, renewed
+from holdfast.backends.redis.protocol.registers import Marking
+from holdfast.backends.redis.protocol.values import SETNX
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
+from holdfast.errors import BackendError, HoldfastError, NameConflict, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import RedisPort, Reply
+    from holdfast.backends.redis.protocol.keys import Keys
+    from holdfast.core.ports import Runtime
+
+_ENTER, _LEAVE, _RENEW, _BREAK = (load("setnx", name) for name in ("enter", "leave", "renew", "break"))
+_ENTER_ALL = load_all("setnx", "enter")
+_GRANULARITY = 0.001  # the server counts whole milliseconds
+
+
+class SetnxBackend(Marking, PlainBackend):
+    """The value of a lock's key is `holdfast:setnx:<nonce>:<fence>`."""
+
+    method = "setnx"
+    base = GUARANTEES["setnx"]
+    lacks = LACKS["setnx"]
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+
+    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+        locks = together(self._port, self._prefix, tickets)
+        arguments: list[str | int] = []
+        for ticket, _ in zip(tickets, locks, strict=False):
+            arguments += (ticket.nonce, math.ceil(ticket.ttl * 1000))
+        sent = self._runtime.now()
+        try:
+            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+        except NameConflict:
+            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            for ticket in tickets[: len(locks)]:
+                await self.try_acquire(ticket, queue=False, deadline=deadline)
+            raise
+        except BaseException as error:
+            self._note(error, tickets[: len(locks)])
+            raise
+        return [
+            self._entered(ticket, self._taken(ticket, reply, sent))
+            for ticket, reply in zip(tickets, replies, strict=False)
+        ]
+
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        calls = [
+            Call(_LEAVE, self._keys(ticket.name), (ticket.nonce, int(ticket.nonce in self._unheard)))
+            for ticket in tickets
+        ]
+        replies: list[Reply]
+        if len(calls) == 1:
+            try:
+                replies = [await self._port.run(calls[0], deadline=deadline)]
+            except NameConflict as error:
+                replies = [error]
+        else:
+            replies = await self._port.run_all(calls, deadline=deadline)
+        for ticket, reply in zip(tickets, replies, strict=True):
+            if not isinstance(reply, BackendError):
+                self._unheard.discard(ticket.nonce)
+        # Also if its key is something else by now: then it is not ours any more.
+        return [reply if isinstance(reply, BackendError) else reply == 1 for reply in replies]
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        calls = [
+            Call(_RENEW, self._keys(ticket.name), (ticket.nonce, math.ceil(ticket.ttl * 1000))) for ticket in tickets
+        ]
+        sent = self._runtime.now()
+        replies = await self._port.run_all(calls, deadline=deadline)
+        return [
+            renewed(reply, lease_deadline(sent, ticket.ttl, _GRANULARITY))
+            for ticket, reply in zip(tickets, replies, strict=True)
+        ]
+
+    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        sent = self._runtime.now()
+        call = Call(_ENTER, keys, (ticket.nonce, math.ceil(ticket.ttl * 1000)))
+        try:
+            reply = await self._port.run(call, deadline=deadline)
+        except BaseException as error:
+            self._note(error, (ticket,))
+            raise
+        return self._taken(ticket, reply, sent)
+
+    def _note(self, error: BaseException, tickets: Sequence[Ticket]) -> None:
+        """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
+        if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+            self._unheard.update(ticket.nonce for ticket in tickets)
+
+    def _taken(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | tuple[str, float]:
+        if reply[0] == b"in":
+            return Granted(int(reply[1]), lease_deadline(sent, ticket.ttl, _GRANULARITY))
+        if reply[0] == b"gone":
+            raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+        _, remaining_ms, value = reply
+        return value.decode(errors="replace"), math.inf if remaining_ms < 0 else remaining_ms / 1000
+
+    def _read(self, value: str, remaining: float) -> tuple[int, float]:
+        fence = value.rpartition(":")[2]
+        return (int(fence) if value.startswith(SETNX) and fence.isdecimal() else 0), remaining
+
+    async def _delete_if(self, keys: Keys, value: str, deadline: float) -> bool:
+        return bool(await self._port.run(Call(_BREAK, keys, (value,)), deadline=deadline))

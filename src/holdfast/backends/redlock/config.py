@@ -1,0 +1,93 @@
+"""Who the nodes are, and how to use them: what a redlock URL says, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from holdfast.backends.redis.config import Place, choice, place_of, seconds
+from holdfast.core.events import logger
+from holdfast.errors import ConfigurationError
+from holdfast.url import Address
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.config import Login, Node
+
+NODES_MIN = 3
+MAX_TTL, NODE_TIMEOUT, CONNECT_TIMEOUT = 60.0, 0.5, 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Council:
+    """The nodes, and the rules by which they are asked."""
+
+    place: Place  # all nodes together, as the connections see them
+    max_ttl: float  # the longest ttl; for so long, a node that may have forgotten does not count
+    node_timeout: float  # how long one node may take to answer
+    quarantine: bool
+
+    @property
+    def url(self) -> str:
+        return self.place.url
+
+    @property
+    def prefix(self) -> str:
+        return self.place.prefix
+
+    @property
+    def connect_timeout(self) -> float:
+        return self.place.connect_timeout
+
+
+def council_of(address: Address, *, is_asyncio: bool) -> Council:
+    """What an address says.
+
+    Raises:
+        ConfigurationError: too few nodes, or one of them cannot be read; names it, and the fix.
+    """
+    options = {"connect_timeout": str(CONNECT_TIMEOUT), **address.options}
+    own = {name: options.pop(name, "") for name in ("nodes", "max_ttl", "node_timeout", "quarantine")}
+    given = {name: value for name, value in own.items() if value}
+    tls = options.pop("tls", "no")
+    scheme = "rediss" if choice({"tls": tls}, "tls", ("no", "yes")) == "yes" else "redis"
+    places = [
+        place_of(Address(scheme, host, db, options, address.redacted), is_asyncio=is_asyncio)
+        for host, db in _split(address)
+    ]
+    nodes = tuple(place.nodes[0] for place in places)
+    _check_number(nodes, is_any=choice(given, "nodes", ("three", "any")) == "any", url=address.redacted)
+    logins: Mapping[Node, tuple[Login, int]] = {place.nodes[0]: (place.login, place.db) for place in places}
+    node_timeout = seconds(given, "node_timeout", NODE_TIMEOUT)
+    place = replace(
+        places[0],
+        shape="several",
+        nodes=nodes,
+        logins=logins,
+    )
+    return Council(
+        place=place,
+        max_ttl=seconds(given, "max_ttl", MAX_TTL),
+        node_timeout=node_timeout,
+        quarantine=choice(given, "quarantine", ("yes", "no")) == "yes",
+    )
+
+
+def _split(address: Address) -> list[tuple[str, str]]:
+    """The nodes as they stand, each with its own credentials, host, port, and database as the path."""
+    pieces = (address.host + address.path).split(",")
+    if "" in pieces:
+        raise ConfigurationError("url has an empty host name: redlock://host1:6379,host2:6379,host3:6379")
+    return [(host, f"{slash}{db}") for host, slash, db in (piece.partition("/") for piece in pieces)]
+
+
+def _check_number(nodes: tuple[Node, ...], *, is_any: bool, url: str) -> None:
+    if len(set(nodes)) < len(nodes):
+        raise ConfigurationError("url names the same server twice: each node must be one of its own")
+    if len(nodes) < NODES_MIN and not is_any:
+        raise ConfigurationError(
+            f"url names {len(nodes)} nodes: with fewer than {NODES_MIN} none may fail, and a plain redis:// does the "
+            "same for less; add nodes, or insist with nodes=any"
+        )
+    if len(nodes) % 2 == 0:
+        logger().warning("%s has %d nodes: one node less survives as many failures; use an odd number", url, len(nodes))

@@ -1,0 +1,110 @@
+"""Independent servers as one port: the connections of the redis backend, with a node in the place of a slot."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.redis.io import errors
+from holdfast.backends.redis.io.connection import Parcel
+from holdfast.backends.redis.io.resp import ErrorReply, pack_call, pack_text
+from holdfast.backends.redis.io.topology.base import Topology
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.config import Node
+    from holdfast.backends.redis.io.subscriber import Ears
+    from holdfast.backends.redis.port import Call, Channel, Reply
+    from holdfast.backends.redlock.io.handshake import Census
+    from holdfast.backends.redlock.port import Life
+    from holdfast.errors import HoldfastError
+
+
+class Nodes(Topology):
+    """Node n is where slot n would be. Nothing is ever sent elsewhere: each is on its own."""
+
+    known: Census
+    ears: Ears  # whoever makes this puts it here
+    _heard_at = 0  # which node is listened to
+
+    @functools.cached_property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(map(str, self._place.nodes))
+
+    def at_hand(self, slot: int) -> Node:
+        return self._place.nodes[slot]
+
+    async def find(self, slot: int, deadline: float) -> Node:
+        return self._place.nodes[slot]
+
+    async def reconsider(self, slot: int, node: Node, deadline: float) -> Node:
+        return node
+
+    async def home(self, channel: Channel, deadline: float, *, afresh: bool = False) -> Node:
+        """All nodes are told, so one is enough to hear it: the first, or the next one after trouble with it."""
+        if afresh:
+            self._heard_at += 1
+        return self._place.nodes[self._heard_at % len(self._place.nodes)]
+
+    async def ask(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
+        outcomes = await self._broadcast(calls, pack_call, deadline)
+        if not any(outcome.__class__ is ErrorReply for outcome in outcomes):
+            return outcomes
+        unknown = [place for place, outcome in enumerate(outcomes) if _is_unknown_script(outcome)]
+        if unknown:
+            again = await self._broadcast([calls[place] for place in unknown], pack_text, deadline)
+            for place, outcome in zip(unknown, again, strict=True):
+                outcomes[place] = outcome
+        return [
+            self._refusal(outcome, self._place.nodes[number], call.keys.lock)
+            if outcome.__class__ is ErrorReply
+            else outcome
+            for (number, call), outcome in zip(calls, outcomes, strict=True)
+        ]
+
+    async def _broadcast(
+        self, calls: Sequence[tuple[int, Call]], form: Callable[[Call], bytes], deadline: float
+    ) -> list[Reply | HoldfastError]:
+        """Error replies among the others, as they are."""
+        nodes = self._place.nodes
+        last: Call | None = None
+        request = b""
+        requests: dict[int, list[bytes]] = {}
+        for number, call in calls:
+            if call is not last:  # most nodes are asked the same
+                last, request = call, form(call)
+            if number in requests:
+                requests[number].append(request)
+            else:
+                requests[number] = [request]
+        answers = await self._lines.each(
+            [
+                Parcel(nodes[number], texts[0] if len(texts) == 1 else b"".join(texts), len(texts))
+                for number, texts in requests.items()
+            ],
+            deadline,
+        )
+        if len(answers) == len(calls):
+            return [answer[0] if answer.__class__ is list else answer for answer in answers]
+        said = {
+            number: iter(answer) if isinstance(answer, list) else itertools.repeat(answer)
+            for number, answer in zip(requests, answers, strict=True)
+        }
+        return [next(said[number]) for number, _ in calls]
+
+    async def key_count_at(self, number: int, *, deadline: float) -> int:
+        return await self.key_count(self._place.nodes[number], deadline=deadline)
+
+    async def scan_at(self, number: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
+        return await self.scan(self._place.nodes[number], cursor, pattern, deadline=deadline)
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.ears.start(work)  # ended with the listeners, by close()
+
+    def life(self, number: int) -> Life | None:
+        return self.known.lives[number]
+
+
+def _is_unknown_script(outcome: object) -> bool:
+    return isinstance(outcome, ErrorReply) and errors.code_of(outcome) == "NOSCRIPT"

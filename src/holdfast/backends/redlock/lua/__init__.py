@@ -1,0 +1,42 @@
+"""The scripts that each node runs."""
+
+from __future__ import annotations
+
+from holdfast.backends.redis import lua as redis
+from holdfast.backends.redis.lua import Script
+
+# How long the count of an unused lock is kept: seven days. After that, and after a loss, a node begins with its clock.
+COUNT_IDLE = 7 * 86400.0
+
+
+def ending(*, is_over: bool, is_answered: bool) -> int:
+    """The argument of RELEASE that says whether the ticket may request the vote again, or an old request may arrive."""
+    return (1 if is_answered else 2) if is_over else 0
+
+
+_COMMON = "".join(redis.text("holdfast.backends.redis.lua", "queue", part) for part in ("publish", "common"))
+
+
+def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Script:
+    """`first` comes before all that it takes to deal with those who wait: mostly there are none, and it ends there."""
+
+    def own(*names: str) -> list[str]:
+        return [redis.text("holdfast.backends.redlock.lua", one) for one in names]
+
+    head = (
+        redis.CONSTANTS,
+        f"local COUNT_IDLE = {round(COUNT_IDLE * 1000)}\n",
+        redis.text("holdfast.backends.redis.lua", "queue", "layout"),
+    )
+    return Script.of(f"redlock/{name}", *head, *own("votes", *first), _COMMON, *own(*after, name))
+
+
+ACQUIRE = _load("acquire", first=("acquire_free",))
+RAISE = _load("raise", after=("shown",))
+RELEASE = _load("release", first=("release_unwaited",))
+RENEW = _load("renew", after=("shown",))
+INSPECT = redis.load("queue", "layout", "publish", "common", "inspect")
+HELLO = Script.of("redlock/hello", "return 1")
+MARK = Script.of("redlock/mark", redis.text("holdfast.backends.redlock.lua", "mark"))
+MARKS = Script.of("redlock/marks", redis.text("holdfast.backends.redlock.lua", "marks"))
+ALL = (ACQUIRE, RAISE, RELEASE, RENEW, INSPECT, HELLO, MARK, MARKS)

@@ -1,0 +1,526 @@
+"""The lock protocol on a majority of independent nodes, with a fence that needs no consensus.
+
+Each node has one vote for each lock, and a count that never goes back. An attempt asks all nodes at once. With the
+votes of a majority, its fence is the highest count that came with them; where fewer than a majority have that count,
+those who are behind are raised to it, if they still have the very vote that was given. Any two majorities share a node,
+and on that node one of two leases had the vote first: the other one was counted after it, so its fence is greater. This
+argument needs no clock. That no two holders believe at the same time does: leases run out by clocks, as everywhere.
+
+A node that came back without its memory could vote twice. So a node that may forget does not count until it has been up
+for `max_ttl`, the longest that a lease from before can last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.protocol.keys import Keys, keys_and_record_before, keys_of
+from holdfast.backends.redis.protocol.records import Line
+from holdfast.backends.redis.protocol.scanning import Lister
+from holdfast.backends.redis.protocol.values import REDLOCK, method_conflict, method_in
+from holdfast.backends.redlock import lua
+from holdfast.backends.redlock.protocol.guarantees import GUARANTEES, LACKS
+from holdfast.backends.redlock.protocol.node_health import Attendance
+from holdfast.backends.redlock.protocol.records import Ballot, describe, nonce_of_holder
+from holdfast.backends.redlock.protocol.registers import Marks
+from holdfast.core.clock import lease_deadline
+from holdfast.core.notifications import Notifications
+from holdfast.core.one_by_one import OneByOne
+from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, process_text
+from holdfast.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    NameConflict,
+    QuorumError,
+    Unsupported,
+)
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import Reply
+    from holdfast.backends.redis.protocol.keys import OtherKeys
+    from holdfast.backends.redis.protocol.scanning import Listing
+    from holdfast.backends.redlock.config import Council
+    from holdfast.backends.redlock.port import RedlockPort
+    from holdfast.core.ports import Runtime
+
+
+GRANULARITY = 0.002  # seconds: nodes count whole milliseconds
+POLL_FIRST, POLL_BEHIND = 0.1, 1.0  # seconds between looks, at most, of who is next and of the others
+SPLIT_PAUSE, SPLIT_PAUSE_MAX = 0.004, 0.1  # seconds after a split vote, at most; doubled from time to time
+
+_KEPT, _TAKEN, _FREE = 1, 0, 2  # what renew.lua says
+
+
+@dataclass(slots=True)
+class _Claim:
+    """What is to be known of one ticket."""
+
+    attempt: int = 0  # the last
+    told: set[int] = field(default_factory=set)  # nodes that may know of it
+    unanswered: set[int] = field(default_factory=set)  # nodes that may receive a request for their vote later
+    fence: int | None = None  # of the lease, if it is one
+    splits: int = 0  # how often in a row nobody had a majority
+
+
+class _Count(NamedTuple):
+    """What came of asking for the votes."""
+
+    votes: dict[int, int]  # node -> its count
+    refusals: dict[int, list[Reply]]  # node -> who has its vote
+    errors: dict[int, HoldfastError]
+    uncounted: list[int]  # nodes whose vote we have or may have, though it does not count
+
+
+class RedlockBackend(OneByOne):
+    """Locks on a majority."""
+
+    lacks = LACKS
+    liveness_fds: tuple[int, ...] = ()  # no node can see that a holder has died
+
+    def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
+        self.url = council.url
+        self._council = council
+        self._port = port
+        self._runtime = runtime
+        self._nodes = range(len(port.nodes))
+        self._quorum = len(port.nodes) // 2 + 1
+        self._notifications = Notifications(port, runtime, council.url)
+        self._attendance = Attendance(council, port, runtime)
+        self._marks = Marks(council, port, self._attendance, runtime)
+        self._claims: dict[str, _Claim] = {}  # by nonce
+        self._lister = Lister(self, runtime, council.prefix, self._read_locks)
+        self._has_inherited = False
+
+    @property
+    def guarantees(self) -> Guarantees:
+        lives = [self._port.life(number) for number in self._nodes]
+        if any(life is None or life.forgets for life in lives):
+            return GUARANTEES
+        return GUARANTEES._replace(exclusion=Exclusion.DURABLE_AUTHORITY, fence=FenceOrder.DURABLE_STORAGE)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        errors = self._attendance.silent
+        strangers = {number for number in self._nodes if self._port.life(number) is None}
+        waiting = [number for number in self._nodes if number not in strangers and not self._attendance.counts(number)]
+        errors |= {number: self._attendance.why_not(number) for number in waiting if number not in errors}
+        return tuple(f"{self._port.nodes[number]}: {error}" for number, error in sorted(errors.items()))
+
+    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+        self._refuse_unfit(ticket)
+        claim = self._claims.setdefault(ticket.nonce, _Claim())
+        claim.attempt += 1
+        if queue:
+            self._notifications.expect(ticket.nonce, self._port.channel(self._keys(ticket.name)))
+        await self._attendance.greet(deadline)
+        sent = self._runtime.now()
+        count = self._counted(await self._call_for_votes(ticket, claim, queue=queue, deadline=deadline))
+        conflict = self._conflict(ticket, count)
+        fence = await self._agree(ticket, claim, count, deadline) if conflict is None else None
+        if fence is not None:
+            self._notifications.stop(ticket.nonce)
+            claim.splits, claim.fence = 0, fence
+            return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
+        is_answered = len(count.votes) + len(count.refusals) >= self._quorum
+        # The engine may never mention this ticket again.
+        is_over = (not queue and is_answered) if conflict is None else claim.attempt == 1
+        # Votes of a minority stand in others' way, and those that we did not hear of may be among them.
+        nodes = claim.told & {*count.votes, *count.uncounted}
+        await self._take_back(ticket, claim, nodes, deadline, is_over=is_over)
+        if conflict is not None:
+            if is_over:
+                self._notifications.refused(ticket.nonce)
+                self._claims.pop(ticket.nonce, None)
+            raise conflict
+        if not is_answered:
+            raise self._no_quorum(count.errors)
+        if not queue:
+            del self._claims[ticket.nonce]  # it will not be heard of again
+        return self._waiting(claim, count)
+
+    async def wait(self, ticket: Ticket, until: float) -> None:
+        await self._notifications.wait(ticket.nonce, self._port.channel(self._keys(ticket.name)), until)
+
+    def inherit(self, other: RedlockBackend) -> None:
+        self._claims = other._claims
+        self._has_inherited = True
+
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        if self._has_inherited:  # these tickets were granted to a backend that knew the nodes
+            await self._attendance.greet(deadline)
+        present = self._attendance.present()
+        everywhere = set(self._nodes)
+        unknown = _Claim(attempt=1, told=everywhere, unanswered=everywhere)
+        claims = [self._claims.get(ticket.nonce, unknown) for ticket in tickets]
+        # Fixed here, because a renewal that is under way may tell more nodes meanwhile: to these it is owed.
+        asked = [[number for number in present if number in claim.told] for claim in claims]
+        calls: list[tuple[int, Call]] = []
+        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
+            calls += [(number, self._release(ticket, claim, number, is_over=True)) for number in nodes]
+        replies = iter(await self._attendance.ask(calls, self._limit(tickets, deadline)) if calls else ())
+        outcomes: list[bool | BackendError] = []
+        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
+            said = {number: next(replies) for number in nodes}
+            outcome = self._left(ticket, claim, said)
+            outcomes.append(outcome)
+            if not isinstance(outcome, BackendError):
+                self._notifications.stop(ticket.nonce)
+                self._claims.pop(ticket.nonce, None)
+        return outcomes
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        await self._attendance.greet(deadline)
+        nodes = self._attendance.present()
+        sent = self._runtime.now()
+        renewals = [self._renewal(ticket) for ticket in tickets]
+        calls = [(number, renewal) for renewal in renewals for number in nodes]
+        replies = iter(await self._attendance.ask(calls, self._limit(tickets, deadline)))
+        outcomes: list[Live | LeaseGone | BackendError] = []
+        forgotten: list[tuple[int, Ticket]] = []
+        for ticket in tickets:
+            said = {number: next(replies) for number in nodes}
+            outcome = self._renewed(ticket, said, sent)
+            outcomes.append(outcome)
+            if isinstance(outcome, Live):
+                forgotten += [(number, ticket) for number, reply in said.items() if _is(reply, _FREE)]
+        if forgotten:
+            await self._repair(forgotten, self._limit(tickets, deadline))
+        return outcomes
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo:
+        (ballots,) = await self._ballots([name], deadline)
+        return describe(name, ballots, self._quorum, len(self._nodes))
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[int]:
+        return self._lister.listing(prefix, io_timeout)
+
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+        described = [
+            describe(name, ballots, self._quorum, len(self._nodes))
+            for name, ballots in zip(names, await self._ballots(names, deadline), strict=True)
+        ]
+        return [info for info in described if info.holders or info.waiters]
+
+    # The nodes whose keys are searched. One that does not answer is left out: a majority knows each lock that is held.
+
+    async def servers(self, *, deadline: float) -> Sequence[int]:
+        # Who hangs is found out by a short question, so that a long one may take its time.
+        await self._ballots(["hello"], deadline)
+        return self._attendance.present()
+
+    async def key_count(self, server: int, *, deadline: float) -> int:
+        try:
+            return await self._port.key_count_at(server, deadline=deadline)
+        except HoldfastError as error:
+            self._attendance.miss(server, error)
+            return 0
+
+    async def scan(self, server: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, Sequence[str]]:
+        try:
+            return await self._port.scan_at(server, cursor, pattern, deadline=deadline)
+        except HoldfastError as error:
+            self._attendance.miss(server, error)
+            return b"0", ()
+
+    async def notifications(self, server: int, pattern: str, *, deadline: float) -> None:
+        return None  # the search finds new locks too, only later
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        (ballots,) = await self._ballots([name], deadline)
+        nonce = nonce_of_holder(ballots, self._quorum, len(self._nodes), fence)
+        if nonce is None:
+            return False
+        nodes = self._attendance.present()
+        calls = [(number, Call(lua.RELEASE, self._keys(name), (nonce, 2**53, 1))) for number in nodes]
+        broken = await self._attendance.ask(calls, self._cut(deadline))
+        errors = {number: reply for number, reply in zip(nodes, broken, strict=True) if _is_error(reply)}
+        if len(nodes) - len(errors) < self._quorum:
+            raise self._no_quorum({**self._attendance.silent, **errors})
+        return any(_is(reply, 1) for reply in broken)
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._marks.put(name, number, nonce, keep, deadline)
+
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        return await self._marks.get(names, deadline)
+
+    async def close(self) -> None:
+        self._notifications.wake_all()
+        await self._attendance.close()
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+    # ── taking it ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _call_for_votes(
+        self, ticket: Ticket, claim: _Claim, *, queue: bool, deadline: float
+    ) -> dict[int, Reply | HoldfastError]:
+        channel = self._port.channel(self._keys(ticket.name))
+        nodes = [number for number in self._attendance.present() if self._port.life(number) is not None]
+        hearing = (int(queue), channel.verb, channel.name)
+        calls = [(number, self._ballot(ticket, claim.attempt, number, 0, "", hearing)) for number in nodes]
+        told, unanswered = claim.told, claim.unanswered
+        claim.told, claim.unanswered = told.union(nodes), unanswered.union(nodes)  # if this is cancelled
+        replies = await self._attendance.ask(calls, self._limit((ticket,), deadline))
+        said = dict(zip(nodes, replies, strict=True))
+        changed = [number for number, reply in said.items() if not _is_unchanged(reply)]
+        claim.told = told.union(changed)
+        claim.unanswered = unanswered.union(number for number in changed if _is_error(said[number]))
+        return {**self._attendance.silent, **said}
+
+    def _ballot(  # noqa: PLR0917  (the words of a script, in its order)
+        self, ticket: Ticket, attempt: int, number: int, hint: int, fence: str, hearing: tuple[int, str, str]
+    ) -> Call:
+        life = self._port.life(number)
+        # What it counts while it does not count itself, it shall not go on from: then the clock is its floor once more,
+        # at a time by when all leases from before are over. So clocks may be apart by `max_ttl`.
+        run = life.run if life is not None and self._attendance.counts(number) else ""
+        arguments = (
+            ticket.nonce,
+            attempt,
+            math.ceil(ticket.ttl * 1000),
+            hint,
+            fence,
+            run,
+            *hearing,
+            ticket.agent.replace("\n", " "),
+            ticket.info,
+        )
+        return Call(lua.ACQUIRE, self._counting_keys(ticket.name), arguments)
+
+    def _counted(self, said: dict[int, Reply | HoldfastError]) -> _Count:
+        count = _Count({}, {}, {}, [])
+        for number, reply in said.items():
+            if isinstance(reply, HoldfastError):
+                count.errors[number] = reply
+                if not _is_unchanged(reply):
+                    count.uncounted.append(number)
+            elif not self._attendance.counts(number):
+                count.errors[number] = self._attendance.why_not(number)
+                if reply[0] == b"in":
+                    count.uncounted.append(number)
+            elif reply[0] == b"in":
+                count.votes[number] = int(reply[1])
+            else:
+                count.refusals[number] = reply
+        return count
+
+    def _conflict(self, ticket: Ticket, count: _Count) -> HoldfastError | None:
+        """Why this lock must not be taken at all, whatever the others say."""
+        for reply in count.refusals.values():
+            method = method_in(reply[3].decode(errors="replace")) if reply[0] == b"wait" else None
+            if method not in {None, "redlock"}:
+                return method_conflict(ticket.name, str(method))
+        is_quorate = len(count.votes) + len(count.refusals) >= self._quorum
+        for error in count.errors.values():
+            if isinstance(error, ConfigurationError) and not (isinstance(error, NameConflict) and is_quorate):
+                return error
+        return None
+
+    async def _agree(self, ticket: Ticket, claim: _Claim, count: _Count, deadline: float) -> int | None:
+        """The fence, once a majority has counted up to it; None if there is no majority."""
+        votes = count.votes
+        if len(votes) < self._quorum:
+            return None
+        fence = max(votes.values())
+        behind = [number for number, counted in votes.items() if counted < fence]
+        agreed = len(votes) - len(behind)
+        if agreed < self._quorum:
+            # Only nodes whose vote we have, and only if it is still that very vote.
+            keys = self._counting_keys(ticket.name)
+            calls = [
+                (number, Call(lua.RAISE, keys, (f"{ticket.nonce}:{claim.attempt}:{votes[number]}", fence)))
+                for number in behind
+            ]
+            replies = await self._attendance.ask(calls, self._limit((ticket,), deadline))
+            agreed += sum(_is(reply, 1) for reply in replies)
+        return fence if agreed >= self._quorum else None
+
+    def _waiting(self, claim: _Claim, count: _Count) -> Waiting:
+        jitter = self._runtime.jitter()
+        waits = [reply for reply in count.refusals.values() if reply[0] == b"wait"]
+        holders = Counter(_holder(bytes(reply[3])) for reply in waits)
+        if max(holders.values(), default=0) < self._quorum:
+            # A split vote: nobody has a majority, as far as we can see. Who tries again first, and alone, wins.
+            claim.splits += 1
+            return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2 ** min(claim.splits, 10)))
+        claim.splits = 0
+        is_first = sum(reply[1] == 0 for reply in waits) * 2 > len(waits)
+        poll_after = (POLL_FIRST if is_first else POLL_BEHIND) * (0.5 + jitter / 2)
+        remaining = [reply[2] / 1000 for reply in waits if reply[2] >= 0]
+        if is_first and remaining:
+            poll_after = min(poll_after, max(remaining) + GRANULARITY + jitter * SPLIT_PAUSE)
+        line = next((reply[4] for reply in waits if reply[4]), b"")
+        return Waiting(poll_after, process_text(Line(line).info) if line else None)
+
+    def _refuse_unfit(self, ticket: Ticket) -> None:
+        if not ticket.exclusive:
+            raise Unsupported(
+                backend="redlock", what="readers and semaphores", others=("redis with method=queue", "sqlite")
+            )
+        if ticket.ttl > self._council.max_ttl:
+            delay = f" (with a lock delay of {ticket.delay:g})" if ticket.delay else ""
+            raise ConfigurationError(
+                f"ttl={ticket.ttl:g}{delay} of lock {ticket.name!r} is more than max_ttl={self._council.max_ttl:g} of "
+                f"{self.url}: a shorter ttl will do, as leases are renewed by themselves; or raise max_ttl, everywhere"
+            )
+
+    # ── giving it back ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_back(
+        self, ticket: Ticket, claim: _Claim, nodes: Collection[int], deadline: float, *, is_over: bool
+    ) -> None:
+        """Have these nodes forget this attempt; who does not answer is told in the background."""
+        silent = self._attendance.silent
+        asked = [number for number in nodes if number not in silent]
+        calls = [(number, self._release(ticket, claim, number, is_over=is_over)) for number in asked]
+        replies = await self._attendance.ask(calls, self._limit((ticket,), deadline)) if calls else []
+        heard = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
+        for number in nodes:
+            if number not in heard:
+                self._attendance.owe(number, ticket, claim.attempt, is_over=is_over)
+
+    def _left(self, ticket: Ticket, claim: _Claim, said: dict[int, Reply | HoldfastError]) -> bool | BackendError:
+        heard = {number for number, reply in said.items() if not _is_error(reply)}
+        unheard = claim.told - heard
+        for number in unheard:
+            self._attendance.owe(number, ticket, claim.attempt, is_over=True)
+        if len(self._nodes) - len(unheard) < self._quorum:
+            errors = {number: reply for number, reply in said.items() if isinstance(reply, HoldfastError)}
+            return self._no_quorum({**self._attendance.silent, **errors})
+        # Those that did not answer may have had it too: only a majority that did not says that it was lost.
+        had_it = sum(_is(reply, 1) for reply in said.values())
+        return claim.fence is not None and had_it + len(unheard) >= self._quorum
+
+    def _release(self, ticket: Ticket, claim: _Claim, number: int, *, is_over: bool) -> Call:
+        ending = lua.ending(is_over=is_over, is_answered=number not in claim.unanswered)
+        return Call(lua.RELEASE, self._keys(ticket.name), (ticket.nonce, claim.attempt, ending))
+
+    # ── keeping it ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _renewal(self, ticket: Ticket) -> Call:
+        claim = self._claims.get(ticket.nonce) or _Claim()
+        fence = "" if claim.fence is None else claim.fence
+        arguments = (ticket.nonce, claim.attempt, math.ceil(ticket.ttl * 1000), fence)
+        return Call(lua.RENEW, self._keys(ticket.name), arguments)
+
+    def _renewed(
+        self, ticket: Ticket, said: dict[int, Reply | HoldfastError], sent: float
+    ) -> Live | LeaseGone | BackendError:
+        kept = sum(_is(reply, _KEPT) and self._attendance.counts(number) for number, reply in said.items())
+        if kept >= self._quorum:
+            return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))
+        lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in said.values())
+        if len(self._nodes) - lost < self._quorum:
+            return LeaseGone("a majority of the nodes does not know this lease any more: it ran out or was broken")
+        causes = self._attendance.silent
+        for number, reply in said.items():
+            if isinstance(reply, HoldfastError):
+                causes[number] = reply
+            elif not self._attendance.counts(number):
+                causes[number] = self._attendance.why_not(number)
+        return self._no_quorum(causes)
+
+    async def _repair(self, forgotten: Sequence[tuple[int, Ticket]], deadline: float) -> None:
+        """Give the vote to leases again on nodes that have lost it: safe, because their fences are fixed by now."""
+        ballots = []
+        repaired: list[tuple[int, Ticket, _Claim]] = []
+        for number, ticket in forgotten:
+            claim = self._claims.get(ticket.nonce)
+            if claim is not None and claim.fence is not None and self._port.life(number) is not None:
+                claim.told.add(number)
+                claim.unanswered.add(number)  # not taken back: a release that leaves a mark too many does no harm
+                ballot = self._ballot(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUING)
+                ballots.append((number, ballot))
+                repaired.append((number, ticket, claim))
+        if not ballots:
+            return
+        try:
+            await self._attendance.ask(ballots, deadline)
+        finally:
+            for number, ticket, claim in repaired:
+                if self._claims.get(ticket.nonce) is not claim:
+                    # Left meanwhile, and its release may have come there before this.
+                    self._attendance.owe(number, ticket, claim.attempt, is_over=True)
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _ballots(self, names: Sequence[str], deadline: float) -> list[list[Ballot]]:
+        """What the nodes that answer say of each lock.
+
+        Raises:
+            QuorumError: they are too few.
+        """
+        await self._attendance.greet(deadline)
+        nodes = self._attendance.present()
+        calls = [(number, Call(lua.INSPECT, self._keys(name), ())) for name in names for number in nodes]
+        replies = iter(await self._attendance.ask(calls, self._cut(deadline)))
+        found = []
+        for _ in names:
+            said = {number: next(replies) for number in nodes}
+            errors = {number: reply for number, reply in said.items() if isinstance(reply, HoldfastError)}
+            if len(said) - len(errors) < self._quorum:
+                conflict = next((error for error in errors.values() if isinstance(error, NameConflict)), None)
+                raise conflict or self._no_quorum({**self._attendance.silent, **errors})
+            found.append(
+                [
+                    Ballot(reply, counts=self._attendance.counts(number))
+                    for number, reply in said.items()
+                    if not isinstance(reply, HoldfastError)
+                ]
+            )
+        return found
+
+    def _no_quorum(self, errors: dict[int, HoldfastError]) -> QuorumError:
+        return self._attendance.too_few(errors)
+
+    def _limit(self, tickets: Collection[Ticket], deadline: float) -> float:
+        """How long a node may take: far less than a lease lasts."""
+        shortest = min(ticket.ttl - ticket.delay for ticket in tickets)
+        return min(deadline, self._runtime.now() + min(self._council.node_timeout, shortest / 4))
+
+    def _cut(self, deadline: float) -> float:
+        return min(deadline, self._runtime.now() + self._council.node_timeout)
+
+    def _keys(self, name: str) -> Keys:
+        return keys_of(self._council.prefix, name)
+
+    def _counting_keys(self, name: str) -> OtherKeys:
+        return keys_and_record_before(self._council.prefix, name)
+
+
+_NOT_QUEUING = (0, "", "")
+
+
+def _is(reply: Reply | HoldfastError, number: int) -> bool:
+    return bool(reply == number)
+
+
+def _is_error(reply: Reply | HoldfastError) -> bool:
+    return isinstance(reply, HoldfastError)
+
+
+def _is_unchanged(reply: Reply | HoldfastError) -> bool:
+    """The node has done nothing, or never heard of it."""
+    return isinstance(reply, BackendUnavailable | ConfigurationError)
+
+
+def _holder(value: bytes) -> bytes:
+    """Whose a vote is: of ours, without the count, which is each node's own; of others all that there is."""
+    return value.rpartition(b":")[0] if value.startswith(REDLOCK.encode()) else value

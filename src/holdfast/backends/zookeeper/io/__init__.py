@@ -1,0 +1,1 @@
+"""The adapters for ZooKeeper: connections, and one module each for threads and for asyncio."""

@@ -1,0 +1,99 @@
+"""ZooKeeper for asyncio: kazoo's thread hands answers and events to the loop, and no thread waits for anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.zookeeper.config import Place, place_of
+from holdfast.backends.zookeeper.io.blocking import Awaited
+from holdfast.backends.zookeeper.io.driver import KazooSession, Kept
+from holdfast.backends.zookeeper.io.ensemble import Ensemble
+from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Backend
+    from holdfast.runtimes.aio import AsyncioRuntime
+    from holdfast.url import Address
+
+
+def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
+    place = place_of(address)
+    return ZookeeperBackend(place, LoopEnsemble(place, runtime), runtime)
+
+
+class LoopEnsemble(Ensemble):
+    """Has the loop wait."""
+
+    def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
+        super().__init__(place, runtime)
+        self._loops = runtime
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_loop = True
+
+    def without_loop(self) -> None:
+        self._has_loop = False
+
+    async def open(self, timeout: float, *, deadline: float) -> KazooSession:
+        if self._has_loop:
+            self._loops.check_loop()
+        return await super().open(timeout, deadline=deadline)
+
+    def _awaited(self) -> Kept:
+        return _Bridge(self._loops) if self._has_loop else Awaited()
+
+    async def _wait(self, reply: Kept, deadline: float) -> bool:
+        seconds = max(0.0, deadline - self._runtime.now())
+        if isinstance(reply, Awaited):
+            return reply.wait(seconds)
+        return isinstance(reply, _Bridge) and await reply.wait(seconds)
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self._has_loop:  # the process ends before a session needs its heartbeat
+            return
+        # In a context of its own: what the caller's context holds must not live as long as the client does.
+        task = self._loops.loop.create_task(work(), name="holdfast-pulse", context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, *, keeps_session: bool = False) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        await super().close(keeps_session=keeps_session)
+
+    def _post(self, function: Callable[..., None], *arguments: Any) -> None:
+        self._loops.call_from_thread(function, *arguments)
+
+
+class _Bridge(Kept):
+    """Its task waits for it, on the loop."""
+
+    __slots__ = ("_future", "_runtime")
+
+    def __init__(self, runtime: AsyncioRuntime) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._future: asyncio.Future[bool] = runtime.loop.create_future()
+
+    def set(self, value: Any) -> None:
+        self.value = value
+        self._runtime.call_from_thread(self._settle, True)  # noqa: FBT003
+
+    def set_exception(self, error: Exception) -> None:
+        self.error = error
+        self._runtime.call_from_thread(self._settle, True)  # noqa: FBT003
+
+    async def wait(self, seconds: float) -> bool:
+        timer = self._runtime.loop.call_later(seconds, self._settle, False)  # noqa: FBT003
+        try:
+            return await self._future
+        finally:
+            timer.cancel()
+
+    def _settle(self, has_come: bool) -> None:  # noqa: FBT001
+        if not self._future.done():
+            self._future.set_result(has_come)

@@ -1,0 +1,79 @@
+"""ZooKeeper for threads: requests wait on the caller's own thread, kazoo's one thread brings answers and events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.zookeeper.config import place_of
+from holdfast.backends.zookeeper.io.driver import Kept
+from holdfast.backends.zookeeper.io.ensemble import Ensemble
+from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+from holdfast.runtimes.threads import run_sync, start_thread
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Backend
+    from holdfast.runtimes.threads import ThreadRuntime
+    from holdfast.url import Address
+
+JOIN_MAX = 1.0  # seconds: the pulse ends at once, unless it is just asking; then by itself, soon
+
+
+def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
+    place = place_of(address)
+    return ZookeeperBackend(place, BlockingEnsemble(place, runtime), runtime)
+
+
+class BlockingEnsemble(Ensemble):
+    """Waits where it is asked to."""
+
+    _threads: tuple[threading.Thread, ...] = ()
+
+    def _awaited(self) -> Kept:
+        return Awaited()
+
+    async def _wait(self, reply: Kept, deadline: float) -> bool:
+        return isinstance(reply, Awaited) and reply.wait(max(0.0, deadline - self._runtime.now()))
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        thread = start_thread(lambda: run_sync(work()), "pulse")
+        self._threads = (*(one for one in self._threads if one.is_alive()), thread)
+
+    async def close(self, *, keeps_session: bool = False) -> None:
+        await super().close(keeps_session=keeps_session)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_MAX)
+
+    def without_loop(self) -> None:
+        """Threads have none."""
+
+    def _post(self, function: Callable[..., None], *arguments: Any) -> None:
+        function(*arguments)
+
+
+class Awaited(Kept):
+    """Its thread waits for it."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def set(self, value: Any) -> None:
+        self.value = value
+        self._open()
+
+    def set_exception(self, error: Exception) -> None:
+        self.error = error
+        self._open()
+
+    def wait(self, seconds: float) -> bool:
+        return self._gate.acquire(timeout=seconds)
+
+    def _open(self) -> None:
+        if self._gate.locked():  # kazoo may tell twice that it is closed
+            self._gate.release()

@@ -1,0 +1,463 @@
+"""kazoo, typed: one session of it, as far as we use it. What kazoo has no public name for is taken here, nowhere else.
+
+Of kazoo we take the connection: its one thread, the wire format, failover, and the session. Requests go straight into
+its queue with reply objects of ours, so an answer wakes whoever waits for it, not first another thread. Its retries and
+its watch and completion threads are not used. When a session is over its client is too: it never opens a second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
+from kazoo.protocol.states import KazooState
+from kazoo.security import ACL, Id
+
+from holdfast.backends.net.addresses import addresses_of
+from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.backends.net.sockets import open_socket
+from holdfast.backends.zookeeper.port import (
+    Check,
+    Children,
+    Create,
+    Created,
+    CreateLasting,
+    CreateParent,
+    Delete,
+    Ephemerals,
+    Get,
+    Node,
+    Refusal,
+    Set,
+    Together,
+)
+from holdfast.backends.zookeeper.protocol.nodes import SESSIONS
+from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, ThreadStartError
+from holdfast.runtimes import system
+from holdfast.runtimes.threads import run_sync
+
+if TYPE_CHECKING:
+    from holdfast.backends.zookeeper.config import Place, Tls
+    from holdfast.backends.zookeeper.port import Answer, Request
+    from holdfast.errors import HoldfastError
+
+# Seconds for one server to accept a connection: a third of the session's timeout, but not more or less than these.
+CONNECT_TIMEOUT, CONNECT_TIMEOUT_MIN = 3.0, 0.5
+_PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0  # seconds between two rounds through all servers
+_EPHEMERAL, _SEQUENCE, _CONTAINER = 1, 2, 4
+
+_REFUSALS = {
+    exceptions.NoNodeError: Refusal.NO_NODE,
+    exceptions.NodeExistsError: Refusal.EXISTS,
+    exceptions.BadVersionError: Refusal.CHANGED,
+    exceptions.NoAuthError: Refusal.NO_RIGHT,
+    exceptions.UnimplementedError: Refusal.UNKNOWN_REQUEST,
+}
+_BESIDE = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)  # another one of the same transaction
+_NOT_SENT = (exceptions.SessionExpiredError, exceptions.ConnectionClosedError, exceptions.SessionMovedError)
+
+# kazoo writes whole requests into its log at DEBUG, the login included.
+_logger = logging.getLogger("holdfast.zookeeper")
+_logger.setLevel(logging.INFO)
+
+
+class Reply(Protocol):
+    """Who is told of an answer, by kazoo's own thread."""
+
+    def set(self, value: Any) -> None: ...
+    def set_exception(self, error: Exception) -> None: ...
+
+
+class Kept:
+    """Keeps the answer until it is looked at, which is after a later one has come."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def set(self, value: Any) -> None:
+        self.value = value
+
+    def set_exception(self, error: Exception) -> None:
+        self.error = error
+
+
+class KazooSession:
+    """One session. On kazoo's thread it calls `told` when anything about it has changed, `fired` when a watch fires."""
+
+    def __init__(
+        self,
+        place: Place,
+        timeout: float,
+        now: Callable[[], float],
+        told: Callable[[KazooSession], None],
+        fired: Callable[[KazooSession, str], None],
+    ) -> None:
+        self.number = 0
+        self.requested = self.timeout = timeout
+        self.is_over = False
+        self.went_back = False
+        self.seen = 0
+        self.connected = 0.0
+        self.rounds_failed = 0  # rounds through all servers, without finding one
+        self.problem = "no server has answered yet"
+        self.has_ended = False  # its thread too
+        self._place = place
+        self._now = now
+        self._told = told
+        self._fired = fired
+        self._connections = 0
+        self._is_live = False
+        self._is_left = False
+        self.is_refused = False  # user and password
+        self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in place.acl]
+        self._client = self._make()
+
+    @property
+    def connection(self) -> int:
+        return self._connections if self._is_live else 0
+
+    def start(self) -> None:
+        """Begin to connect.
+
+        Raises:
+            ThreadStartError: there is no room for its thread.
+        """
+        try:
+            self._client.start_async()
+        except (RuntimeError, MemoryError) as error:
+            self.abandon()
+            self.has_ended = True
+            self._told(self)  # to those who wait for its connection
+            raise ThreadStartError(thread="kazoo", problem=str(error) or type(error).__name__) from error
+
+    def send(self, request: Request, reply: Reply | None) -> None:
+        """Into the queue, behind those before; a reply that is None has nobody to tell."""
+        self._client._call(self._wire(request), Kept() if reply is None else reply)
+
+    def end(self) -> None:
+        """Tell the servers, if they can be told, and let the thread end."""
+        self.is_over = True
+        client = self._client
+        if client._stopped.is_set():
+            return
+        client._stopped.set()
+        client._queue.append((wire.CloseInstance, None))
+        with contextlib.suppress(OSError, AttributeError):  # it has ended already
+            client._connection._write_sock.send(b"\0")
+
+    def leave(self) -> None:
+        """Without a word to the servers, whose timer ends the session; and let the thread end."""
+        self.is_over = self._is_left = True
+        self._client._stopped.set()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Cut the connection: kazoo goes on to the next server."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+    def abandon(self) -> None:
+        """In a forked child: its thread is not here, and its locks may be taken for ever. Only descriptors go."""
+        connection = self._client._connection
+        for end in (connection._socket, connection._read_sock, connection._write_sock):
+            if end is not None:
+                end.close()
+        self.is_over = True
+
+    def why_not(self, url: str) -> HoldfastError:
+        """What to raise while there is no connection."""
+        if self.is_refused:
+            return ConfigurationError(f"{url}: the servers do not accept this user and password")
+        return BackendUnavailable(backend=url, problem=self.problem)
+
+    def _make(self) -> Any:
+        place = self._place
+        client = KazooClient(
+            hosts=place.hosts,
+            timeout=self.requested,
+            handler=_Handler(None if place.tls is None else _context(place.tls)),
+            connection_retry={"max_tries": -1, "delay": _PAUSE_MIN, "backoff": 2, "max_delay": _PAUSE_MAX},
+            auth_data=[("digest", place.login)] if place.login else None,
+            logger=_logger,
+        )
+        client._session_timeout = round(self.requested * 1000)  # kazoo would round it down
+        client._connection = _Line(self, client)
+        client.add_listener(self._on_state)
+        return client
+
+    def _on_state(self, state: str) -> None:
+        """On kazoo's thread."""
+        if state == KazooState.CONNECTED:
+            self.number = self._client._session_id & 0xFFFFFFFFFFFFFFFF
+            self._connections += 1
+            self._is_live = True
+            if self._is_left:  # while it was connecting
+                self.hang_up()
+        else:
+            self._is_live = False
+        if state == KazooState.LOST:
+            self.seen = self._client.last_zxid  # which kazoo is about to reset
+            self.is_over = True
+            self._client._stopped.set()  # it must not open another session by itself
+        self._told(self)
+
+    def _watcher(self, event: Any) -> None:
+        """On kazoo's thread."""
+        if event.path is not None:
+            self._fired(self, event.path)
+
+    def _wire(self, request: Request | Check) -> Any:
+        match request:
+            case Create(path, data, is_numbered):
+                return wire.Create2(path, data, self._acl, _EPHEMERAL | (_SEQUENCE if is_numbered else 0))
+            case Delete(path, version):
+                return wire.Delete(path, version)
+            case Children(path, watch):
+                return wire.GetChildren(path, self._watcher if watch else None)
+            case Get(path, watch):
+                return wire.GetData(path, self._watcher if watch else None)
+            case Ephemerals(path):
+                return _GetEphemerals(path, None)
+            case Set(path, data, version):
+                return wire.SetData(path, data, version)
+            case Check(path, version):
+                return wire.CheckVersion(path, version)
+            case Together(requests):
+                return wire.Transaction([self._wire(one) for one in requests])
+            case CreateLasting(path, data):
+                return wire.Create2(path, data, self._acl, 0)
+            case CreateParent(path, is_container):
+                if is_container:
+                    return _CreateContainer(path, b"", self._acl, _CONTAINER)
+                return wire.Create2(path, b"", self._acl, 0)
+
+
+def answer(request: Request, value: Any, error: Exception | None, url: str) -> Answer:
+    """What a reply means.
+
+    Raises:
+        BackendUnavailable, OutcomeUnknown: see `failure`.
+    """
+    if error is not None:
+        refusal = _REFUSALS.get(type(error))
+        if refusal is None:
+            raise failure(error, url)
+        return refusal
+    match request:
+        case Create():
+            path, stat = value
+            return Created(path, stat.czxid)
+        case Children() | Ephemerals():
+            names: list[str] = value
+            return names
+        case Get():
+            data, stat = value
+            times = (stat.ctime / 1000, stat.mtime / 1000)
+            return Node(data or b"", stat.czxid, *times, stat.ephemeralOwner, stat.version)
+        case Together():
+            refused = (one for one in value if isinstance(one, Exception) and not isinstance(one, _BESIDE))
+            return next((_REFUSALS.get(type(one), Refusal.OTHER) for one in refused), None)
+        case _:
+            return None
+
+
+def failure(error: Exception, url: str) -> BackendUnavailable | OutcomeUnknown:
+    """Of the connection or the session, not of what was asked."""
+    name = type(error).__name__
+    if isinstance(error, _NOT_SENT):
+        raised: BackendUnavailable | OutcomeUnknown = BackendUnavailable(
+            backend=url, problem=f"the session is over ({name})"
+        )
+    elif isinstance(error, exceptions.ZookeeperError) and not isinstance(error, exceptions.OperationTimeoutError):
+        if isinstance(error, exceptions.ConnectionLoss):
+            raised = OutcomeUnknown(backend=url, problem="the connection was lost before the answer came")
+        else:
+            raised = BackendUnavailable(backend=url, problem=f"refused ({name})")
+    else:
+        raised = OutcomeUnknown(backend=url, problem=f"no answer that can be read: {error!r}")
+    raised.__cause__ = error
+    return raised
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_certs)
+        if tls.certfile is not None:
+            context.load_cert_chain(tls.certfile, tls.keyfile)
+    except OSError as error:  # an SSLError is one
+        raise ConfigurationError(f"ca_certs, certfile or keyfile cannot be used: {error}") from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _backoff(seconds: float) -> float:
+    return min(max(seconds, CONNECT_TIMEOUT_MIN), CONNECT_TIMEOUT)
+
+
+class _CreateContainer(wire.Create2):  # type: ignore[misc]
+    """Like Create2, for a node that the server takes away once it is empty; kazoo does not have it."""
+
+    type = 19
+
+
+class _GetEphemerals(wire.GetChildren):  # type: ignore[misc]  # kazoo has no types
+    """Answered like GetChildren, with whole paths; kazoo does not have it."""
+
+    type = 103
+
+    def serialize(self) -> bytes:
+        return bytes(wire.write_string(self.path))
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """No threads for callbacks: ours are short, and run on the connection's thread."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_connection(
+        self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
+    ) -> socket.socket:
+        """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
+        seconds = _backoff(timeout / 3)
+        made = run_sync(open_socket(*address, BlockingPoller(), system.now() + seconds))
+        try:
+            made.settimeout(seconds)
+            return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=hostname)
+        except BaseException:
+            made.close()
+            raise
+
+
+class _Line(ConnectionHandler):  # type: ignore[misc]
+    """Notes what kazoo does not keep: when a session was asked for, what was negotiated, and what went wrong."""
+
+    def __init__(self, session: KazooSession, client: Any) -> None:
+        super().__init__(client, client._conn_retry.copy(), logger=_logger)
+        self._session = session
+        self._socket: Any = None
+        self._is_turned_away = False  # the connection was closed in place of an answer about the session
+
+    def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
+        sent = self._session._now()
+        try:
+            result = super()._invoke(_backoff(timeout), request, xid)
+        except ConnectionDropped:
+            self._is_turned_away = isinstance(request, wire.Connect) and request.last_zxid_seen > 0
+            raise
+        if isinstance(request, wire.Connect) and result[0].time_out > 0:  # else the session has expired
+            self._session.connected = sent
+            self._session.timeout = result[0].time_out / 1000
+        return result
+
+    def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
+        """As kazoo's, but a reply that is not the next one ends the connection in place of the session.
+
+        A server can drop a request when its leader goes, and answer the one behind it.
+        """
+        pending = self.client._pending
+        if not pending or pending[0][2] != header.xid:
+            raise ConnectionDropped(f"a reply to the request {header.xid} came before those to earlier requests")
+        return super()._read_response(header, buffer, offset)
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        """As kazoo's, but within a deadline: a name server that is silent must not use up the session's time."""
+        hosts = self.client.hosts
+        deadline = system.now() + CONNECT_TIMEOUT
+        found: list[tuple[str, str, int]] = []
+        for number, (host, port) in enumerate(hosts):
+            now = system.now()
+            until = now + (deadline - now) / (len(hosts) - number)
+            try:
+                addresses = run_sync(addresses_of(host.strip(), BlockingPoller(), until))
+            except OSError as error:
+                self._session.problem = f"{host}: {error}"
+                continue
+            found += [(host.strip(), address, port) for address in addresses]
+        if self.client.randomize_hosts:
+            random.shuffle(found)
+        return found
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._is_turned_away = False
+        try:
+            try:
+                return super()._connect(host, hostip, port)
+            except ConnectionDropped:
+                if self._is_turned_away and self._has_gone_back(host, hostip, port):
+                    self._session.went_back = True
+                    raise exceptions.SessionExpiredError("the servers came back with older data") from None
+                raise
+        except exceptions.AuthFailedError:
+            self._session.is_refused = True
+            raise
+        except Exception as error:
+            self._session.problem = f"{host}:{port}: {error}" if str(error) else f"{host}:{port} does not answer"
+            raise
+
+    def _has_gone_back(self, host: str, hostip: str, port: int) -> bool:
+        """Whether the ensemble has fewer transactions than this client has seen: its data were restored or deleted.
+
+        A server that knows fewer closes the connection without a word. It may only lag behind the others. So a write in
+        a new session has the leader give it a number, which is greater than that of any transaction before. It deletes
+        a node that is never there, because an error is a transaction too.
+        """
+        timeout = CONNECT_TIMEOUT
+        self._socket.close()
+        try:
+            with self._socket_error_handling():
+                self._socket = self.handler.create_connection((hostip, port), hostname=host, timeout=3 * timeout)
+            self._socket.setblocking(0)
+            requested = self.client._session_timeout
+            greeting, _ = super()._invoke(timeout, wire.Connect(0, 0, requested, 0, bytes(16), False))  # noqa: FBT003
+            if greeting.time_out <= 0:
+                return False
+            self._submit(wire.Delete(f"{self._session._place.root}/{SESSIONS}/%none", -1), timeout, 1)
+            header, _, _ = self._read_header(timeout)
+            self._submit(wire.CloseInstance, timeout, 2)
+            self._read_header(timeout)
+        except (ConnectionDropped, self.handler.timeout_exception):
+            return False
+        return bool(0 < header.zxid < self.client.last_zxid)
+
+    def _connect_loop(self, retry: Any) -> Any:
+        before = self._session._connections
+        try:
+            return super()._connect_loop(retry)
+        finally:
+            # A round that found a server ends when its connection does, which is no failure.
+            self._session.rounds_failed += self._session._connections == before
+            self._session._told(self._session)
+
+    def zk_loop(self) -> None:
+        try:
+            super().zk_loop()
+        finally:
+            self.close()
+            self._session.is_over = self._session.has_ended = True
+            self._session._told(self._session)

@@ -1,0 +1,188 @@
+"""The port on kazoo, as far as both runtimes share it: which session is open, and who is told of what."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.zookeeper.io.driver import KazooSession, Kept, answer
+from holdfast.backends.zookeeper.port import Children, Ephemerals, Get
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.zookeeper.config import Place
+    from holdfast.backends.zookeeper.port import Answer, Request, Session
+    from holdfast.core.ports import Event, Runtime
+
+SILENCE_MAX = 0.9  # seconds without an answer after which a connection is given up; less is asked for in a hurry only
+END_MAX = 1.0  # seconds that closing waits for the servers to confirm the end of the session
+
+
+class Ensemble(ABC):
+    """The sessions of one client, one at a time for each timeout."""
+
+    def __init__(self, place: Place, runtime: Runtime) -> None:
+        self._url = place.url
+        self._place = place
+        self._runtime = runtime
+        self._mutex = runtime.mutex()
+        self._sessions: dict[float, KazooSession] = {}  # by the timeout that was requested
+        self._waiters: list[Event] = []  # who wants to know of any change
+        # Those of them who wait for a connection of a session, in the order in which they came.
+        self._lines: dict[KazooSession, list[Event]] = {}
+        self._closed = False
+        self._fired: Callable[[Session, str], None] = _nobody
+        self._changed: Callable[[Session], None] = _nobody
+
+    @property
+    def sessions(self) -> list[KazooSession]:
+        return [session for session in list(self._sessions.values()) if not session.is_over]
+
+    def listen(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
+        self._fired, self._changed = fired, changed
+
+    async def open(self, timeout: float, *, deadline: float) -> KazooSession:
+        while True:
+            session = self._sessions.get(timeout)
+            if session is not None and session.connection and not session.is_over and session not in self._lines:
+                return session
+            if session is None or session.is_over:
+                session = self._start(timeout)
+            await self._stand_in_line(session, deadline)
+            if session.connection and not session.is_over:
+                return session
+            # A session that the servers have ended says nothing of the servers: a new one may be opened at once.
+            if not session.is_over or session.is_refused or self._closed or self._runtime.now() >= deadline:
+                raise session.why_not(self._url)
+
+    def _start(self, timeout: float) -> KazooSession:
+        """A new session, unless another thread has just started one."""
+        with self._mutex:
+            if self._closed:
+                raise BackendUnavailable(backend=self._url, problem="this client is closed")
+            session = self._sessions.get(timeout)
+            if session is None or session.is_over:
+                self._forget_ended()
+                session = KazooSession(self._place, timeout, self._runtime.now, self._told, self._watch_fired)
+                self._sessions[timeout] = session  # first: if the start is interrupted, it is known and can be ended
+                session.start()
+            return session
+
+    def _forget_ended(self) -> None:
+        self._sessions = {timeout: one for timeout, one in self._sessions.items() if not one.has_ended}
+
+    async def _stand_in_line(self, session: KazooSession, deadline: float) -> None:
+        """Until there is a connection, or there will be none.
+
+        A connection comes on kazoo's thread, before those who wait for it have heard of it. Who asks in between sees it
+        first; but tasks that begin one after the other stay in their order, so it lets those before it go first.
+        """
+        failed = session.rounds_failed
+        event = self._runtime.event()
+        with self._mutex:
+            line = self._lines.setdefault(session, [])
+            line.append(event)
+
+        def is_decided() -> bool:
+            return bool(session.connection or session.is_over or session.rounds_failed > failed)
+
+        try:
+            await self._until(lambda: line[0] is event and is_decided(), deadline, event)
+        finally:
+            with self._mutex:
+                line.remove(event)
+                if not line:
+                    self._lines.pop(session, None)
+            for following in line[:1]:
+                following.set()
+
+    def tell(self, session: Session, request: Request) -> None:
+        _ours(session).send(request, None)
+
+    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        replies = [*(Kept() for _ in requests[1:]), self._awaited()]
+        ours = _ours(session)
+        connection, sent = ours.connection, self._runtime.now()
+        for request, reply in zip(requests, replies, strict=True):
+            ours.send(request, reply)
+        if not await self._wait(replies[-1], deadline):
+            if self._runtime.now() - sent >= SILENCE_MAX and ours.connection == connection:
+                ours.hang_up()  # another server, or another connection, may do better
+            problem = "no answer came in time"
+            if all(isinstance(request, Children | Get | Ephemerals) for request in requests):
+                raise BackendUnavailable(backend=self._url, problem=problem)
+            raise OutcomeUnknown(backend=self._url, problem=problem)
+        return [
+            answer(request, reply.value, reply.error, self._url)
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    @abstractmethod
+    def _awaited(self) -> Kept:
+        """For the last of several: the others are there by then, for answers come in order."""
+
+    @abstractmethod
+    async def _wait(self, reply: Kept, deadline: float) -> bool:
+        """Whether its answer has come, at the deadline at the latest."""
+
+    def hang_up(self, session: Session) -> None:
+        _ours(session).hang_up()
+
+    def end(self, session: Session) -> None:
+        _ours(session).end()
+
+    async def close(self, *, keeps_session: bool = False) -> None:
+        with self._mutex:
+            self._closed = True
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            if keeps_session:
+                session.leave()
+            else:
+                session.end()
+        until, event = self._runtime.now() + END_MAX, self._runtime.event()
+        await self._until(lambda: all(session.has_ended for session in sessions), until, event)
+
+    def abandon(self) -> None:
+        self._closed = True
+        for session in self._sessions.values():
+            session.abandon()
+
+    @abstractmethod
+    def _post(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call it, from kazoo's thread, where the protocol's state may be touched."""
+
+    def _told(self, session: KazooSession) -> None:
+        self._post(self._tell_change, session)
+
+    def _watch_fired(self, session: KazooSession, path: str) -> None:
+        self._post(self._fired, session, path)
+
+    def _tell_change(self, session: KazooSession) -> None:
+        for waiter in list(self._waiters):
+            waiter.set()
+        self._changed(session)
+
+    async def _until(self, condition: Callable[[], bool], deadline: float, event: Event) -> None:
+        """Return when it is so, or at the deadline. Any news of a session may change it, and whoever sets `event`."""
+        self._waiters.append(event)
+        try:
+            await self._wait_for(condition, deadline, event)
+        finally:
+            self._waiters.remove(event)
+
+    async def _wait_for(self, condition: Callable[[], bool], deadline: float, event: Event) -> None:
+        while not condition() and self._runtime.now() < deadline:
+            await event.wait(deadline)
+            event.clear()
+
+
+def _ours(session: Session) -> KazooSession:
+    if not isinstance(session, KazooSession):
+        raise TypeError(f"not a session of kazoo's: {session!r}")
+    return session
+
+
+def _nobody(*_: object) -> None:
+    """Who is told before anybody listens."""

@@ -1,0 +1,17 @@
+"""The guarantees of each method, and the primitives that it lacks."""
+
+from __future__ import annotations
+
+from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Lacks, Primitive
+
+GUARANTEES = Guarantees(
+    exclusion=Exclusion.CONSENSUS,
+    fence=FenceOrder.DURABLE_STORAGE,
+    order=Order.FIFO,
+    wake=Wake.PUSH,
+    scope=Scope.NETWORK,
+)
+LACKS: Lacks = {
+    Primitive.OWNER: "nodes in their order are the lock: Curator and kazoo would not see that two belong to one owner",
+}

@@ -1,0 +1,50 @@
+"""What a ticket's node says of it, as written by us and as read for people: who, the session's timeout, which agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.backends.zookeeper.port import Node
+from holdfast.core.tickets import TicketInfo, make_ticket_info, process_text
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.backends.zookeeper.port import Answer, Session
+    from holdfast.backends.zookeeper.protocol.nodes import Contender
+    from holdfast.core.tickets import Ticket
+
+DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
+
+
+def written(ticket: Ticket, session: Session) -> bytes:
+    """Raises ConfigurationError: its `meta` is too long."""
+    data = f"{ticket.info}\n{session.timeout:g}\n{ticket.agent}".encode("utf-8", "replace")
+    if len(data) > DATA_MAX:
+        raise ConfigurationError(f"meta is too long for a node of ZooKeeper: at most {DATA_MAX} bytes")
+    return data
+
+
+def name_of(node: Answer) -> str:
+    """Who holds it, for messages."""
+    if not isinstance(node, Node):
+        return "somebody who has just left"
+    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
+    return process_text(info) if rest else "another program"
+
+
+def described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:
+    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
+    timeout, _, agent = rest.partition("\n")
+    try:
+        remaining = float(timeout)
+    except ValueError:
+        remaining = float("inf")
+    return make_ticket_info(
+        info="" if one.is_foreign else info,
+        fence=None if not is_in else 0 if one.is_foreign else node.czxid,
+        agent="" if one.is_foreign else agent,
+        since=node.mtime if is_in else node.ctime,
+        remaining=float("inf") if one.is_foreign else remaining,
+        exclusive=one.exclusive,
+        limit=one.limit,
+    )

@@ -1,0 +1,1 @@
+"""The adapters for threads and for asyncio."""

@@ -1,0 +1,1 @@
+"""The guarantees are those of the memory store."""
