@@ -50,6 +50,14 @@ def test_worlds_keep_every_promise(backend: str, name: str) -> None:
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
 
+@pytest.mark.parametrize("backend", [backend for backend, name in CASES if name == "lock_delay"])
+def test_a_lock_with_a_delay_is_granted_on_every_backend_that_has_delays(backend: str) -> None:
+    plan = Plan(backend=backend, workload=WORKLOADS["lock_delay"])
+    histories = [run(plan, seed).history for seed in range(5)]
+
+    assert any(isinstance(event, h.Granted) and event.delay for history in histories for event in history)
+
+
 @pytest.mark.parametrize("name", ABOUT)
 def test_a_workload_puts_its_promise_to_the_test(name: str) -> None:
     tested: Counter[str] = Counter()

@@ -195,7 +195,9 @@ class Simulation:
         self.link_faults = self.faults  # until the world is healed
         self.uses = self._uses(plan.workload)
         self.workload = self._drawn(plan.workload)
-        self.server.prepare(self.faults, self.workload.ttl)
+        # The ttl on the server includes the delay of a lock.
+        delay = max(DELAYS) if "lock_delay" in self.uses else 0.0
+        self.server.prepare(self.faults, self.workload.ttl + delay)
         self.resource = Resource(self.world, self.recorder)
         self.names = draw_names(self.workload, choices)
         self.members: dict[str, Member] = {}
