@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.net.pool import ConnectionPool, Reconsider
+from holdfast.backends.net.pool import ConnectionPool, Probe
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.sim.runtime import SimRuntime, Sleep
 from holdfast.sim.world import Task, Trap
@@ -32,7 +32,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.used_at = 0.0
-        self.reconsider: Reconsider | None = None
+        self.probe: Probe | None = None
         self.is_open = True
         self.has_vanished = False  # without a word: it looks as before
 
@@ -76,10 +76,10 @@ class Link:
             if not connection.has_vanished:
                 answer: T = await _Request(self, step, self.process.true_time(deadline), connection)
                 return answer
-            if connection.reconsider is not None:
+            if connection.probe is not None:
                 now = self.process.now()
                 await self._sleep_until(now + (deadline - now) / 2)
-                deadline = await connection.reconsider(deadline)
+                deadline = await connection.probe(deadline)
             await self._sleep_until(deadline)
             raise OutcomeUnknown(backend="sim", problem="no answer in time")
         except OutcomeUnknown:
@@ -107,7 +107,7 @@ class Link:
             idle = Connection()
             idle.used_at = self.process.now()
             self.pool._counted.add(idle)
-            self.pool.give(idle)
+            self.pool.put(idle)
         for connection in self.pool._counted:
             if isinstance(connection, Connection):
                 connection.has_vanished = True

@@ -11,7 +11,7 @@ from holdfast.backends.etcd.config import place_of
 from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.port import Answer
 from holdfast.backends.etcd.protocol.methods import backend_on
-from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
+from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes import system
@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         place, runtime = place_of(parse(url)), ThreadRuntime()
-        self.road = SlowRoad(place, BlockingPoller(), ListenerThreads(), runtime)
+        self.road = SlowRoad(place, BlockingPoller(), BackgroundThreads(), runtime)
         self.backend: Backend = backend_on(self.road, place, runtime)
 
     def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:

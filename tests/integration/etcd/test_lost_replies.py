@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.backends.etcd.config import place_of
 from holdfast.backends.etcd.protocol.methods import backend_on
-from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
+from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -76,7 +76,7 @@ def test_an_enter_that_arrives_after_it_was_withdrawn_takes_nothing(server: Serv
     if place.method == "key" and limit > 1:
         pytest.skip("method=key has no permits")
     runtime = ThreadRuntime()
-    road = SlowRoad(place, BlockingPoller(), ListenerThreads(), runtime)
+    road = SlowRoad(place, BlockingPoller(), BackgroundThreads(), runtime)
     backend = backend_on(road, place, runtime)
     ticket = Ticket("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
     run_sync(backend.try_acquire(ticket._replace(nonce="0" * 32), queue=False, deadline=system.now() + 5))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.net.polling import READ, WRITE, SelectPoll, is_readable, new_poll
+from holdfast.backends.net.poller import READ, WRITE, SelectPoll, is_readable, new_poll
 from holdfast.backends.net.stream import NotSent, Stream, send_all
 from holdfast.runtimes import system
 from tests.support.memcached import shared

@@ -1,1 +1,1 @@
-"""Connections, shared by every networked backend: look-ups, sockets, polling. One module for each."""
+"""Network code shared by all networked backends: name look-ups, sockets, connection pools, polling."""

@@ -1,4 +1,4 @@
-"""What the adapters for asyncio share: waiting on the loop, a task to listen in, and turns for those who come."""
+"""Waiting, background work and a mutex per key for the adapters for asyncio."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ T = TypeVar("T")
 
 
 class LoopPoller:
-    """Has the loop wait."""
+    """Waits on the event loop."""
 
     def __init__(self, runtime: AsyncioRuntime) -> None:
         self._runtime = runtime
         runtime.waits_for_sockets = True
 
-    async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
+    async def poll(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
         loop = self._runtime.loop
-        seen: asyncio.Future[list[int]] = loop.create_future()
-        timer = loop.call_later(max(0.0, until - self._runtime.now()), _set, seen, [])
+        ready: asyncio.Future[list[int]] = loop.create_future()
+        timer = loop.call_later(max(0.0, until - self._runtime.now()), _set, ready, [])
         try:
             for descriptor, events in wanted:
                 if events & READ:
-                    loop.add_reader(descriptor, _set, seen, [descriptor])
+                    loop.add_reader(descriptor, _set, ready, [descriptor])
                 if events & WRITE:
-                    loop.add_writer(descriptor, _set, seen, [descriptor])
-            return await seen
+                    loop.add_writer(descriptor, _set, ready, [descriptor])
+            return await ready
         finally:
             timer.cancel()
             for descriptor, events in wanted:
@@ -45,11 +45,11 @@ class LoopPoller:
                 if events & WRITE:
                     loop.remove_writer(descriptor)
 
-    async def finished(self, call: BackgroundCall[Any], until: float) -> bool:
+    async def wait_done(self, call: BackgroundCall[Any], until: float) -> bool:
         loop = self._runtime.loop
         done: asyncio.Future[bool] = loop.create_future()
         timer = loop.call_later(max(0.0, until - self._runtime.now()), _set, done, False)  # noqa: FBT003 (the result)
-        call.when_done(lambda: self._runtime.call_from_thread(_set, done, True))  # noqa: FBT003 (the result)
+        call.add_done_callback(lambda: self._runtime.call_from_thread(_set, done, True))  # noqa: FBT003 (the result)
         try:
             return await done
         finally:
@@ -61,15 +61,15 @@ def _set(future: asyncio.Future[T], result: T) -> None:
         future.set_result(result)
 
 
-class ListenerTasks:
-    """A task for each listener."""
+class BackgroundTasks:
+    """A task for each piece of work."""
 
     def __init__(self, runtime: AsyncioRuntime) -> None:
         self._runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        # In a context of its own: what the caller's context holds must not live as long as the client does.
+        # A new context, because the task would keep the values of the caller's context as long as the client lives.
         task = self._runtime.loop.create_task(work(), name=f"holdfast-{name}", context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -82,38 +82,39 @@ class ListenerTasks:
 
 
 class KeyedMutex:
-    """Tasks begin in an order that people rely on. On connections of their own they would overtake each other.
+    """A FIFO mutex per key, for the requests that acquire the same lock.
 
-    So those that enter the same lock do it one after the other, as they would inside the server anyway.
+    Users rely on the order in which tasks begin to wait for a lock. Requests on different connections could overtake
+    each other. The mutex costs no parallelism, because the server also runs requests for the same lock in sequence.
     """
 
-    def __init__(self, runtime: AsyncioRuntime, refusal: Callable[[], BackendError]) -> None:
-        """`refusal`: what to raise where the others take all the time there is."""
-        self._runtime, self._refusal = runtime, refusal
-        self._turns: weakref.WeakValueDictionary[Hashable, asyncio.Lock] = weakref.WeakValueDictionary()
+    def __init__(self, runtime: AsyncioRuntime, timeout_error: Callable[[], BackendError]) -> None:
+        """`timeout_error` makes the error to raise if the mutex is not free before the deadline."""
+        self._runtime, self._timeout_error = runtime, timeout_error
+        self._mutexes: weakref.WeakValueDictionary[Hashable, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    def of(self, lock: Hashable, deadline: float) -> AbstractAsyncContextManager[None]:
-        """One's turn to enter this lock."""
-        turn = self._turns.get(lock)
-        if turn is None:
-            turn = self._turns[lock] = asyncio.Lock()
-        return _Turn(turn, deadline - self._runtime.now(), self._refusal)
+    def hold(self, key: Hashable, deadline: float) -> AbstractAsyncContextManager[None]:
+        """Hold the mutex of this key for the body."""
+        mutex = self._mutexes.get(key)
+        if mutex is None:
+            mutex = self._mutexes[key] = asyncio.Lock()
+        return _Held(mutex, deadline - self._runtime.now(), self._timeout_error)
 
 
-class _Turn(AbstractAsyncContextManager[None]):
-    """Not a generator: that would be felt, for it is on the way of every lock that is taken."""
+class _Held(AbstractAsyncContextManager[None]):
+    """A class, because a generator would add measurable time to every acquire."""
 
-    __slots__ = ("_refusal", "_seconds", "_turn")
+    __slots__ = ("_mutex", "_seconds", "_timeout_error")
 
-    def __init__(self, turn: asyncio.Lock, seconds: float, refusal: Callable[[], BackendError]) -> None:
-        self._turn, self._seconds, self._refusal = turn, seconds, refusal
+    def __init__(self, mutex: asyncio.Lock, seconds: float, timeout_error: Callable[[], BackendError]) -> None:
+        self._mutex, self._seconds, self._timeout_error = mutex, seconds, timeout_error
 
     async def __aenter__(self) -> None:
         try:
             async with asyncio.timeout(max(0.0, self._seconds)):
-                await self._turn.acquire()
+                await self._mutex.acquire()
         except TimeoutError as error:
-            raise self._refusal() from error
+            raise self._timeout_error() from error
 
     async def __aexit__(self, *_: object) -> None:
-        self._turn.release()
+        self._mutex.release()

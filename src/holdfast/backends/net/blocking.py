@@ -1,11 +1,11 @@
-"""What the adapters for threads share: waiting where they are asked to, and a thread to listen on."""
+"""Waiting and background work for the adapters for threads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.net.polling import new_poll
+from holdfast.backends.net.poller import new_poll
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadEvent, Threads
 
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 
 
 class BlockingPoller:
-    """Waits where it is asked to."""
+    """Blocks the calling thread."""
 
-    async def ready(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
+    async def poll(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
         left = max(0.0, until - system.now())
         return [descriptor for descriptor, _ in new_poll(*wanted).poll(left * 1000)]
 
-    async def finished(self, call: BackgroundCall[Any], until: float) -> bool:
+    async def wait_done(self, call: BackgroundCall[Any], until: float) -> bool:
         event = ThreadEvent()
-        call.when_done(event.set)
+        call.add_done_callback(event.set)
         return await event.wait(until)
 
 
-class ListenerThreads(Threads):
-    """A daemon thread for each listener."""
+class BackgroundThreads(Threads):
+    """A daemon thread for each piece of work."""
 
-    join_max = 1.0  # seconds: it ends at once, unless it is just connecting; then by itself, soon
+    # Seconds. A listener ends at once when it is woken, unless it is connecting; then it ends soon by itself.
+    join_max = 1.0

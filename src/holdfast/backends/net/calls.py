@@ -1,7 +1,7 @@
-"""Blocking functions that take no deadline, called on a daemon thread of their own.
+"""Calls of blocking functions that have no timeout, each on its own daemon thread.
 
-A caller waits for the result until its own deadline. The thread of a call that hangs stays behind and ends by itself.
-asyncio's default executor is not used: the program's own blocking work may occupy all of its threads.
+A caller waits for the result until its own deadline. The thread of a call that hangs ends when the function returns.
+asyncio's default executor is not used, because the blocking work of the program may occupy all of its threads.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """One call. `when_done` and `result` may be used by several callers."""
+    """One call. Several callers can use `add_done_callback` and `result`."""
 
     def __init__(self, function: Callable[[], T], name: str, discard: Callable[[T], object] | None = None) -> None:
-        """`discard` is called with a result that no caller waits for any more."""
+        """`discard` is called with the result if no caller waits for it any more."""
         self.is_done = False
         self._function, self._name, self._discard = function, name, discard
         self._is_wanted = True
@@ -32,22 +32,22 @@ class BackgroundCall(Generic[T]):
         try:
             threading.Thread(target=self._run, name=f"holdfast-{self._name}", daemon=True).start()
         except RuntimeError as error:
-            if system.process_ends:  # from Python 3.12 on there are no new threads then
+            if system.process_ends:  # Python 3.12 and later start no threads then
                 self._run()
                 return
             raise OSError(f"no thread can be started ({self._name}): {error}") from error
 
-    def when_done(self, callback: Callable[[], object]) -> None:
-        """Call it when the result is there, on any thread; it may be called twice."""
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the call is done, on any thread. It may be called twice."""
         self._callbacks.append(callback)
         if self.is_done:
             callback()
 
     def result(self) -> T:
-        """The value that the function returned. Raises what it raised."""
+        """The value that the function returned. Raises the exception that the function raised."""
         if self._error is not None:
             raise self._error
-        return self._value  # type: ignore[return-value]  # it is done
+        return self._value  # type: ignore[return-value]  # the call is done
 
     def abandon(self) -> None:
         """No caller waits for the result any more."""
@@ -55,8 +55,8 @@ class BackgroundCall(Generic[T]):
         if self.is_done:
             self._drop()
 
-    def fail(self, error: BaseException) -> None:
-        """It could not be started."""
+    def set_exception(self, error: BaseException) -> None:
+        """Finish a call that could not be started."""
         self._error = error
         self._finish()
 

@@ -1,17 +1,18 @@
-"""The connections of one client to one server, for one request after the other. The one used last is used next.
+"""The connections of one client to one server, each for one request at a time. The most recently used one is used next.
 
-A connection counts against the limit from before it is opened until it is closed or given back, each by explicit code:
-an exception that refers to it, kept by a caller for as long as it likes, changes nothing.
+A connection counts against the limit from before it is opened until explicit code closes it or puts it back. A caller
+that keeps an exception which refers to the connection does not change the count.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from holdfast.backends.net.polling import READ
+from holdfast.backends.net.poller import READ
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.runtimes import system
 
@@ -19,243 +20,242 @@ if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Runtime
 
-CONNECTIONS_MAX = 16  # open at the same time, unless `connections=` says otherwise
-IDLE_KEPT = 2  # idle connections that are kept for any time
-IDLE_MAX = 10.0  # seconds after which any other idle one is closed
-IDLE_CHECK = 0.2  # seconds unused after which a connection is checked, where the check of each would be felt
-_LAST_CHANCE = 0.1  # seconds for an answer on a connection that seems to have vanished
-_FREE_CHECK = 0.05  # seconds between checks for a free connection, should its wake-up be lost
+CONNECTIONS_MAX = 16  # open at the same time, if the URL has no `connections=`
+IDLE_KEPT = 2  # idle connections that are never closed for being idle
+IDLE_MAX = 10.0  # seconds after which any other idle connection is closed
+IDLE_CHECK = 0.2  # seconds without use after which a connection is checked, where a check per request is too slow
+_GRACE = 0.1  # seconds that an answer may still take on a connection that has probably vanished
+_FREE_CHECK = 0.05  # seconds between checks for a free connection, in case a wake-up is lost
 
 
 T = TypeVar("T")
-W = TypeVar("W", bound="Connection")
-Reconsider = Callable[[float], Coroutine[Any, Any, float]]
+C = TypeVar("C", bound="Connection")
+Probe = Callable[[float], Coroutine[Any, Any, float]]
 
 
 class Connection(Protocol):
     """One connection."""
 
     used_at: float  # when its last request began: at that time it was alive, if it has answered
-    # Set while it may have vanished without a word (a NAT, a virtual address that moved): it was idle, and has not
-    # answered since. If no answer comes in the first half of its time, a wire awaits this, for a better deadline.
-    reconsider: Reconsider | None
+    # Set while the connection may have vanished silently (a NAT, a virtual address that moved): it was idle and has
+    # not answered since. If no answer arrives in the first half of the time, the connection awaits this with its
+    # deadline and gets a new deadline.
+    probe: Probe | None
 
     @property
     def is_open(self) -> bool: ...
 
     def is_dead(self) -> bool:
-        """The server has closed it, or has sent something without a request."""
+        """The server has closed it, or has sent data without a request."""
 
     def close(self) -> None: ...
 
 
-class ConnectionPool(Generic[W]):
-    """`run`; or `take() or await wait(deadline)`, then in every case `give` or `give_after`."""
+class ConnectionPool(Generic[C]):
+    """Use `run`; or `get_idle() or await open_or_wait(deadline)`, always followed by `put` or `put_after`."""
 
     def __init__(
         self,
         url: str,
-        connect: Callable[[float], Coroutine[Any, Any, W]],
+        connect: Callable[[float], Coroutine[Any, Any, C]],
         runtime: Runtime,
         connections_max: int = CONNECTIONS_MAX,
         *,
         server: str = "",
         idle_check: float = 0.0,
     ) -> None:
-        """`server`: which of several it is, for error messages. `idle_check`: as IDLE_CHECK."""
+        """`server` names one server of several in error messages. `idle_check` is described at IDLE_CHECK."""
         self._url, self._connect, self._now = url, connect, runtime.now
         self._max, self._server, self._idle_check = connections_max, server, idle_check
-        self.idle: list[W] = []  # every step on it is atomic, so that threads need no mutex
-        # All that are open or being opened. Weakly, only for an interrupt that comes between two steps of ours.
-        self._counted: weakref.WeakSet[W | _Opening] = weakref.WeakSet()
+        self.idle: list[C] = []  # every operation on it is atomic, so that threads need no mutex
+        # All connections that are open or being opened. Weak references are a backstop: an interrupt between two
+        # statements of this class must not make a connection count forever.
+        self._counted: weakref.WeakSet[C | _Opening] = weakref.WeakSet()
         self._mutex = runtime.mutex()
-        self.waiting = 0
+        self.waiters = 0
         self._freed = runtime.event()
         self.is_closed = False
-        runtime.on_idle(self.report_idle)
+        runtime.on_idle(self.close_surplus)
 
-    async def run(self, work: Callable[[W], Awaitable[T]], deadline: float) -> T:
-        """Do it with a connection.
+    async def run(self, work: Callable[[C], Awaitable[T]], deadline: float) -> T:
+        """Run `work` with a connection.
 
         Raises:
-            BackendUnavailable: there was no connection until then, or as connecting raises it.
+            BackendUnavailable: no connection became free before the deadline, or connecting failed.
         """
-        connection = self.take(self._now()) or await self.wait(deadline)
+        connection = self.get_idle(self._now()) or await self.open_or_wait(deadline)
         try:
             result = await work(connection)
         except BaseException as error:
-            self.give_after(connection, error)
+            self.put_after(connection, error)
             raise
-        self.give(connection)
+        self.put(connection)
         return result
 
-    def take(self, now: float) -> W | None:
-        """One that is idle, if there is any."""
+    def get_idle(self, now: float) -> C | None:
+        """An idle connection, or None."""
         while (connection := pop(self.idle)) is not None:
             if now - connection.used_at < self._idle_check or not connection.is_dead():
-                connection.used_at, connection.reconsider = now, self.reconsider
+                connection.used_at, connection.probe = now, self.probe
                 return connection
             self.discard(connection)
         return None
 
-    async def wait(self, deadline: float) -> W:
-        """One that becomes idle, or one more.
+    async def open_or_wait(self, deadline: float) -> C:
+        """Open a connection, or wait until one is idle if the limit is reached.
 
         Raises:
-            BackendUnavailable: there was none until then, or as connecting raises it.
+            BackendUnavailable: no connection became free before the deadline, or connecting failed.
         """
         opening = _Opening()
-        while not self._has_room_for(opening):
+        while not self._reserve(opening):
             now = self._now()
             if now >= deadline:
                 problem = f"{self._server}: " if self._server else ""
                 problem += f"all {self._max} connections were in use all the time"
                 raise BackendUnavailable(backend=self._url, problem=problem)
-            self.waiting += 1
+            self.waiters += 1
             try:
                 self._freed.clear()
-                if (connection := self.take(now)) is not None:
+                if (connection := self.get_idle(now)) is not None:
                     return connection
                 await self._freed.wait(min(deadline, now + _FREE_CHECK))
             finally:
-                self.waiting -= 1
-            if (connection := self.take(self._now())) is not None:
+                self.waiters -= 1
+            if (connection := self.get_idle(self._now())) is not None:
                 return connection
         return await self._open(opening, deadline)
 
-    async def _open(self, opening: _Opening, deadline: float) -> W:
+    async def _open(self, opening: _Opening, deadline: float) -> C:
         try:
             connection = await self._connect(deadline)
-            connection.used_at, connection.reconsider = self._now(), None
+            connection.used_at, connection.probe = self._now(), None
             self._counted.add(connection)
         finally:
             self._counted.discard(opening)
         return connection
 
-    async def reconsider(self, deadline: float) -> float:
-        """Until when to wait for an answer that did not come in the first half of its time.
+    async def probe(self, deadline: float) -> float:
+        """Open another connection to find out whether the server is slow or the old connection has vanished.
 
-        A server that answers on a new connection is not just slow: the old connection has vanished. Then the rest of
-        the time is left to the caller, who repeats the request by its nonce, on that new connection.
+        Called when no answer has arrived in the first half of the time. Returns until when to wait for it. If the
+        server accepts a new connection, the old one has vanished: the wait ends soon, and the caller has the rest of
+        the time to repeat the request, identified by its nonce, on the new connection.
         """
         opening = _Opening()
-        if not self._has_room_for(opening):
+        if not self._reserve(opening):
             with contextlib.suppress(IndexError):
-                self.discard(self.idle.pop(0))  # which has been idle for longer still
-            if not self._has_room_for(opening):
+                self.discard(self.idle.pop(0))  # it has been idle for even longer
+            if not self._reserve(opening):
                 return deadline
         now = self._now()
         try:
             connection = await self._open(opening, now + (deadline - now) / 2)
         except HoldfastError:
             return deadline
-        self.give(connection)
-        return min(deadline, self._now() + _LAST_CHANCE)
+        self.put(connection)
+        return min(deadline, self._now() + _GRACE)
 
-    def give(self, connection: W) -> None:
-        """It is idle again, or closed."""
+    def put(self, connection: C) -> None:
+        """Keep the connection as idle if it is still open."""
         if self.is_closed or not connection.is_open:
             self.discard(connection)
             return
         self.idle.append(connection)
-        self.look_after(connection)
+        self.after_put(connection)
 
-    def look_after(self, connection: W) -> None:
-        """After one was appended to `idle`."""
+    def after_put(self, connection: C) -> None:
+        """Must be called after a connection was appended to `idle`."""
         if len(self.idle) > IDLE_KEPT:
-            self._close_unused(connection.used_at)
+            self.close_surplus(connection.used_at - IDLE_MAX)
         if self.is_closed:
-            self.close()  # which may not have seen this one
-        elif self.waiting:
+            self.close()  # it may have run before the append
+        elif self.waiters:
             self._freed.set()
 
-    def give_after(self, connection: W, outcome: object) -> None:
-        """The same after a request that ended in this way: an exception, or anything else."""
+    def put_after(self, connection: C, outcome: object) -> None:
+        """Put the connection back, or discard it, after a request with this outcome: an exception or any result."""
         if isinstance(outcome, BackendError) and not connection.is_open:
-            self.fail(connection)
+            self.discard_failed(connection)
         elif isinstance(outcome, Exception) or not isinstance(outcome, BaseException):
-            self.give(connection)
+            self.put(connection)
         else:
             self.discard(connection)  # an interrupt or a cancellation, perhaps in the middle of an answer
 
-    def fail(self, connection: W) -> None:
-        """No answer came on it. Those that are idle since before that request may have vanished with it."""
+    def discard_failed(self, connection: C) -> None:
+        """Discard a connection that got no answer, and all that were idle before its request: they may be gone too."""
         self.discard(connection)
         for other in list(self.idle):
             if other.used_at <= connection.used_at:
                 try:
                     self.idle.remove(other)
-                except ValueError:  # taken meanwhile
+                except ValueError:  # another thread has taken it
                     continue
                 self.discard(other)
 
-    def discard(self, connection: W) -> None:
-        """Close it and count it no more."""
+    def discard(self, connection: C) -> None:
+        """Close the connection and stop counting it."""
         connection.close()
         self._counted.discard(connection)
-        if self.waiting:
+        if self.waiters:
             self._freed.set()
 
     def close(self) -> None:
-        """Keep no connection. A request that is under way can still be done; its connection is closed after that."""
+        """Close the idle connections. A request in flight can finish; its connection is closed afterwards."""
         self.is_closed = True
         while (connection := pop(self.idle)) is not None:
             self.discard(connection)
 
-    def report_idle(self) -> None:
-        """The client holds nothing, so the connections of its last burst are not needed any more."""
+    def close_surplus(self, used_before: float = math.inf) -> None:
+        """Close idle connections above IDLE_KEPT that were last used before this time: a burst has ended.
+
+        The runtime calls this without a time when the client has held nothing for long.
+        """
         while len(self.idle) > IDLE_KEPT:
             try:
+                if self.idle[0].used_at >= used_before:
+                    return
                 self.discard(self.idle.pop(0))
-            except IndexError:  # taken meanwhile
+            except IndexError:  # another thread has taken it
                 return
 
     def abandon(self) -> None:
-        """In a forked child. The connections themselves are abandoned by those that opened them."""
+        """In a forked child: forget the connections. The code that opened them abandons each of them."""
         self.is_closed = True
         self.idle.clear()
 
-    def _close_unused(self, now: float) -> None:
-        """After a burst, connections that are not needed any more."""
-        while len(self.idle) > IDLE_KEPT:
-            try:
-                if now - self.idle[0].used_at <= IDLE_MAX:
-                    return
-                self.discard(self.idle.pop(0))
-            except IndexError:  # taken meanwhile
-                return
-
-    def _has_room_for(self, opening: _Opening) -> bool:
+    def _reserve(self, opening: _Opening) -> bool:
+        """Count a connection that is to be opened. False if the limit is reached."""
         with self._mutex:
             if len(self._counted) >= self._max:
                 return False
-            self._counted.add(opening)  # from here on: others may open theirs meanwhile
+            self._counted.add(opening)
             return True
 
 
 class _Opening:
-    """Stands for a connection that is being opened."""
+    """Counts for a connection that is being opened."""
 
     __slots__ = ("__weakref__",)
 
 
-async def ready(connection: Connection, poller: Poller, descriptor: int, events: int, deadline: float) -> bool:
+async def wait_ready(connection: Connection, poller: Poller, descriptor: int, events: int, deadline: float) -> bool:
     """Wait for the socket of this connection: True when it is ready, False when the time is up."""
-    wanted, reconsider = [(descriptor, events)], connection.reconsider
-    if reconsider is None:
-        return bool(await poller.ready(wanted, deadline))
+    wanted, probe = [(descriptor, events)], connection.probe
+    if probe is None:
+        return bool(await poller.poll(wanted, deadline))
     now = system.now()
-    if not await poller.ready(wanted, now + (deadline - now) / 2):
-        deadline = await reconsider(deadline)
-        if not await poller.ready(wanted, deadline):
+    if not await poller.poll(wanted, now + (deadline - now) / 2):
+        deadline = await probe(deadline)
+        if not await poller.poll(wanted, deadline):
             return False
     if events & READ:
-        connection.reconsider = None  # it is alive
+        connection.probe = None  # it is alive
     return True
 
 
 def pop(idle: list[T]) -> T | None:
-    """The last one, if there is any: in one step, whatever other threads do."""
+    """The last item, or None: one atomic step, so that other threads can do the same."""
     try:
         return idle.pop()
     except IndexError:

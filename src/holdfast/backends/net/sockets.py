@@ -1,4 +1,4 @@
-"""TCP sockets of every backend: made here, with the same options, within a deadline, and never shared with a child."""
+"""Opens the TCP sockets of all backends: with the same options, before a deadline, and never shared with a child."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import ssl
 from typing import TYPE_CHECKING
 
 from holdfast.backends.net.addresses import addresses_of
-from holdfast.backends.net.polling import READ, WRITE
+from holdfast.backends.net.poller import READ, WRITE
 from holdfast.runtimes import system
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
 
-# A peer that vanished without a word (a NAT or a virtual address that moved) is noticed on an idle connection after 15
-# to 20 s, and 5 s after data was sent that it does not acknowledge: no request waits longer.
+# A peer that vanished silently (a NAT or a virtual address that moved) is detected on an idle connection after 15 to
+# 20 s, and 5 s after the first unacknowledged data was sent: no request waits longer.
 KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 10, 5, 3  # seconds, seconds, probes
 USER_TIMEOUT_MS = 5000
 _OPTIONS = (
@@ -28,56 +28,56 @@ _OPTIONS = (
 )
 _IN_PROGRESS = (0, 36, 115, 10035)  # EINPROGRESS, on macOS, Linux and Windows
 
-# Every socket that was made here, by its descriptor; device and inode tell it from a later one with the same number. A
-# forked child turns them into /dev/null: a connection that another thread was just opening belongs to no wire yet, and
-# the server would take the child for its client for as long as the child lives.
-_made: dict[int, tuple[int, int]] = {}
+# Every socket opened here, by its descriptor; device and inode distinguish it from a later one with the same number. A
+# forked child replaces them by /dev/null. A socket that another thread was opening belongs to no connection object yet;
+# without this the child would keep it open, and the server would take the child for its client.
+_opened: dict[int, tuple[int, int]] = {}
 
 
 async def open_socket(
     host: str, port: int, poller: Poller, deadline: float, tls: ssl.SSLContext | None = None
 ) -> socket.socket:
-    """A connected, non-blocking socket, with TLS if a context for it is given.
+    """A connected, non-blocking socket, with TLS if a context is given.
 
     Raises:
-        OSError: the name has no address, no address can be reached or trusted, or the time is up (a TimeoutError).
+        OSError: the host has no address, no address can be reached or trusted, or the time is up (a TimeoutError).
     """
     addresses = await addresses_of(host, poller, deadline)
     failure: OSError = OSError("the host has no address")
     for number, address in enumerate(addresses):
-        # An address that does not answer must leave time to try the others.
+        # Divide the time, because an address that does not answer must leave time to try the others.
         now = system.now()
         until = now + (deadline - now) / (len(addresses) - number)
         try:
-            sock = await _connected(address, port, poller, until)
-            return sock if tls is None else await _secured(sock, tls, host, poller, until)
+            sock = await _connect(address, port, poller, until)
+            return sock if tls is None else await _wrap_tls(sock, tls, host, poller, until)
         except OSError as error:
             failure = error
     raise failure
 
 
-async def _connected(address: str, port: int, poller: Poller, until: float) -> socket.socket:
+async def _connect(address: str, port: int, poller: Poller, until: float) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        set_up(sock)
-        begun = sock.connect_ex(_place(address, port))
-        if begun not in _IN_PROGRESS:
-            raise OSError(begun, os.strerror(begun))
-        if not await poller.ready([(sock.fileno(), WRITE)], until):
+        set_options(sock)
+        status = sock.connect_ex(_sockaddr(address, port))
+        if status not in _IN_PROGRESS:
+            raise OSError(status, os.strerror(status))
+        if not await poller.poll([(sock.fileno(), WRITE)], until):
             raise TimeoutError("no answer in time")
-        failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            raise OSError(failed, os.strerror(failed))
+        status = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if status:
+            raise OSError(status, os.strerror(status))
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def set_up(sock: socket.socket) -> None:
-    """Non-blocking, with the options of all our connections, and not for a child of this process."""
-    if hasattr(os, "fork"):  # elsewhere a socket may have no descriptor that fstat() knows
-        _made[sock.fileno()] = _identity(sock.fileno())
+def set_options(sock: socket.socket) -> None:
+    """Make the socket non-blocking, set the options of all our connections, and close it in forked children."""
+    if hasattr(os, "fork"):  # without fork(), fstat() may not accept the descriptor of a socket
+        _opened[sock.fileno()] = _identity(sock.fileno())
     sock.setblocking(False)  # noqa: FBT003 (its name says it)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS:
@@ -85,22 +85,22 @@ def set_up(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def _secured(sock: socket.socket, tls: ssl.SSLContext, name: str, poller: Poller, until: float) -> ssl.SSLSocket:
-    """TLS on this socket, which is closed if that fails."""
+async def _wrap_tls(sock: socket.socket, tls: ssl.SSLContext, name: str, poller: Poller, until: float) -> ssl.SSLSocket:
+    """TLS on this socket. If that fails, the socket is closed."""
     try:
         secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
     except BaseException:
         sock.close()
         raise
     try:
-        await _shake_hands(secure, poller, until)
+        await _handshake(secure, poller, until)
     except BaseException:
         secure.close()
         raise
     return secure
 
 
-async def _shake_hands(secure: ssl.SSLSocket, poller: Poller, until: float) -> None:
+async def _handshake(secure: ssl.SSLSocket, poller: Poller, until: float) -> None:
     while True:
         try:
             secure.do_handshake()
@@ -110,11 +110,11 @@ async def _shake_hands(secure: ssl.SSLSocket, poller: Poller, until: float) -> N
             events = WRITE
         else:
             return
-        if not await poller.ready([(secure.fileno(), events)], until):
+        if not await poller.poll([(secure.fileno(), events)], until):
             raise TimeoutError("no answer in time")
 
 
-def _place(address: str, port: int) -> tuple[str | int, ...]:
+def _sockaddr(address: str, port: int) -> tuple[str | int, ...]:
     host, _, zone = address.partition("%")
     if not zone:
         return address, port
@@ -127,14 +127,14 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 def _disconnect() -> None:
-    """In a forked child."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor, identity in _made.items():
-        with contextlib.suppress(OSError):  # closed long ago
+    """In a forked child: replace every inherited socket by /dev/null."""
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for descriptor, identity in _opened.items():
+        with contextlib.suppress(OSError):  # it is closed
             if _identity(descriptor) == identity:
-                os.dup2(nowhere, descriptor, inheritable=False)
-    _made.clear()
-    os.close(nowhere)
+                os.dup2(devnull, descriptor, inheritable=False)
+    _opened.clear()
+    os.close(devnull)
 
 
 system.after_fork_in_child(_disconnect)

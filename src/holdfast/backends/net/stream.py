@@ -1,7 +1,7 @@
-"""Reading and writing of one non-blocking socket by threads: every wait ends at its deadline.
+"""One non-blocking socket, read and written by threads. Every wait ends at its deadline.
 
-A blocking socket with SO_RCVTIMEO needs one system call less for each answer, but every signal starts its time again
-(PEP 475 repeats recv()), and gevent's sockets ignore it. poll() continues with the time that is left.
+A blocking socket with SO_RCVTIMEO needs one system call less per answer, but every signal restarts its timeout (PEP 475
+repeats recv()), and gevent's sockets ignore it. poll() continues with the time that is left.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from holdfast.backends.net.polling import READ, WRITE, is_readable, new_poll
+from holdfast.backends.net.poller import READ, WRITE, is_readable, new_poll
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
-    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.net.pool import Probe
 
 READ_SIZE = 16384
 CLOSED = "the server closed the connection"
 
 
 class NotSent(OSError):
-    """The kernel did not take all of the request."""
+    """The kernel did not accept all of the request."""
 
 
 class Stream:
-    """One socket. Its user closes it after any exception, so that no later request reads the answer to this one."""
+    """One socket. Its user closes it after any exception, so that no request reads the answer to an earlier one."""
 
     __slots__ = ("_is_plain", "_poll", "_recv", "_send", "_sock")
 
@@ -36,54 +36,55 @@ class Stream:
         sock.setblocking(False)  # noqa: FBT003 (its name says it)
         self._sock = sock
         self._is_plain = not isinstance(sock, ssl.SSLSocket)
-        # Looked up once: this is on the way of every request.
+        # Bound once, because every request uses them.
         self._poll, self._send, self._recv = new_poll((sock, READ)).poll, sock.send, sock.recv
 
-    def exchange(self, request: bytes, seconds: float, until: float, reconsider: Reconsider | None) -> bytes:
+    def exchange(self, request: bytes, seconds: float, until: float, probe: Probe | None) -> bytes:
         """Send a request and read the first part of its answer.
 
-        `seconds` are left until `until`: the caller has just read the clock. `reconsider` as a Wire has it.
+        `seconds` is the time left until `until`, which the caller knows from its last clock read. `probe` is the one of
+        the connection (pool.py).
 
         Raises:
             NotSent: not all of the request was sent.
-            OSError: there is no answer.
+            OSError: no answer arrived.
         """
         if not self._is_plain:
             self.send(request, until)
-            return self.read(until, reconsider)
+            return self.read(until, probe)
         try:
             sent = self._send(request)
         except OSError:
             sent = 0
         if sent < len(request):
             self.send(request[sent:], until)
-        if not self._poll(seconds * (1000 if reconsider is None else 500)):
-            if reconsider is None:
+        if not self._poll(seconds * (1000 if probe is None else 500)):
+            if probe is None:
                 raise TimeoutError("no answer in time")
-            return self.read(run_sync(reconsider(until)))
+            return self.read(run_sync(probe(until)))
         try:
             data = self._recv(READ_SIZE)
-        except BlockingIOError:  # poll() may say so for nothing
+        except BlockingIOError:  # poll() can report a socket as readable although it is not
             return self.read(until)
         if not data:
             raise ConnectionError(CLOSED)
         return data
 
     def send(self, data: bytes, until: float) -> None:
-        """Send all of it. Raises NotSent."""
+        """Send all data. Raises NotSent."""
         try:
             send_all(self._sock, data, until)
         except OSError as error:
             raise NotSent(*error.args) from error
 
-    def read(self, until: float, reconsider: Reconsider | None = None) -> bytes:
-        """What has arrived, one byte at least, even if the deadline has passed. Raises OSError."""
-        if reconsider is not None:
+    def read(self, until: float, probe: Probe | None = None) -> bytes:
+        """Read at least one byte. Data that has arrived is returned even if the deadline has passed. Raises OSError."""
+        if probe is not None:
             now = system.now()
             try:
                 return self.read(now + (until - now) / 2)
             except TimeoutError:
-                until = run_sync(reconsider(until))
+                until = run_sync(probe(until))
         while True:
             events = READ
             try:
@@ -99,11 +100,11 @@ class Stream:
             _wait(self._sock, events, until)
 
     def is_dead(self) -> bool:
-        """The server has closed it, or has sent something without a request."""
+        """The server has closed it, or has sent data without a request."""
         return is_readable(self._sock)
 
-    def take(self) -> socket.socket:
-        """The socket, for another use."""
+    def detach(self) -> socket.socket:
+        """Return the socket for another use. This stream must not be used any more."""
         return self._sock
 
     def close(self) -> None:
@@ -111,13 +112,13 @@ class Stream:
             self._sock.close()
 
     def abandon(self) -> None:
-        """In a forked child: the descriptor only. The connection itself is the parent's."""
+        """In a forked child: close the descriptor only. The connection belongs to the parent."""
         with contextlib.suppress(OSError):
             os.close(self._sock.detach())
 
 
 def send_all(sock: socket.socket, data: bytes, until: float) -> None:
-    """Send all of it on a non-blocking socket. Raises OSError."""
+    """Send all data on a non-blocking socket. Raises OSError."""
     left = memoryview(data)
     while left:
         events = WRITE

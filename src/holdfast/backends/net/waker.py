@@ -1,4 +1,4 @@
-"""A bell for those who wait for descriptors: it is one of them."""
+"""Wakes a thread or task that waits in poll(): a socket pair whose reading end is one of the polled descriptors."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import socket
 
 
 class Waker:
-    """Rung by anybody, heard by one who waits."""
+    """`wake` may be called from any thread."""
 
     def __init__(self) -> None:
-        self._ends = self._heard, self._rung = socket.socketpair()
+        self._ends = self._reader, self._writer = socket.socketpair()
         for end in self._ends:
             end.setblocking(False)  # noqa: FBT003 (its name says it)
 
     def fileno(self) -> int:
-        """Ready to be read when it was rung."""
-        return self._heard.fileno()
+        """The descriptor to poll. It is readable after a `wake`."""
+        return self._reader.fileno()
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it rings already
-            self._rung.send(b"!")
+        with contextlib.suppress(OSError):  # the buffer is full, so the descriptor is readable already
+            self._writer.send(b"!")
 
     def drain(self) -> None:
-        """It was heard, however often it was rung."""
+        """Make the descriptor unreadable again, however many calls of `wake` there were."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                self._heard.recv(4096)
+                self._reader.recv(4096)
 
     def close(self) -> None:
         for end in self._ends:
             end.close()
 
     def abandon(self) -> None:
-        """In a forked child: the descriptors only."""
+        """In a forked child: close the descriptors only."""
         for end in self._ends:
             with contextlib.suppress(OSError):
                 os.close(end.detach())

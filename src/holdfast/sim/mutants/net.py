@@ -33,13 +33,13 @@ class _CountsWhatFailed(SimPool):
 
 
 class _OneForEachAttempt(SimPool):
-    def take(self, now: float) -> Connection | None:
-        wire = super().take(now)
+    def get_idle(self, now: float) -> Connection | None:
+        wire = super().get_idle(now)
         if wire is not None:
-            wire.reconsider = None
+            wire.probe = None
         return wire
 
-    def fail(self, wire: Connection) -> None:
+    def discard_failed(self, wire: Connection) -> None:
         self.discard(wire)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.etcd.config import Place, place_of
 from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.protocol.methods import backend_on
-from holdfast.backends.net.aio import KeyedMutex, ListenerTasks, LoopPoller
+from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
 from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class LoopCluster(Cluster):
     """Whose tasks come to a lock in the order in which they began."""
 
     def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopPoller(runtime), ListenerTasks(runtime), runtime)
-        self._turns = KeyedMutex(
+        super().__init__(place, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
+        self._keyed_mutex = KeyedMutex(
             runtime, lambda: BackendUnavailable(backend=place.url, problem="other tasks asked all the time")
         )
 
     def turn(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
-        return self._turns.of(name, deadline)
+        return self._keyed_mutex.hold(name, deadline)

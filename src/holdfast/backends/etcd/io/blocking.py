@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.etcd.config import place_of
 from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.protocol.methods import backend_on
-from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
+from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
@@ -17,4 +17,4 @@ if TYPE_CHECKING:
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
-    return backend_on(Cluster(place, BlockingPoller(), ListenerThreads(), runtime), place, runtime)
+    return backend_on(Cluster(place, BlockingPoller(), BackgroundThreads(), runtime), place, runtime)

@@ -9,14 +9,14 @@ import ssl
 from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.io.http import NotHttp, Response, request
-from holdfast.backends.net.polling import READ, WRITE, is_readable
-from holdfast.backends.net.pool import ready
+from holdfast.backends.net.poller import READ, WRITE, is_readable
+from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import open_socket
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.config import Node
     from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.net.pool import Probe
     from holdfast.core.ports import Runtime
 
 _READ_MAX = 1 << 16
@@ -33,14 +33,14 @@ class NotAnswered(Exception):
 class Wire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "node", "reconsider", "used_at")
+    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "node", "probe", "used_at")
 
     def __init__(self, node: Node, poller: Poller, runtime: Runtime) -> None:
         self.node = node
         self._poller, self._now = poller, runtime.now
         self._socket: socket.socket | None = None
         self.used_at = 0.0
-        self.reconsider: Reconsider | None = None
+        self.probe: Probe | None = None
 
     @property
     def is_open(self) -> bool:
@@ -125,7 +125,7 @@ class Wire:
                 os.close(one.detach())
 
     async def _wait(self, events: int, until: float) -> None:
-        if not await ready(self, self._poller, self.fileno(), events, until):
+        if not await wait_ready(self, self._poller, self.fileno(), events, until):
             raise TimeoutError("no answer in time")
 
 

@@ -228,7 +228,7 @@ class Listener:
     async def _hear(self, streams: list[Stream], waker: Waker, until: float) -> bool:
         """Pass on what comes; False if a stream has ended."""
         wanted = [(waker.fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
-        ready = await self._poller.ready(wanted, until)
+        ready = await self._poller.poll(wanted, until)
         if waker.fileno() in ready:
             waker.drain()
         before = len(streams)

@@ -20,7 +20,7 @@ from holdfast.backends.memcached.port import Answer, Errand, Life
 from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.net.aio import LoopPoller
-from holdfast.backends.net.polling import is_readable
+from holdfast.backends.net.poller import is_readable
 from holdfast.backends.net.sockets import open_socket
 from holdfast.errors import HoldfastError
 

@@ -24,7 +24,7 @@ from holdfast.backends.net.stream import NotSent, Stream
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.net.pool import Probe
     from holdfast.core.ports import Backend
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
@@ -41,7 +41,7 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
 class SocketWire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_node", "_now", "_parser", "_place", "_stream", "life", "reconsider", "used_at")
+    __slots__ = ("__weakref__", "_node", "_now", "_parser", "_place", "_stream", "life", "probe", "used_at")
 
     def __init__(self, place: Place, node: Node, runtime: ThreadRuntime) -> None:
         self._place, self._node, self._now = place, node, runtime.now
@@ -49,7 +49,7 @@ class SocketWire:
         self._parser = Parser()
         self.life: Life
         self.used_at = 0.0
-        self.reconsider: Reconsider | None = None
+        self.probe: Probe | None = None
 
     @property
     def is_open(self) -> bool:
@@ -85,8 +85,8 @@ class SocketWire:
         if stream is None or seconds <= 0.0:
             raise self._not_usable()
         try:
-            data = stream.exchange(request, seconds, deadline, self.reconsider)
-            self.reconsider = None
+            data = stream.exchange(request, seconds, deadline, self.probe)
+            self.probe = None
             if data == b"HD\r\n":  # these two are what nearly all answers are
                 return _DONE
             if data[:4] == b"HD c" and data[-2:] == b"\r\n" and data[4:-2].isdigit():
@@ -147,8 +147,8 @@ class SocketWire:
                     return said
             if len(said) == count:
                 break
-            parser.feed(stream.read(deadline, self.reconsider))
-            self.reconsider = None
+            parser.feed(stream.read(deadline, self.probe))
+            self.probe = None
         if parser.has_more:
             self.close()  # said what nobody has asked for
         return said
@@ -198,15 +198,15 @@ class SocketPort:
 
     def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
         pool = self._pools[node]
-        wire = pool.take(now)
+        wire = pool.get_idle(now)
         if wire is None:
             return None
         try:
             reply = wire.one(request, deadline, now) if wire.life == life else None
         except BaseException as error:
-            pool.give_after(wire, error)
+            pool.put_after(wire, error)
             raise
-        pool.give(wire)
+        pool.put(wire)
         return reply
 
     async def ask(self, errand: Errand, *, deadline: float) -> Answer:
@@ -231,7 +231,7 @@ class SocketPort:
                 pool.discard(wire)
             raise
         for number, pool, wire in taken:
-            pool.give_after(wire, answers[number])
+            pool.put_after(wire, answers[number])
         return [answers[number] for number in range(len(errands))]
 
     async def _exchange(
@@ -247,7 +247,7 @@ class SocketPort:
             pool, now = self._pools[errand.node], self._now()
             try:
                 # Who cannot be connected to must leave time to hear what the others say.
-                wire = pool.take(now) or await pool.wait(now + (deadline - now) / 2)
+                wire = pool.get_idle(now) or await pool.open_or_wait(now + (deadline - now) / 2)
             except HoldfastError as error:
                 answers[number] = error
                 continue

@@ -29,12 +29,12 @@ class LoopLines(Lines):
 
     def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
         super().__init__(place, LoopPoller(runtime), runtime)
-        self._turns = KeyedMutex(
+        self._keyed_mutex = KeyedMutex(
             runtime, lambda: errors.not_connected(place.url, "other tasks were asking all the time")
         )
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if not statement.in_order:
             return await super().ask(statement, values, deadline=deadline)
-        async with self._turns.of(values[0], deadline):
+        async with self._keyed_mutex.hold(values[0], deadline):
             return await super().ask(statement, values, deadline=deadline)

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.mysql.io import errors
 from holdfast.backends.mysql.port import Answer, Row
 from holdfast.backends.mysql.sql import NOW
-from holdfast.backends.net.polling import READ, WRITE, is_readable
-from holdfast.backends.net.pool import ready
+from holdfast.backends.net.poller import READ, WRITE, is_readable
+from holdfast.backends.net.pool import wait_ready
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Statement, Value
     from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.net.pool import Probe
     from holdfast.core.ports import Runtime
 
 _PACKET_MAX = 0xFFFFFF  # bytes; a longer payload would be split, and none of ours is
@@ -66,7 +66,7 @@ class Wire:
         "_sock",
         "_start",
         "_url",
-        "reconsider",
+        "probe",
         "used_at",
     )
 
@@ -77,7 +77,7 @@ class Wire:
         self._start = 0  # of the next packet in it
         self._meanwhile: Meanwhile | None = None
         self.used_at = 0.0
-        self.reconsider: Reconsider | None = None
+        self.probe: Probe | None = None
         self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # what executes a statement, and its values' order
 
     @property
@@ -262,10 +262,10 @@ class Wire:
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
         while (meanwhile := self._meanwhile) is not None and meanwhile.at < deadline:
-            if await ready(self, self._poller, sock.fileno(), events, meanwhile.at):
+            if await wait_ready(self, self._poller, sock.fileno(), events, meanwhile.at):
                 return
             meanwhile.at = await meanwhile.do()
-        if not await ready(self, self._poller, sock.fileno(), events, deadline):
+        if not await wait_ready(self, self._poller, sock.fileno(), events, deadline):
             raise errors.no_answer(self._url, "no answer in time")
 
 

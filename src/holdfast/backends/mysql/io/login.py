@@ -43,7 +43,7 @@ async def log_in(place: Place, poller: Poller, deadline: float) -> socket.socket
         call = BackgroundCall(lambda: _logged_in(place, sock, seconds), "login", discard=_close)
         try:
             call.start()
-            if not await poller.finished(call, deadline):
+            if not await poller.wait_done(call, deadline):
                 raise errors.not_connected(place.url, "no answer in time")
         except BaseException:
             call.abandon()

@@ -191,7 +191,7 @@ class Gates:
                 except OnceMore:  # one of them is locked: they stay until the next time
                     await wire.ask("ROLLBACK", deadline)
         except BaseException as error:
-            self._pool.give_after(wire, error)
+            self._pool.put_after(wire, error)
             raise
         self._keep(wire)
 
@@ -233,7 +233,7 @@ class Gates:
         try:
             answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, {backoff})", deadline)
         except BackendError as error:
-            self._pool.give_after(wire, error)  # no answer: other idle connections may have vanished with this one
+            self._pool.put_after(wire, error)  # no answer: other idle connections may have vanished with this one
             raise
         if answer != [("1",)]:
             self._pool.discard(wire)
@@ -241,14 +241,14 @@ class Gates:
         return session
 
     async def _taken(self, deadline: float) -> Wire:
-        return self._pool.take(self._runtime.now()) or await self._pool.wait(deadline)
+        return self._pool.get_idle(self._runtime.now()) or await self._pool.open_or_wait(deadline)
 
     def _keep(self, wire: Wire) -> None:
         """For the next gate, if there are not enough."""
         if len(self._pool.idle) >= IDLE_MAX:
             self._pool.discard(wire)
         else:
-            self._pool.give(wire)
+            self._pool.put(wire)
 
     async def _opened(self, deadline: float) -> Wire:
         wire = await self._lines.open(deadline)

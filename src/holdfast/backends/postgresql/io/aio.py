@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.net.aio import KeyedMutex, ListenerTasks, LoopPoller
+from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
 from holdfast.backends.postgresql.config import Place, place_of
 from holdfast.backends.postgresql.io import errors
 from holdfast.backends.postgresql.io.database import Database
@@ -27,13 +27,13 @@ class LoopDatabase(Database):
     """Whose tasks come to a lock in the order in which they began."""
 
     def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopPoller(runtime), ListenerTasks(runtime), runtime)
-        self._turns = KeyedMutex(
+        super().__init__(place, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
+        self._keyed_mutex = KeyedMutex(
             runtime, lambda: errors.not_connected(place.url, "other tasks were asking all the time")
         )
 
     async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         if not statement.in_order:
             return await super().ask(statement, values, deadline=deadline)
-        async with self._turns.of(values[0], deadline):
+        async with self._keyed_mutex.hold(values[0], deadline):
             return await super().ask(statement, values, deadline=deadline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.net.blocking import BlockingPoller, ListenerThreads
+from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.backends.postgresql.config import place_of
 from holdfast.backends.postgresql.io.database import Database
 from holdfast.backends.postgresql.protocol.methods import backend_on
@@ -20,11 +20,11 @@ CREATE_MAX = 30.0  # seconds
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     place = place_of(address)
-    port = Database(place, BlockingPoller(), ListenerThreads(), runtime)
+    port = Database(place, BlockingPoller(), BackgroundThreads(), runtime)
     return backend_on(place, port, runtime)
 
 
 def create_tables(address: Address) -> None:
     """For `holdfast init`."""
-    database = Database(place_of(address), BlockingPoller(), ListenerThreads(), ThreadRuntime())
+    database = Database(place_of(address), BlockingPoller(), BackgroundThreads(), ThreadRuntime())
     run_sync(database.create_tables(deadline=system.now() + CREATE_MAX))

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from psycopg import Error, pq
 from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
-from holdfast.backends.net.polling import READ, WRITE, is_readable
-from holdfast.backends.net.pool import ready
+from holdfast.backends.net.poller import READ, WRITE, is_readable
+from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.postgresql.io import errors
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
     from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.net.pool import Probe
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
@@ -47,7 +47,7 @@ class Wire:
         "is_asking",
         "pgconn",
         "pid",
-        "reconsider",
+        "probe",
         "used_at",
     )
 
@@ -55,7 +55,7 @@ class Wire:
         self.pgconn: PGconn | None = None
         self._url, self._poller, self._now = url, poller, runtime.now
         self.used_at = 0.0
-        self.reconsider: Reconsider | None = None
+        self.probe: Probe | None = None
         self._prepared: set[str] = set()
         self._results: list[PGresult] = []  # what has come so far of an answer
         self.is_asking = False  # there is a statement that may take long: `ask_long`
@@ -69,7 +69,7 @@ class Wire:
                 raise _failed(pgconn)
             events = WRITE  # as if the last poll had said so
             while True:
-                if not await self._poller.ready([(pgconn.socket, events)], until):
+                if not await self._poller.poll([(pgconn.socket, events)], until):
                     raise TimeoutError("no answer in time")
                 match pgconn.connect_poll():
                     case PollingStatus.OK:
@@ -185,12 +185,12 @@ class Wire:
     async def _finish(self, pgconn: PGconn, until: float) -> bool:
         """Send the rest, and read the answer to its end; False if that has not come by then."""
         while pgconn.flush():
-            if not await self._poller.ready([(pgconn.socket, READ | WRITE)], until):
+            if not await self._poller.poll([(pgconn.socket, READ | WRITE)], until):
                 return False
             pgconn.consume_input()
         while True:
             while pgconn.is_busy():
-                if not await ready(self, self._poller, pgconn.socket, READ, until):
+                if not await wait_ready(self, self._poller, pgconn.socket, READ, until):
                     return False
                 pgconn.consume_input()
             result = pgconn.get_result()

@@ -126,7 +126,7 @@ class Listener:
                     if wire is not None:
                         wire.close()
                 if not self._is_done(waker):
-                    await self._poller.ready([(waker.fileno(), READ)], self._runtime.now() + pause)
+                    await self._poller.poll([(waker.fileno(), READ)], self._runtime.now() + pause)
                     pause = min(2 * pause, PAUSE_MAX)
         except BaseException as error:
             self._deafen(errors.not_connected(self._url, f"the listener ended: {error!r}"))
@@ -138,7 +138,7 @@ class Listener:
         last_word = self._runtime.now()
         while not self._is_done(waker) and wire.pgconn is not None:
             until = self._runtime.now() + IDLE_MAX / 2  # to see whether it is needed still: nobody rings for that
-            ready = await self._poller.ready([(wire.pgconn.socket, READ), (waker.fileno(), READ)], until)
+            ready = await self._poller.poll([(wire.pgconn.socket, READ), (waker.fileno(), READ)], until)
             now = self._runtime.now()
             if ready:
                 last_word = now

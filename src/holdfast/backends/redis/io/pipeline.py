@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.net.aio import LoopPoller
-from holdfast.backends.net.polling import is_readable
+from holdfast.backends.net.poller import is_readable
 from holdfast.backends.redis.config import IO_TIMEOUT
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import NOT_AT_ONCE, Meet, Parcel

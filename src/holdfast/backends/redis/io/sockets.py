@@ -21,7 +21,7 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 if TYPE_CHECKING:
     import socket
 
-    from holdfast.backends.net.pool import Reconsider
+    from holdfast.backends.net.pool import Probe
     from holdfast.backends.redis.config import Login, Node, Place
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Runtime
@@ -44,7 +44,7 @@ def connect(place: Place, login: Login, node: Node, *, db: int, timeout: float) 
 class SocketWire:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_io_timeout", "_node", "_now", "_parser", "_stream", "_url", "reconsider", "used_at")
+    __slots__ = ("__weakref__", "_io_timeout", "_node", "_now", "_parser", "_stream", "_url", "probe", "used_at")
 
     def __init__(self, place: Place, node: Node, runtime: Runtime) -> None:
         self._url, self._node, self._now = place.url, node, runtime.now
@@ -52,7 +52,7 @@ class SocketWire:
         self._stream: Stream | None = None
         self._parser: Parser = new_parser()
         self.used_at = 0.0
-        self.reconsider: Reconsider | None = None
+        self.probe: Probe | None = None
 
     @property
     def is_open(self) -> bool:
@@ -66,7 +66,7 @@ class SocketWire:
         stream, self._stream = self._stream, None
         if stream is None:
             raise errors.not_sent(self._url, self._node, "the client is closed")
-        return stream.take()
+        return stream.detach()
 
     def one(self, request: bytes, deadline: float, now: float) -> Reply:
         """One exchange with one reply."""
@@ -79,7 +79,7 @@ class SocketWire:
         if stream is None or seconds <= 0.0:
             raise self._not_usable()
         try:
-            data = stream.exchange(request, seconds, deadline, self.reconsider)
+            data = stream.exchange(request, seconds, deadline, self.probe)
             if data[0] == _NUMBER and data.endswith(b"\r\n"):
                 return int(data[1:])  # a whole number and nothing else, as most answers are
             parser = self._parser
@@ -134,8 +134,8 @@ class SocketWire:
         while len(said) < count:
             reply = self._parser.gets()
             if reply is False:
-                self._parser.feed(stream.read(deadline, self.reconsider))
-                self.reconsider = None
+                self._parser.feed(stream.read(deadline, self.probe))
+                self.probe = None
             else:
                 said.append(reply)
         return said
@@ -191,38 +191,38 @@ class SocketLines:
         if now - wire.used_at > IDLE_CHECK and wire.is_dead():
             pool.discard(wire)
             return NOT_AT_ONCE
-        wire.reconsider = pool.reconsider
+        wire.probe = pool.probe
         try:
             reply = wire.one(request, deadline, now)
         except BaseException as error:
-            pool.give_after(wire, error)
+            pool.put_after(wire, error)
             raise
         idle = pool.idle
         idle.append(wire)
-        if len(idle) > IDLE_KEPT or pool.waiting or pool.is_closed:
-            pool.look_after(wire)
+        if len(idle) > IDLE_KEPT or pool.waiters or pool.is_closed:
+            pool.after_put(wire)
         return reply
 
     async def one(self, node: Node, request: bytes, deadline: float) -> Reply:
         pool = self._pool(node)
-        wire = pool.take(self._now()) or await pool.wait(deadline)
+        wire = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
         try:
             reply = wire.one(request, deadline, self._now())
         except BaseException as error:
-            pool.give_after(wire, error)
+            pool.put_after(wire, error)
             raise
-        pool.give(wire)
+        pool.put(wire)
         return reply
 
     async def many(self, parcel: Parcel, deadline: float, *, alone: bool = False) -> list[Reply]:
         pool = self._pool(parcel.node)
-        wire = pool.take(self._now()) or await pool.wait(deadline)
+        wire = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
         try:
             said = await wire.ask(parcel.request, parcel.count, deadline)
         except BaseException as error:
-            pool.give_after(wire, error)
+            pool.put_after(wire, error)
             raise
-        pool.give(wire)
+        pool.put(wire)
         return said
 
     async def each(
@@ -239,7 +239,7 @@ class SocketLines:
                 pool.discard(wire)
             raise
         for number, pool, wire in sent:
-            pool.give_after(wire, answers[number])
+            pool.put_after(wire, answers[number])
         return answers
 
     async def _exchange(
@@ -256,7 +256,7 @@ class SocketLines:
             now = self._now()
             try:
                 # Who cannot be connected to must leave time to hear what the others say.
-                wire = pool.take(now) or await pool.wait(now + (deadline - now) / 2)
+                wire = pool.get_idle(now) or await pool.open_or_wait(now + (deadline - now) / 2)
             except HoldfastError as error:
                 answers[number] = error
                 continue

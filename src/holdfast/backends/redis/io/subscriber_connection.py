@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.backends.net.polling import READ, Poll, new_poll
+from holdfast.backends.net.poller import READ, Poll, new_poll
 from holdfast.backends.net.stream import send_all
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import lone_message, new_parser

@@ -32,10 +32,10 @@ class NodeLines(SocketLines):
         taken: list[tuple[ConnectionPool[SocketWire], SocketWire]] = []
         for parcel in parcels:
             pool = self._pool(parcel.node)
-            wire = pool.take(now)
+            wire = pool.get_idle(now)
             if wire is None:
                 for other, idle in taken:
-                    other.give(idle)
+                    other.put(idle)
                 return await super().each(parcels, deadline, alone=alone)
             taken.append((pool, wire))
         answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
@@ -46,7 +46,7 @@ class NodeLines(SocketLines):
                 pool.discard(wire)
             raise
         for (pool, wire), answer in zip(taken, answers, strict=True):
-            pool.give_after(wire, answer)
+            pool.put_after(wire, answer)
         return answers
 
 

@@ -51,7 +51,7 @@ class SimWire:
         self.is_open = True
         self._is_dead = False
         self.used_at = 0.0
-        self.reconsider = None
+        self.probe = None
         self._event = port.runtime.event()
         self._answer: Answer | OnceMore | None = None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import BackendUnavailable, OutcomeUnknown
-from holdfast.backends.net.pool import CONNECTIONS_MAX, IDLE_KEPT, IDLE_MAX, ConnectionPool, Reconsider
+from holdfast.backends.net.pool import CONNECTIONS_MAX, IDLE_KEPT, IDLE_MAX, ConnectionPool, Probe
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -27,7 +27,7 @@ class Line:
         self.ours, self.server = socket.socketpair()
         self.ours.setblocking(False)  # noqa: FBT003 (its name says it)
         self.used_at = 0.0
-        self.reconsider: Reconsider | None = None
+        self.probe: Probe | None = None
 
     @property
     def is_open(self) -> bool:
@@ -69,13 +69,13 @@ def pool(lines: Lines) -> ConnectionPool[Line]:
 
 
 def get(pool: ConnectionPool[Line], seconds: float = 30.0) -> Line:
-    return pool.take(system.now()) or run_sync(pool.wait(system.now() + seconds))
+    return pool.get_idle(system.now()) or run_sync(pool.open_or_wait(system.now() + seconds))
 
 
 def test_the_one_used_last_is_used_next(pool: ConnectionPool[Line], lines: Lines) -> None:
     first, second = get(pool), get(pool)
-    pool.give(first)
-    pool.give(second)
+    pool.put(first)
+    pool.put(second)
 
     assert get(pool) is second
     assert get(pool) is first
@@ -87,7 +87,7 @@ def test_when_the_client_rests_the_connections_of_a_burst_are_closed(lines: Line
     pool = ConnectionPool("test://", lines.open, runtime)
     taken = [get(pool) for _ in range(5)]
     for line in taken:
-        pool.give(line)
+        pool.put(line)
 
     runtime.report_idle()
 
@@ -108,7 +108,7 @@ def test_a_pool_that_is_gone_is_not_kept_by_its_runtime(lines: Lines) -> None:
 
 def test_one_that_the_server_has_closed_is_not_used(pool: ConnectionPool[Line], lines: Lines) -> None:
     line = get(pool)
-    pool.give(line)
+    pool.put(line)
     line.server.close()
 
     assert get(pool) is not line
@@ -128,7 +128,7 @@ def test_who_finds_all_in_use_is_told_so_when_the_time_is_up(pool: ConnectionPoo
 def test_one_that_has_ended_makes_room(pool: ConnectionPool[Line], end: Callable[[Line], None]) -> None:
     used = [get(pool) for _ in range(CONNECTIONS_MAX)]
     end(used[0])
-    pool.give(used[0])
+    pool.put(used[0])
 
     assert get(pool, seconds=1.0).is_open
 
@@ -185,11 +185,11 @@ def test_one_that_got_no_answer_takes_all_with_it_that_were_idle_before(
 ) -> None:
     used = [get(pool) for _ in range(8)]
     for line in used[:6]:
-        pool.give(line)
+        pool.put(line)
     failed = get(pool)
 
-    pool.fail(failed)
-    pool.give(used[6])
+    pool.discard_failed(failed)
+    pool.put(used[6])
 
     assert [line.is_open for line in used] == [*(6 * [False]), True, True]
     assert get(pool) is used[6]
@@ -198,11 +198,11 @@ def test_one_that_got_no_answer_takes_all_with_it_that_were_idle_before(
 
 def test_one_that_has_answered_since_stays(pool: ConnectionPool[Line]) -> None:
     failing, other = get(pool), get(pool)
-    pool.give(other)
+    pool.put(other)
     assert get(pool) is other
-    pool.give(other)
+    pool.put(other)
 
-    pool.fail(failing)
+    pool.discard_failed(failing)
 
     assert get(pool) is other
 
@@ -220,18 +220,18 @@ async def test_an_interrupted_request_closes_its_connection(lines: Lines) -> Non
     await asyncio.wait([hanging])
 
     assert not lines.opened[0].is_open
-    assert (await pool.wait(system.now() + 30)).is_open
+    assert (await pool.open_or_wait(system.now() + 30)).is_open
 
 
 def test_connections_of_a_burst_are_closed_when_they_are_not_needed_any_more(
     pool: ConnectionPool[Line], lines: Lines
 ) -> None:
     for line in [get(pool) for _ in range(CONNECTIONS_MAX)]:
-        pool.give(line)
+        pool.put(line)
     for line in lines.opened:
         line.used_at -= IDLE_MAX + 1
 
-    pool.give(get(pool))
+    pool.put(get(pool))
 
     assert sum(line.is_open for line in lines.opened) == IDLE_KEPT
 
@@ -248,14 +248,14 @@ def test_a_server_that_answers_on_a_new_connection_gives_up_an_old_one_early(
     pool: ConnectionPool[Line], lines: Lines
 ) -> None:
     line = get(pool)
-    assert line.reconsider is None
-    pool.give(line)
-    assert get(pool).reconsider is not None
+    assert line.probe is None
+    pool.put(line)
+    assert get(pool).probe is not None
     far = system.now() + 1000
 
-    assert run_sync(pool.reconsider(far)) < far
+    assert run_sync(pool.probe(far)) < far
 
-    pool.fail(line)
+    pool.discard_failed(line)
     assert get(pool) is lines.opened[1]
 
 
@@ -266,11 +266,11 @@ def test_a_server_that_cannot_be_reached_anew_gets_all_the_time(lines: Lines) ->
         return await lines.open(deadline)
 
     pool = ConnectionPool("test://", connect, ThreadRuntime())
-    pool.give(get(pool))
+    pool.put(get(pool))
     get(pool)
     far = system.now() + 1000
 
-    assert run_sync(pool.reconsider(far)) == far
+    assert run_sync(pool.probe(far)) == far
 
 
 def test_where_all_connections_are_in_use_nothing_is_known(lines: Lines) -> None:
@@ -278,15 +278,15 @@ def test_where_all_connections_are_in_use_nothing_is_known(lines: Lines) -> None
     get(pool)
     far = system.now() + 1000
 
-    assert run_sync(pool.reconsider(far)) == far
+    assert run_sync(pool.probe(far)) == far
 
 
 def test_closed_it_keeps_none_and_closes_what_comes_back(pool: ConnectionPool[Line]) -> None:
     idle, used = get(pool), get(pool)
-    pool.give(idle)
+    pool.put(idle)
 
     pool.close()
-    pool.give(used)
+    pool.put(used)
 
     assert not idle.is_open
     assert not used.is_open
@@ -303,7 +303,7 @@ async def test_those_that_are_just_being_opened_count_too(lines: Lines) -> None:
     pool = ConnectionPool("test://", connect, AsyncioRuntime())
 
     async def use() -> None:
-        pool.give(pool.take(system.now()) or await pool.wait(system.now() + 30))
+        pool.put(pool.get_idle(system.now()) or await pool.open_or_wait(system.now() + 30))
 
     users = [asyncio.create_task(use()) for _ in range(3 * CONNECTIONS_MAX)]
     while len(lines.opened) < CONNECTIONS_MAX:
