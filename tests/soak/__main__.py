@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import holdfast
 from tests.soak.history import Observations, judge
 from tests.soak.stores import DEFAULT, STORES, Fault, Store, connections
-from tests.support.processes import Crew, Worker, now
+from tests.support.processes import Worker, WorkerPool, now
 
 WORKER = os.path.join(os.path.dirname(__file__), "worker.py")
 CALM = 13.0  # seconds without load before figures are taken: idle keepers and listeners end after 10
@@ -62,13 +62,13 @@ class Soak:
     """One backend: its store, its processes, and the faults."""
 
     def __init__(
-        self, name: str, store: Store, folder: Path, crew: Crew, chance: random.Random, *, calm: float
+        self, name: str, store: Store, folder: Path, pool: WorkerPool, chance: random.Random, *, calm: float
     ) -> None:
         self._name = name
         self._calm_seconds = calm
         self._store = store
         self._folder = folder
-        self._crew = crew
+        self._crew = pool
         self._chance = chance
         self._workers: list[Worker] = []
         self._clients: list[str] = []  # of the workers, in the same order
@@ -107,8 +107,8 @@ class Soak:
         self._clients[place : place + 1] = [client]
 
     def _tell(self, worker: Worker, command: str) -> dict[str, Any]:
-        worker.tell(command)
-        answer = worker.hear(SETTLE_MAX)
+        worker.send(command)
+        answer = worker.receive(SETTLE_MAX)
         if answer["problems"]:
             raise Failed(f"a process reports an unexpected error:\n{answer['problems'][0]}")
         return answer
@@ -186,8 +186,8 @@ def soak(name: str, seconds: float, seed: str, folder: Path, *, calm: float = CA
         Failed: says what was found.
     """
     chance = random.Random(f"{seed}-{name}")  # noqa: S311  (not a secret)
-    with STORES[name](folder) as store, Crew(WORKER) as crew:
-        running = Soak(name, store, folder, crew, chance, calm=calm)
+    with STORES[name](folder) as store, WorkerPool(WORKER) as pool:
+        running = Soak(name, store, folder, pool, chance, calm=calm)
         before, after = running.run(seconds)
         with holdfast.Client(store.url) as client:
             guarantees = client.guarantees

@@ -1,13 +1,13 @@
-"""Worker processes for tests: started here, spoken to in JSON lines, stopped and killed by signal, always reaped.
+"""Worker processes for tests. They receive commands as JSON lines, can be stopped and killed, and are always reaped.
 
 A worker reads commands from a channel and answers each with one line:
 
     {"do": "acquire", "lock": "a", "ttl": 30}        ->   {"fence": 7, "acquired": 812.25}
                                                      or   {"error": "LockLost", "message": "lock 'a' …"}
 
-Nothing outlives a test: `Crew` kills and reaps at its end what it started. A worker itself ends when its channel is
-closed, and asks the kernel to kill it with its parent, so that a killed test run leaves nothing either. For that
-signal the kernel counts the *thread* that started the worker as its parent: start them from the main thread.
+No worker outlives a test: `WorkerPool` kills and reaps all its workers at the end. A worker ends when its channel is
+closed. It also sets a parent-death signal, so a killed test run leaves no worker. The kernel sends that signal when the
+*thread* that started the worker ends, so workers are started from the main thread.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class Channel:
         self._died = died
         self._received = b""
 
-    def tell(self, do: str, **arguments: object) -> None:
+    def send(self, do: str, **arguments: object) -> None:
         """Send a command without waiting for its answer."""
         _write_all(self._to, json.dumps({"do": do, **arguments}).encode() + b"\n")
 
-    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+    def call(self, do: str, **arguments: object) -> dict[str, Any]:
         """Send a command and return its answer."""
-        self.tell(do, **arguments)
-        return self.hear()
+        self.send(do, **arguments)
+        return self.receive()
 
-    def hear(self, within: float = PATIENCE) -> dict[str, Any]:
+    def receive(self, within: float = PATIENCE) -> dict[str, Any]:
         """The next answer.
 
         Raises:
@@ -83,7 +83,7 @@ class Channel:
         return answer
 
     def is_silent(self, during: float) -> bool:
-        """No answer comes for that long. What comes is kept for `hear`."""
+        """No answer comes for that long. What comes is kept for `receive`."""
         line = self._line(during)
         if line is None:
             return True
@@ -139,9 +139,9 @@ class Worker(Channel):
         self._child_pidfd: int | None = None
         super().__init__(to, back, self._pidfd)
 
-    def hear(self, within: float = PATIENCE) -> dict[str, Any]:
+    def receive(self, within: float = PATIENCE) -> dict[str, Any]:
         try:
-            return super().hear(within)
+            return super().receive(within)
         except AssertionError as error:
             error.add_note(f"worker {self.pid} wrote:\n{self.errors()}")
             raise
@@ -150,10 +150,10 @@ class Worker(Channel):
         """Have the worker fork; what is returned is the child's own channel."""
         assert self._child_ends is not None
         assert self.child is None
-        pid = self.ask("fork")["pid"]
+        pid = self.call("fork")["pid"]
         self._child_pidfd = os.pidfd_open(pid)
         self.child = Channel(*self._child_ends, self._child_pidfd)
-        self.child.hear()
+        self.child.receive()
         return self.child
 
     def kill(self) -> None:
@@ -171,8 +171,8 @@ class Worker(Channel):
 
     def release(self) -> None:
         """Close its client and let it end; whatever goes wrong there is a failure."""
-        self.ask("close")
-        self.tell("end")
+        self.call("close")
+        self.send("end")
         assert self._process.wait(PATIENCE) == 0, self.errors()
 
     def errors(self) -> str:
@@ -197,7 +197,7 @@ class Worker(Channel):
         self._errors.close()
 
 
-class Crew:
+class WorkerPool:
     """All workers of one test, ended with it. A worker that wrote a traceback fails the test."""
 
     def __init__(self, script: str) -> None:
@@ -216,7 +216,7 @@ class Crew:
             self._workers.append(worker)
             workers.append(worker)
         for worker in workers:
-            worker.hear()
+            worker.receive()
         return workers
 
     def __enter__(self) -> Self:

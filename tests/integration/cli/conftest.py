@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from tests.support.processes import PATIENCE, Crew, Worker, eventually
+from tests.support.processes import PATIENCE, Worker, WorkerPool, eventually
 from tests.support.terminals import OnTerminal
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
@@ -85,14 +85,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with Crew(HOLDER) as crew:
-        yield crew
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(HOLDER) as pool:
+        yield pool
 
 
 @pytest.fixture
-def holder(crew: Crew, place: Place) -> Worker:
-    return crew.start(place.url)
+def holder(pool: WorkerPool, place: Place) -> Worker:
+    return pool.start(place.url)
 
 
 Screens = Callable[..., OnTerminal]

@@ -1,4 +1,7 @@
-"""A program that takes locks, for tests: started by `Crew`, told what to do in JSON lines. It may pose as any other."""
+"""A program that takes locks for tests. `WorkerPool` starts it and sends it commands as JSON lines.
+
+It can report the host, program and thread of another process as its own.
+"""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.cli.conftest import Place, Screens
-from tests.support.processes import Crew, Worker
+from tests.support.processes import Worker, WorkerPool
 
 
 def test_a_lease_is_broken_and_its_holder_learns_of_it(place: Place, holder: Worker) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+    fence = holder.call("hold", lock="a")["fence"]
 
     result = place.run("break", "a", "--yes")
 
@@ -17,12 +17,12 @@ def test_a_lease_is_broken_and_its_holder_learns_of_it(place: Place, holder: Wor
     assert result.out == f"a, fence {fence}: broken\n"
     assert str(holder.pid) in result.errors  # what it was about to break
     assert place.fences("a") == []
-    assert holder.ask("lost", lock="a") == {"lost": [fence]}
+    assert holder.call("lost", lock="a") == {"lost": [fence]}
 
 
-def test_all_holders_that_were_shown_are_broken_and_waiters_are_let_in(place: Place, crew: Crew) -> None:
-    fences = [crew.start(place.url).ask("hold", lock="pool", limit=2)["fence"] for _ in range(2)]
-    crew.start(place.url).ask("wait", lock="pool", limit=2)
+def test_all_holders_that_were_shown_are_broken_and_waiters_are_let_in(place: Place, pool: WorkerPool) -> None:
+    fences = [pool.start(place.url).call("hold", lock="pool", limit=2)["fence"] for _ in range(2)]
+    pool.start(place.url).call("wait", lock="pool", limit=2)
     place.await_waiters("pool", 1)
 
     result = place.run("break", "pool", "--yes", "--json")
@@ -33,8 +33,8 @@ def test_all_holders_that_were_shown_are_broken_and_waiters_are_let_in(place: Pl
     assert successor not in fences
 
 
-def test_fence_names_the_one_holder_to_break(place: Place, crew: Crew) -> None:
-    first, second, third = (crew.start(place.url).ask("hold", lock="pool", limit=3)["fence"] for _ in range(3))
+def test_fence_names_the_one_holder_to_break(place: Place, pool: WorkerPool) -> None:
+    first, second, third = (pool.start(place.url).call("hold", lock="pool", limit=3)["fence"] for _ in range(3))
 
     result = place.run("break", "pool", "--fence", str(second), "--yes")
 
@@ -45,7 +45,7 @@ def test_fence_names_the_one_holder_to_break(place: Place, crew: Crew) -> None:
 
 
 def test_a_fence_that_nobody_holds_breaks_nothing(place: Place, holder: Worker) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+    fence = holder.call("hold", lock="a")["fence"]
 
     result = place.run("break", "a", "--fence", str(fence + 1), "--yes")
 
@@ -62,7 +62,7 @@ def test_a_free_lock_is_nothing_to_break(place: Place) -> None:
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_broken(place: Place, holder: Worker) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+    fence = holder.call("hold", lock="a")["fence"]
 
     result = place.run("break", "a")
 
@@ -72,7 +72,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_broken(place: Place, hold
 
 
 def test_on_a_terminal_it_asks_and_breaks_after_a_yes(place: Place, holder: Worker, screen: Screens) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+    fence = holder.call("hold", lock="a")["fence"]
     terminal = screen("break", "a")
     terminal.read_until("[y/N] ")
     assert str(fence) in terminal.output
@@ -87,7 +87,7 @@ def test_on_a_terminal_it_asks_and_breaks_after_a_yes(place: Place, holder: Work
 
 @pytest.mark.parametrize("keys", ["\n", "n\n", "yesterday\n", "\x04"], ids=["return", "n", "nonsense", "end of file"])
 def test_every_other_answer_breaks_nothing(place: Place, holder: Worker, screen: Screens, keys: str) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+    fence = holder.call("hold", lock="a")["fence"]
     terminal = screen("break", "a")
     terminal.read_until("[y/N] ")
 
@@ -99,7 +99,7 @@ def test_every_other_answer_breaks_nothing(place: Place, holder: Worker, screen:
 
 
 def test_ctrl_c_at_the_question_breaks_nothing(place: Place, holder: Worker, screen: Screens) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+    fence = holder.call("hold", lock="a")["fence"]
     terminal = screen("break", "a")
     terminal.read_until("[y/N] ")
 
@@ -112,13 +112,13 @@ def test_ctrl_c_at_the_question_breaks_nothing(place: Place, holder: Worker, scr
 
 
 def test_a_successor_that_comes_while_the_question_stands_is_not_broken(
-    place: Place, crew: Crew, holder: Worker, screen: Screens
+    place: Place, pool: WorkerPool, holder: Worker, screen: Screens
 ) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+    fence = holder.call("hold", lock="a")["fence"]
     terminal = screen("break", "a")
     terminal.read_until("[y/N] ")
-    holder.ask("release", lock="a")
-    successor = crew.start(place.url).ask("hold", lock="a")["fence"]
+    holder.call("release", lock="a")
+    successor = pool.start(place.url).call("hold", lock="a")["fence"]
 
     terminal.type("y\n")
 
@@ -127,13 +127,13 @@ def test_a_successor_that_comes_while_the_question_stands_is_not_broken(
     assert place.fences("a") == [successor]
 
 
-def test_of_several_holders_one_may_be_gone_by_then(place: Place, crew: Crew, screen: Screens) -> None:
-    first, second = crew.start(place.url), crew.start(place.url)
-    gone = first.ask("hold", lock="pool", limit=2)["fence"]
-    still = second.ask("hold", lock="pool", limit=2)["fence"]
+def test_of_several_holders_one_may_be_gone_by_then(place: Place, pool: WorkerPool, screen: Screens) -> None:
+    first, second = pool.start(place.url), pool.start(place.url)
+    gone = first.call("hold", lock="pool", limit=2)["fence"]
+    still = second.call("hold", lock="pool", limit=2)["fence"]
     terminal = screen("break", "pool")
     terminal.read_until("these 2 leases?")
-    first.ask("release", lock="pool")
+    first.call("release", lock="pool")
 
     terminal.type("y\n")
 

@@ -89,7 +89,7 @@ def test_commands_and_options_are_completed(session: Session) -> None:
 
 
 def test_names_of_locks_in_use_are_completed(session: Session, holder: Worker) -> None:
-    holder.ask("hold_many", locks=["order:eu:42", "nightly report", "pool=3", "größe"])
+    holder.call("hold_many", locks=["order:eu:42", "nightly report", "pool=3", "größe"])
 
     assert session("holdfast show order\t") == ["holdfast", "show", "order:eu:42"]
     assert session("holdfast show order:eu:\t") == ["holdfast", "show", "order:eu:42"]
@@ -100,7 +100,7 @@ def test_names_of_locks_in_use_are_completed(session: Session, holder: Worker) -
 
 
 def test_a_quote_that_is_open_is_closed(shell: str, session: Session, holder: Worker) -> None:
-    holder.ask("hold", lock="nightly report: eu")
+    holder.call("hold", lock="nightly report: eu")
 
     assert session("holdfast show 'nightly rep\t") == ["holdfast", "show", "nightly report: eu"]
     assert session('holdfast show "nightly rep\t') == ["holdfast", "show", "nightly report: eu"]
@@ -108,14 +108,14 @@ def test_a_quote_that_is_open_is_closed(shell: str, session: Session, holder: Wo
 
 @pytest.mark.parametrize("name", ["x$(touch ran)", "x`touch ran`", "x'; touch ran; '", "x\\$(touch ran)", "x{a,b}*"])
 def test_a_name_is_never_run_by_the_shell(session: Session, holder: Worker, tmp_path: Path, name: str) -> None:
-    holder.ask("hold", lock=name)
+    holder.call("hold", lock=name)
 
     assert session("holdfast show x\t") == ["holdfast", "show", name]
     assert not (tmp_path / "ran").exists()
 
 
 def test_names_come_from_the_store_on_the_line(session: Session, holder: Worker, place: Place, tmp_path: Path) -> None:
-    holder.ask("hold", lock="here")
+    holder.call("hold", lock="here")
 
     other = f"sqlite://{tmp_path}/other.db"
     assert session(f"holdfast show --url {other} he\t") == ["holdfast", "show", "--url", other, "he"]

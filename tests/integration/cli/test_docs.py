@@ -27,7 +27,7 @@ import pytest
 from holdfast.cli import make_parser
 from holdfast.cli.completion import spec
 from tests.integration.cli.conftest import Place
-from tests.support.processes import Crew
+from tests.support.processes import WorkerPool
 
 WRITTEN = re.compile(r"holdfast( \w+)? --help|holdfast backends")  # commands whose output is put in by `write`
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -124,11 +124,13 @@ def environment(place: Place, tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_block_does_what_it_says(place: Place, crew: Crew, environment: dict[str, str], tmp_path: Path) -> None:
+def test_every_block_does_what_it_says(
+    place: Place, pool: WorkerPool, environment: dict[str, str], tmp_path: Path
+) -> None:
     wrong = []
     for part in parts():
         if part.program is not None:
-            start(part.program, place, crew)
+            start(part.program, place, pool)
         else:
             for command, printed in run(part.commands, environment, tmp_path):
                 if not is_as_written(command, printed):
@@ -162,11 +164,11 @@ def test_a_document_that_is_wrong_is_noticed(environment: dict[str, str], tmp_pa
     assert [is_as_written(command, printed) for command, printed in results] == [True, True, True, False]
 
 
-def start(program: dict[str, Any], place: Place, crew: Crew) -> None:
-    worker = crew.start(place.url)
+def start(program: dict[str, Any], place: Place, pool: WorkerPool) -> None:
+    worker = pool.start(place.url)
     for verb, arguments in program.items():
         waiting = len(place.client.inspect(arguments["lock"]).waiters) if verb == "wait" else 0
-        worker.ask(verb, **arguments)
+        worker.call(verb, **arguments)
         if verb == "wait":
             place.await_waiters(arguments["lock"], waiting + 1)
 

@@ -68,7 +68,7 @@ def test_an_error_message_is_escaped_as_well(place: Place) -> None:
 
 def test_a_name_that_cannot_be_printed_can_be_pasted_into_bash(place: Place, holder: Worker) -> None:
     names = ["two\nlines", "tab\there", "$'quoted'", " blank ", "it's\x1b\\", "$(touch ran)`touch ran`\n"]
-    holder.ask("hold_many", locks=names)
+    holder.call("hold_many", locks=names)
 
     listed = place.run("ls", "--names").out.splitlines()
     pasted = subprocess.run(
@@ -85,7 +85,7 @@ def test_a_name_that_cannot_be_printed_can_be_pasted_into_bash(place: Place, hol
 
 
 def test_a_terminal_without_unicode_gets_none(holder: Worker, screen: Screens) -> None:
-    holder.ask("hold", lock="錠前" * 50)
+    holder.call("hold", lock="錠前" * 50)
     terminal = screen("ls", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
 
     assert terminal.finish() == 0
@@ -98,7 +98,7 @@ def test_a_terminal_without_unicode_gets_none(holder: Worker, screen: Screens) -
 
 @pytest.mark.parametrize("command", ["ls", "ls --names", "ls --json", "backends", "completion bash"])
 def test_a_reader_that_has_seen_enough_is_no_error(place: Place, holder: Worker, command: str) -> None:
-    holder.ask("hold_many", locks=[f"{number:04}{'x' * 500}" for number in range(200)])  # more than a pipe holds
+    holder.call("hold_many", locks=[f"{number:04}{'x' * 500}" for number in range(200)])  # more than a pipe holds
 
     shell = f'{" ".join(HOLDFAST)} {command} | head -1; echo "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=place.environment, check=True)
@@ -108,7 +108,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(place: Place, holder: Worker,
 
 
 def test_a_closed_output_leaves_the_status(place: Place, holder: Worker) -> None:
-    holder.ask("hold", lock="a")
+    holder.call("hold", lock="a")
 
     for command, status in (("show a", 0), ("show b", 1)):
         shell = f"{' '.join(HOLDFAST)} {command} >&- 2>&- <&-"
@@ -172,5 +172,5 @@ def test_escaping_twice_changes_nothing_more() -> None:
 
 
 def take_everything_evil(holder: Worker) -> None:
-    holder.ask("pose", host=EVIL, program=EVIL, thread=EVIL)
-    holder.ask("hold", lock=EVIL, meta={EVIL: EVIL})
+    holder.call("pose", host=EVIL, program=EVIL, thread=EVIL)
+    holder.call("hold", lock=EVIL, meta={EVIL: EVIL})

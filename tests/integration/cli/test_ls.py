@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 
 from tests.integration.cli.conftest import Place, Screens
-from tests.support.processes import Crew, Worker
+from tests.support.processes import Worker, WorkerPool
 
 LONG = "invoices:" + "x" * 400 + ":2031-04-17"
 
 
-def test_a_lock_in_use_is_listed_with_its_holder_and_its_waiters(place: Place, crew: Crew, holder: Worker) -> None:
-    fence = holder.ask("hold", lock="nightly-report")["fence"]
+def test_a_lock_in_use_is_listed_with_its_holder_and_its_waiters(
+    place: Place, pool: WorkerPool, holder: Worker
+) -> None:
+    fence = holder.call("hold", lock="nightly-report")["fence"]
     for _ in range(2):
-        crew.start(place.url).ask("wait", lock="nightly-report")
+        pool.start(place.url).call("wait", lock="nightly-report")
     place.await_waiters("nightly-report", 2)
 
     result = place.run("ls")
@@ -26,8 +28,8 @@ def test_a_lock_in_use_is_listed_with_its_holder_and_its_waiters(place: Place, c
     assert (result.status, result.errors) == (0, "")
 
 
-def test_every_holder_of_a_semaphore_has_a_line(place: Place, crew: Crew) -> None:
-    fences = [crew.start(place.url).ask("hold", lock="pool", limit=3)["fence"] for _ in range(2)]
+def test_every_holder_of_a_semaphore_has_a_line(place: Place, pool: WorkerPool) -> None:
+    fences = [pool.start(place.url).call("hold", lock="pool", limit=3)["fence"] for _ in range(2)]
 
     _, first, second = place.run("ls").lines
 
@@ -39,14 +41,14 @@ def test_every_holder_of_a_semaphore_has_a_line(place: Place, crew: Crew) -> Non
 
 
 def test_a_lock_that_is_read_is_called_read_write(place: Place, holder: Worker) -> None:
-    holder.ask("hold", lock="catalogue", shared=True)
+    holder.call("hold", lock="catalogue", shared=True)
 
     assert "read-write" in place.run("ls").lines[1]
     assert place.run("ls", "--json").json[0]["kind"] == "read-write"
 
 
 def test_a_prefix_is_taken_literally(place: Place, holder: Worker) -> None:
-    holder.ask("hold_many", locks=["a%", "a_b", "ab", "A%"])
+    holder.call("hold_many", locks=["a%", "a_b", "ab", "A%"])
 
     assert place.run("ls", "--names", "a%").out == "a%\n"
     assert place.run("ls", "--names", "a").out == "a%\na_b\nab\n"
@@ -54,7 +56,7 @@ def test_a_prefix_is_taken_literally(place: Place, holder: Worker) -> None:
 
 
 def test_nothing_in_use_is_said_and_is_no_failure(place: Place, holder: Worker) -> None:
-    holder.ask("hold", lock="other")
+    holder.call("hold", lock="other")
 
     result = place.run("ls", "order:")
 
@@ -62,11 +64,11 @@ def test_nothing_in_use_is_said_and_is_no_failure(place: Place, holder: Worker) 
     assert place.run("ls", "order:", "--json").json == []
 
 
-def test_json_has_every_fact_in_the_words_of_the_house(place: Place, crew: Crew, holder: Worker) -> None:
-    holder.ask("pose", host="web-3", program="report.py", thread="main")
-    fence = holder.ask("hold", lock=LONG, limit=2, meta={"day": "2031-04-17"})["fence"]
-    waiter = crew.start(place.url)
-    waiter.ask("wait", lock=LONG)
+def test_json_has_every_fact_in_the_words_of_the_house(place: Place, pool: WorkerPool, holder: Worker) -> None:
+    holder.call("pose", host="web-3", program="report.py", thread="main")
+    fence = holder.call("hold", lock=LONG, limit=2, meta={"day": "2031-04-17"})["fence"]
+    waiter = pool.start(place.url)
+    waiter.call("wait", lock=LONG)
     place.await_waiters(LONG, 1)
 
     (lock,) = place.run("ls", "--json").json
@@ -91,8 +93,8 @@ def test_json_has_every_fact_in_the_words_of_the_house(place: Place, crew: Crew,
 
 
 def test_long_and_wide_names_are_shortened_in_the_middle_and_every_line_fits(place: Place, holder: Worker) -> None:
-    holder.ask("pose", host="a-machine-with-a-very-long-name.in-some.datacentre.example")
-    holder.ask("hold_many", locks=[LONG, "錠前" * 100, "short"])
+    holder.call("pose", host="a-machine-with-a-very-long-name.in-some.datacentre.example")
+    holder.call("hold_many", locks=[LONG, "錠前" * 100, "short"])
 
     lines = place.run("ls").lines
 
@@ -105,7 +107,7 @@ def test_long_and_wide_names_are_shortened_in_the_middle_and_every_line_fits(pla
 
 
 def test_a_narrow_terminal_gets_fewer_columns_not_broken_lines(place: Place, holder: Worker, screen: Screens) -> None:
-    holder.ask("hold", lock=LONG)
+    holder.call("hold", lock=LONG)
 
     terminal = screen("ls", columns=40)
 
@@ -118,7 +120,7 @@ def test_a_narrow_terminal_gets_fewer_columns_not_broken_lines(place: Place, hol
 
 def test_a_hundred_locks_are_listed_in_order(place: Place, holder: Worker) -> None:
     names = [f"job-{number:03}" for number in range(100)]
-    holder.ask("hold_many", locks=names[::-1])
+    holder.call("hold_many", locks=names[::-1])
 
     assert [line.split()[0] for line in place.run("ls").lines[1:]] == names
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from tests.integration.cli.conftest import Place
-from tests.support.processes import Crew, Worker
+from tests.support.processes import Worker, WorkerPool
 
 
 def test_a_holder_is_shown_with_all_that_is_known_of_it(place: Place, holder: Worker) -> None:
-    holder.ask("pose", host="web-3", program="report.py", thread="main loop")
-    fence = holder.ask("hold", lock="nightly report", meta={"day": "2031-04-17", "größe": [1, 2]})["fence"]
+    holder.call("pose", host="web-3", program="report.py", thread="main loop")
+    fence = holder.call("hold", lock="nightly report", meta={"day": "2031-04-17", "größe": [1, 2]})["fence"]
 
     result = place.run("show", "nightly report")
 
@@ -25,11 +25,11 @@ def test_a_holder_is_shown_with_all_that_is_known_of_it(place: Place, holder: Wo
     assert fact("meta", result.out) == '{"day": "2031-04-17", "größe": [1, 2]}'
 
 
-def test_waiters_are_shown_in_the_order_of_the_queue(place: Place, crew: Crew, holder: Worker) -> None:
-    holder.ask("hold", lock="a")
-    waiters = [crew.start(place.url) for _ in range(3)]
+def test_waiters_are_shown_in_the_order_of_the_queue(place: Place, pool: WorkerPool, holder: Worker) -> None:
+    holder.call("hold", lock="a")
+    waiters = [pool.start(place.url) for _ in range(3)]
     for number, waiter in enumerate(waiters, start=1):
-        waiter.ask("wait", lock="a")
+        waiter.call("wait", lock="a")
         place.await_waiters("a", number)
 
     shown = place.run("show", "a")
@@ -40,12 +40,12 @@ def test_waiters_are_shown_in_the_order_of_the_queue(place: Place, crew: Crew, h
     assert [waiter["pid"] for waiter in as_json["waiters"]] == [waiter.pid for waiter in waiters]
 
 
-def test_readers_and_a_waiting_writer_are_told_apart(place: Place, crew: Crew) -> None:
-    readers = [crew.start(place.url) for _ in range(2)]
+def test_readers_and_a_waiting_writer_are_told_apart(place: Place, pool: WorkerPool) -> None:
+    readers = [pool.start(place.url) for _ in range(2)]
     for reader in readers:
-        reader.ask("hold", lock="catalogue", shared=True)
-    writer = crew.start(place.url)
-    writer.ask("wait", lock="catalogue")
+        reader.call("hold", lock="catalogue", shared=True)
+    writer = pool.start(place.url)
+    writer.call("wait", lock="catalogue")
     place.await_waiters("catalogue", 1)
 
     shown = place.run("show", "catalogue").out

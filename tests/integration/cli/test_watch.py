@@ -16,7 +16,7 @@ import pytest
 from holdfast.cli.watch.changes import Change, between
 from holdfast.core.tickets import LockInfo, TicketInfo
 from tests.integration.cli.conftest import Place, Screens
-from tests.support.processes import PATIENCE, Crew, Worker
+from tests.support.processes import PATIENCE, Worker, WorkerPool
 from tests.support.terminals import ESCAPE_CODES
 
 FAST = ("--interval", "0.05")
@@ -72,18 +72,20 @@ def watching(place: Place) -> Iterator[Any]:
 # ── on a pipe ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_on_a_pipe_every_change_is_a_line_with_a_time(place: Place, crew: Crew, holder: Worker, watching: Any) -> None:
-    fence = holder.ask("hold", lock="a")["fence"]
+def test_on_a_pipe_every_change_is_a_line_with_a_time(
+    place: Place, pool: WorkerPool, holder: Worker, watching: Any
+) -> None:
+    fence = holder.call("hold", lock="a")["fence"]
     watch = watching()
     watch.line("holds", f"/{holder.pid}  fence {fence}")
 
-    waiter = crew.start(place.url)
-    waiter.ask("wait", lock="a")
+    waiter = pool.start(place.url)
+    waiter.call("wait", lock="a")
     watch.line("waits", f"/{waiter.pid}")
-    holder.ask("release", lock="a")
+    holder.call("release", lock="a")
     watch.line("released", f"/{holder.pid}  fence {fence}")
     watch.line("acquired", f"/{waiter.pid}  fence ")
-    waiter.ask("release", lock="a")
+    waiter.call("release", lock="a")
     watch.line("released", f"/{waiter.pid}")
 
     assert watch.end(signal.SIGTERM) == 143
@@ -92,10 +94,10 @@ def test_on_a_pipe_every_change_is_a_line_with_a_time(place: Place, crew: Crew, 
     assert "\x1b" not in "".join(watch.lines)
 
 
-def test_a_waiter_that_dies_has_left(place: Place, crew: Crew, holder: Worker, watching: Any) -> None:
-    holder.ask("hold", lock="a")
-    waiter = crew.start(place.url)
-    waiter.ask("wait", lock="a")
+def test_a_waiter_that_dies_has_left(place: Place, pool: WorkerPool, holder: Worker, watching: Any) -> None:
+    holder.call("hold", lock="a")
+    waiter = pool.start(place.url)
+    waiter.call("wait", lock="a")
     place.await_waiters("a", 1)
     watch = watching()
     watch.line("waits", f"/{waiter.pid}")
@@ -106,11 +108,11 @@ def test_a_waiter_that_dies_has_left(place: Place, crew: Crew, holder: Worker, w
 
 
 def test_json_is_one_object_to_a_line(holder: Worker, watching: Any) -> None:
-    holder.ask("hold", lock="begun: two\nlines")
+    holder.call("hold", lock="begun: two\nlines")
     watch = watching("--json", "begun")
     first = json.loads(watch.line("holds"))
-    holder.ask("hold", lock="other")
-    fence = holder.ask("hold", lock="begun too", meta={"n": 1})["fence"]
+    holder.call("hold", lock="other")
+    fence = holder.call("hold", lock="begun too", meta={"n": 1})["fence"]
 
     second = json.loads(watch.line("acquired"))
 
@@ -122,7 +124,7 @@ def test_json_is_one_object_to_a_line(holder: Worker, watching: Any) -> None:
 
 
 def test_it_outlives_an_outage_of_the_store(place: Place, holder: Worker, watching: Any) -> None:
-    holder.ask("hold", lock="a")
+    holder.call("hold", lock="a")
     watch = watching("--json")
     watch.line("holds")
     gone = take_away(place)
@@ -138,7 +140,7 @@ def test_it_outlives_an_outage_of_the_store(place: Place, holder: Worker, watchi
 
 
 def test_a_reader_that_goes_away_ends_it_although_nothing_happens(place: Place, holder: Worker, watching: Any) -> None:
-    holder.ask("hold", lock="a")
+    holder.call("hold", lock="a")
     watch = watching()
     watch.line("holds")
 
@@ -152,10 +154,10 @@ def test_a_reader_that_goes_away_ends_it_although_nothing_happens(place: Place, 
 
 
 def test_on_a_terminal_a_table_is_drawn_in_place_until_ctrl_c(place: Place, holder: Worker, screen: Screens) -> None:
-    fence = holder.ask("hold", lock="nightly-report")["fence"]
+    fence = holder.call("hold", lock="nightly-report")["fence"]
     terminal = screen("watch", *FAST)
     terminal.read_until(f"{fence}")
-    holder.ask("release", lock="nightly-report")
+    holder.call("release", lock="nightly-report")
     terminal.read_until("no lock is in use")
     terminal.read_until("  after")  # which is drawn below it
 
@@ -170,7 +172,7 @@ def test_on_a_terminal_a_table_is_drawn_in_place_until_ctrl_c(place: Place, hold
 
 
 def test_sigterm_leaves_the_terminal_clean_too(holder: Worker, screen: Screens) -> None:
-    holder.ask("hold", lock="a")
+    holder.call("hold", lock="a")
     terminal = screen("watch", "--interval", "3600")
     terminal.read_until("waiters")
 
@@ -181,7 +183,7 @@ def test_sigterm_leaves_the_terminal_clean_too(holder: Worker, screen: Screens) 
 
 
 def test_an_outage_is_seen_on_the_terminal_and_passes(place: Place, holder: Worker, screen: Screens) -> None:
-    holder.ask("hold", lock="a")
+    holder.call("hold", lock="a")
     terminal = screen("watch", *FAST)
     terminal.read_until("waiters")
     gone = take_away(place)
@@ -199,7 +201,7 @@ def test_an_outage_is_seen_on_the_terminal_and_passes(place: Place, holder: Work
 def test_no_picture_is_wider_or_higher_than_the_terminal(
     holder: Worker, screen: Screens, columns: int, lines: int
 ) -> None:
-    holder.ask("hold_many", locks=[f"{number:03} {'錠' * 100} x" for number in range(100)])
+    holder.call("hold_many", locks=[f"{number:03} {'錠' * 100} x" for number in range(100)])
     terminal = screen("watch", *FAST, columns=columns, lines=lines)
     terminal.read_until(f"\x1b[{lines - 1}A")  # up again, by all the lines but the one that the cursor rests in
 
@@ -212,7 +214,7 @@ def test_no_picture_is_wider_or_higher_than_the_terminal(
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines(holder: Worker, screen: Screens) -> None:
-    holder.ask("hold", lock="a")
+    holder.call("hold", lock="a")
     terminal = screen("watch", *FAST, TERM="dumb")
     terminal.read_until("holds")
 

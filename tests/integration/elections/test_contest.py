@@ -15,24 +15,24 @@ from tests.support.elections import contest
 from tests.support.elections.contest import Deed, Outcome, Record, Sighting
 from tests.support.etcd import shared as etcd
 from tests.support.intervals import Turn, report
-from tests.support.processes import Crew
+from tests.support.processes import WorkerPool
 from tests.support.redis import shared as redis
 
 SECONDS = float(os.environ.get("HOLDFAST_ELECTION_SECONDS", "4"))
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with Crew(contest.PROCESS) as crew:
-        yield crew
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(contest.PROCESS) as pool:
+        yield pool
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
 @pytest.mark.parametrize("fresh_url", [etcd.fresh_url, redis.fresh_url], ids=["etcd", "redis"])
 def test_never_two_leaders_in_one_term_while_leaders_are_killed_and_paused(
-    fresh_url: Callable[[], str], crew: Crew, tmp_path: Path
+    fresh_url: Callable[[], str], pool: WorkerPool, tmp_path: Path
 ) -> None:
-    outcome = contest.hold(fresh_url(), crew, tmp_path, SECONDS)
+    outcome = contest.hold(fresh_url(), pool, tmp_path, SECONDS)
 
     outcome.check()
     report(outcome.figures())

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, Trio, running
-from tests.support.processes import Crew
+from tests.support.processes import WorkerPool
 
 Open = Callable[..., holdfast.Client]
 
@@ -72,7 +72,7 @@ def client_of() -> Iterator[Open]:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
+def pool() -> Iterator[WorkerPool]:
     """Processes with a client each; what they can be told is the same for every store."""
-    with Crew(str(Path(__file__).parents[2] / "support" / "worker.py")) as crew:
-        yield crew
+    with WorkerPool(str(Path(__file__).parents[2] / "support" / "worker.py")) as pool:
+        yield pool

@@ -13,7 +13,7 @@ import holdfast
 from tests.integration.memcached.conftest import OpenClient, StartServer
 from tests.integration.memcached.scenes import item, take
 from tests.support.memcached.servers import Server
-from tests.support.processes import WORKER, Crew, eventually
+from tests.support.processes import WORKER, WorkerPool, eventually
 
 NAMES = [
     "plain",
@@ -67,9 +67,9 @@ def test_threads_and_tasks_take_turns(server: Server) -> None:
 
 
 def test_a_lock_whose_holder_was_killed_is_free_when_its_time_is_over(server: Server, open_client: OpenClient) -> None:
-    with Crew(WORKER) as crew:
-        worker = crew.start(server.url)
-        fence = worker.ask("acquire", lock="a", ttl=1)["fence"]
+    with WorkerPool(WORKER) as pool:
+        worker = pool.start(server.url)
+        fence = worker.call("acquire", lock="a", ttl=1)["fence"]
         worker.kill()
 
         lease = open_client(server.url).lock("a", ttl=10).acquire(timeout=20)

@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 import holdfast
-from tests.support.processes import WORKER, Crew
+from tests.support.processes import WORKER, WorkerPool
 from tests.support.redis.binaries import WANTED, Binary, find, main_binary
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server, running
@@ -108,7 +108,7 @@ def open_client() -> Iterator[OpenClient]:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
+def pool() -> Iterator[WorkerPool]:
     """Processes with a client each; what they can be told is the same for every store."""
-    with Crew(WORKER) as crew:
-        yield crew
+    with WorkerPool(WORKER) as pool:
+        yield pool

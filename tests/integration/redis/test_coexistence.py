@@ -16,7 +16,7 @@ import redis_lock  # type: ignore[import-untyped]
 import holdfast
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, await_waiters, in_background, take
-from tests.support.processes import PATIENCE, Crew, eventually, now
+from tests.support.processes import PATIENCE, WorkerPool, eventually, now
 from tests.support.redis.servers import Server
 
 METHODS = ["queue", "setnx"]
@@ -146,12 +146,12 @@ def test_readers_and_permits_of_ours_keep_redis_py_s_lock_out_and_it_them(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_processes_with_ours_and_threads_with_redis_py_s_are_never_in_together(
-    method: str, crew: Crew, server: Server
+    method: str, pool: WorkerPool, server: Server
 ) -> None:
-    workers = crew.start_many(3, f"{server.url}?prefix=&method={method}")
+    workers = pool.start_many(3, f"{server.url}?prefix=&method={method}")
     start, seconds = now() + 0.3, 2.0
     for worker in workers:
-        worker.tell("turns", lock="one", start=start, seconds=seconds, hold=0.002)
+        worker.send("turns", lock="one", start=start, seconds=seconds, hold=0.002)
 
     def their_turns() -> list[tuple[float, float]]:
         turns = []
@@ -171,7 +171,7 @@ def test_processes_with_ours_and_threads_with_redis_py_s_are_never_in_together(
     turns = [turn for one in foreign for turn in one.result(timeout=60)]
     counts = [len(turns)]
     for worker in workers:
-        answered = worker.hear(within=60)["turns"]
+        answered = worker.receive(within=60)["turns"]
         turns += [(acquired, leaving) for _, acquired, leaving, _ in answered]
         counts.append(len(answered))
 

@@ -18,7 +18,7 @@ from tests.support.intervals import (
     report,
     turns_of,
 )
-from tests.support.processes import Crew, now
+from tests.support.processes import WorkerPool, now
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
 
@@ -27,14 +27,14 @@ SOON = 0.3  # seconds: enough for all workers to hear when to begin
 
 @pytest.mark.parametrize(("method", "times"), [("queue", 200), ("setnx", 30)])
 def test_8_processes_that_take_one_lock_many_times_are_never_in_together(
-    method: str, times: int, crew: Crew, server: Server
+    method: str, times: int, pool: WorkerPool, server: Server
 ) -> None:
-    workers = crew.start_many(8, f"{server.url}?method={method}")
+    workers = pool.start_many(8, f"{server.url}?method={method}")
 
     start = now() + SOON
     for worker in workers:
-        worker.tell("turns", lock="one", start=start, times=times)
-    turns = turns_of(worker.hear(within=100)["turns"] for worker in workers)
+        worker.send("turns", lock="one", start=start, times=times)
+    turns = turns_of(worker.receive(within=100)["turns"] for worker in workers)
 
     assert len(turns) == 8 * times
     assert_exclusive(turns)
@@ -45,27 +45,27 @@ def test_8_processes_that_take_one_lock_many_times_are_never_in_together(
     assert_free_and_clean(server, "one")
 
 
-def test_processes_on_a_cluster_are_never_in_together_either(crew: Crew, shared_cluster: Cluster) -> None:
-    workers = crew.start_many(4, shared_cluster.url)
+def test_processes_on_a_cluster_are_never_in_together_either(pool: WorkerPool, shared_cluster: Cluster) -> None:
+    workers = pool.start_many(4, shared_cluster.url)
 
     start = now() + SOON
     for worker in workers:
-        worker.tell("turns", lock="exclusive", start=start, times=100)
-    turns = turns_of(worker.hear(within=60)["turns"] for worker in workers)
+        worker.send("turns", lock="exclusive", start=start, times=100)
+    turns = turns_of(worker.receive(within=60)["turns"] for worker in workers)
 
     assert len(turns) == 400
     assert_exclusive(turns)
 
 
 def test_threads_that_share_a_lock_object_exclude_each_other_and_those_of_other_processes(
-    crew: Crew, server: Server
+    pool: WorkerPool, server: Server
 ) -> None:
-    workers = crew.start_many(3, server.url)
+    workers = pool.start_many(3, server.url)
 
     start = now() + SOON
     for worker in workers:
-        worker.tell("thread_turns", lock="one", threads=6, start=start, times=40)
-    reports = [thread for worker in workers for thread in worker.hear(within=60)["turns"]]
+        worker.send("thread_turns", lock="one", threads=6, start=start, times=40)
+    reports = [thread for worker in workers for thread in worker.receive(within=60)["turns"]]
 
     assert [len(thread) for thread in reports] == [40] * 18
     assert_exclusive(turns_of(reports))
@@ -73,15 +73,15 @@ def test_threads_that_share_a_lock_object_exclude_each_other_and_those_of_other_
 
 @pytest.mark.slow
 def test_readers_writers_and_permits_of_8_processes_keep_their_rules(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
-    workers = crew.start_many(8, server.url)
+    workers = pool.start_many(8, server.url)
     writers, readers = workers[:3], workers[3:]
 
     start = now() + SOON
     for worker in workers:
-        worker.tell("shared_turns", writes=worker in writers, limit=3, start=start, seconds=3.0, hold=0.002)
-    answers = {worker.pid: worker.hear(within=60) for worker in workers}
+        worker.send("shared_turns", writes=worker in writers, limit=3, start=start, seconds=3.0, hold=0.002)
+    answers = {worker.pid: worker.receive(within=60) for worker in workers}
 
     writes = turns_of(answers[worker.pid]["book"] for worker in writers)
     reads = turns_of(answers[worker.pid]["book"] for worker in readers)

@@ -10,96 +10,96 @@ import pytest
 
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
-from tests.support.processes import Crew, Refused, eventually
+from tests.support.processes import Refused, WorkerPool, eventually
 from tests.support.redis.servers import Server
 
 
 def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
-    parent = crew.start(server.url, forks=True)
-    parent.ask("acquire", lock="one", ttl=3)
+    parent = pool.start(server.url, forks=True)
+    parent.call("acquire", lock="one", ttl=3)
 
     child = parent.fork()
 
-    assert child.ask("state", lock="one") | {"at": 0} == {"at": 0, "lost": True, "held": False, "remaining": 0.0}
+    assert child.call("state", lock="one") | {"at": 0} == {"at": 0, "lost": True, "held": False, "remaining": 0.0}
     with pytest.raises(Refused, match="LockLost"):
-        child.ask("release", lock="one")
-    assert child.ask("acquire", lock="one", timeout=0)["acquired"] is None
-    mine = child.ask("acquire", lock="two", ttl=3)
-    assert parent.ask("wait_lost", lock="one", timeout=4)["lost"] is False
-    assert child.ask("state", lock="two")["held"] is True
+        child.call("release", lock="one")
+    assert child.call("acquire", lock="one", timeout=0)["acquired"] is None
+    mine = child.call("acquire", lock="two", ttl=3)
+    assert parent.call("wait_lost", lock="one", timeout=4)["lost"] is False
+    assert child.call("state", lock="two")["held"] is True
     observer = open_client(server.url)
     assert [holder.fence for holder in observer.inspect("two").holders] == [mine["fence"]]
     assert [holder.pid for holder in observer.inspect("one").holders] == [parent.pid]
-    parent.ask("release", lock="one")
-    child.ask("release", lock="two")
+    parent.call("release", lock="one")
+    child.call("release", lock="two")
 
 
 @pytest.mark.parametrize("how", ["closes its client", "ends"])
-def test_a_child_that_goes_does_not_disturb_its_parent(how: str, crew: Crew, server: Server) -> None:
-    parent = crew.start(server.url, forks=True)
-    parent.ask("acquire", lock="one", ttl=30)
+def test_a_child_that_goes_does_not_disturb_its_parent(how: str, pool: WorkerPool, server: Server) -> None:
+    parent = pool.start(server.url, forks=True)
+    parent.call("acquire", lock="one", ttl=30)
     child = parent.fork()
-    child.ask("acquire", lock="two", ttl=30)
+    child.call("acquire", lock="two", ttl=30)
 
     if how == "ends":
-        child.ask("release", lock="two")
-        child.tell("end")
-        child.hear()
+        child.call("release", lock="two")
+        child.send("end")
+        child.receive()
     else:
-        child.ask("close")
+        child.call("close")
 
-    parent.ask("renew", lock="one")
-    parent.ask("acquire", lock="three")
-    parent.ask("release", lock="three")
-    parent.ask("release", lock="one")
+    parent.call("renew", lock="one")
+    parent.call("acquire", lock="three")
+    parent.call("release", lock="three")
+    parent.call("release", lock="one")
     parent.release()
     for lock in ("one", "two", "three"):
         assert_free_and_clean(server, lock)
 
 
 def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder = open_client(server.url)
     lease = take(holder.lock("one"))
-    parent = crew.start(server.url, forks=True)
-    parent.ask("acquire_in_background", lock="one")
+    parent = pool.start(server.url, forks=True)
+    parent.call("acquire_in_background", lock="one")
     await_waiters(holder, "one", 1)
 
     child = parent.fork()
-    child.tell("acquire", lock="one")
+    child.send("acquire", lock="one")
     await_waiters(holder, "one", 2)
     lease.release()
 
-    assert parent.ask("background_outcome", timeout=20)["outcome"] == "acquired"
+    assert parent.call("background_outcome", timeout=20)["outcome"] == "acquired"
     assert child.is_silent(0.2)
-    parent.ask("release", lock="one")
-    child.hear()
-    child.ask("release", lock="one")
+    parent.call("release", lock="one")
+    child.receive()
+    child.call("release", lock="one")
     eventually(lambda: "holdfast:one" not in server.all_keys())
 
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
-def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(crew: Crew, server: Server) -> None:
-    parent = crew.start(server.url)
+def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool: WorkerPool, server: Server) -> None:
+    parent = pool.start(server.url)
 
-    outcomes = parent.ask("fork_in_a_crowd", times=40, backoff=10.0)["outcomes"]
+    outcomes = parent.call("fork_in_a_crowd", times=40, backoff=10.0)["outcomes"]
 
     assert outcomes == {"fine": 40}, parent.errors()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, crew: Crew, server: Server) -> None:
-    parent = crew.start(server.url)
-    parent.ask("acquire", lock="one")
+def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, pool: WorkerPool, server: Server) -> None:
+    parent = pool.start(server.url)
+    parent.call("acquire", lock="one")
 
-    child = parent.ask("multiprocess", method=method, lock="two")
+    child = parent.call("multiprocess", method=method, lock="two")
 
     assert child["exitcode"] == 0
     assert child["holders"] == [child["pid"]]
-    parent.ask("check", lock="one")
-    parent.ask("release", lock="one")
+    parent.call("check", lock="one")
+    parent.call("release", lock="one")
     parent.release()
     assert_free_and_clean(server, "two")

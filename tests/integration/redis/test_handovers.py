@@ -15,7 +15,7 @@ from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import PROMPT, acquiring, assert_free_and_clean, await_waiters, take
-from tests.support.processes import Crew, Worker, eventually, now
+from tests.support.processes import Worker, WorkerPool, eventually, now
 from tests.support.redis.binaries import Binary
 from tests.support.redis.servers import Server, running
 from tests.support.redis.topologies import Cluster, Pair
@@ -117,7 +117,7 @@ def test_the_server_agrees_on_who_is_in_and_with_which_fence_and_for_how_long(
 
 def queue_up(first: Worker, second: holdfast.Client, observer: holdfast.Client) -> Future[holdfast.Lease]:
     """Until both wait for the lock, in this order; the lease of the second."""
-    first.tell("acquire", lock="one", ttl=TTL)
+    first.send("acquire", lock="one", ttl=TTL)
     await_waiters(observer, "one", 1)
     coming = acquiring(second.lock("one"))
     await_waiters(observer, "one", 2)
@@ -125,11 +125,11 @@ def queue_up(first: Worker, second: holdfast.Client, observer: holdfast.Client) 
 
 
 def test_a_waiter_that_was_killed_is_passed_over_although_it_looked_just_now(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
-    killed = crew.start(server.url)
+    killed = pool.start(server.url)
     coming = queue_up(killed, other, holder)
     eventually(lambda: len(server.subscribers()) == 2)
 
@@ -148,7 +148,7 @@ MANY = 20  # waiting threads of one process: far more than WOKEN_LEASE each woul
 def queue_up_many(first: Worker, second: holdfast.Client, observer: holdfast.Client) -> Future[holdfast.Lease]:
     """Until many threads of a process wait for the lock, and another client behind them; the lease of that one."""
     for _ in range(MANY):
-        first.ask("acquire_in_background", lock="one")
+        first.call("acquire_in_background", lock="one")
     await_waiters(observer, "one", MANY)
     coming = acquiring(second.lock("one"))
     await_waiters(observer, "one", MANY + 1)
@@ -156,11 +156,11 @@ def queue_up_many(first: Worker, second: holdfast.Client, observer: holdfast.Cli
 
 
 def test_all_waiters_of_a_process_that_was_killed_are_passed_over_at_once(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
-    killed = crew.start(server.url)
+    killed = pool.start(server.url)
     coming = queue_up_many(killed, other, holder)
     eventually(lambda: len(server.subscribers()) == 2)
 
@@ -172,11 +172,11 @@ def test_all_waiters_of_a_process_that_was_killed_are_passed_over_at_once(
 
 
 def test_all_waiters_of_a_process_that_stands_still_are_passed_over_together(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
-    stopped = crew.start(server.url)
+    stopped = pool.start(server.url)
     coming = queue_up_many(stopped, other, holder)
 
     stopped.stop()
@@ -189,11 +189,11 @@ def test_all_waiters_of_a_process_that_stands_still_are_passed_over_together(
 
 
 def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
-    stopped = crew.start(server.url)
+    stopped = pool.start(server.url)
     coming = queue_up(stopped, other, holder)
 
     stopped.stop()
@@ -205,18 +205,18 @@ def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(
     assert now() - left < TTL / 2
     stopped.resume()
     handed.release()
-    assert stopped.hear()["fence"] > handed.fence
-    stopped.ask("release", lock="one")
+    assert stopped.receive()["fence"] > handed.fence
+    stopped.call("release", lock="one")
 
 
 def test_a_waiter_that_has_just_come_to_a_stand_has_the_lock_until_its_ttl_is_over_and_knows_it(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
-    stopped = crew.start(server.url)
+    stopped = pool.start(server.url)
     for ttl in (2.0, 2.0):  # the first time, it may still have to look whether it has missed something
         lease = take(holder.lock("one"))
-        stopped.tell("acquire", lock="one", ttl=ttl)
+        stopped.send("acquire", lock="one", ttl=ttl)
         await_waiters(holder, "one", 1)
         eventually(lambda: len(server.subscribers()) >= 1)
         coming = acquiring(other.lock("one"))
@@ -230,8 +230,8 @@ def test_a_waiter_that_has_just_come_to_a_stand_has_the_lock_until_its_ttl_is_ov
         assert stopped.is_silent(0.1), "what it was handed is over, and it is in line again"
         handed.check()
         handed.release()
-        assert stopped.hear()["fence"] > handed.fence > lease.fence
-        stopped.ask("release", lock="one")
+        assert stopped.receive()["fence"] > handed.fence > lease.fence
+        stopped.call("release", lock="one")
 
 
 def test_a_client_that_hears_of_nobody_s_hand_over_does_not_mind(server: Server, open_client: OpenClient) -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from tests.integration.redis.conftest import OpenClient, StartServer
 from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
-from tests.support.processes import Crew, Worker, eventually
+from tests.support.processes import Worker, WorkerPool, eventually
 from tests.support.redis.servers import Server
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with Crew(os.path.join(os.path.dirname(__file__), "interrupted.py")) as crew:
-        yield crew
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(os.path.join(os.path.dirname(__file__), "interrupted.py")) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def own_server(start_server: StartServer) -> Server:
 
 
 @pytest.fixture
-def child(crew: Crew, own_server: Server) -> Worker:
+def child(pool: WorkerPool, own_server: Server) -> Worker:
     """With open connections, and scripts that the server knows."""
-    worker = crew.start(own_server.url)
-    worker.ask("acquire", lock="warm-up")
-    worker.ask("release")
+    worker = pool.start(own_server.url)
+    worker.call("acquire", lock="warm-up")
+    worker.call("release")
     return worker
 
 
@@ -48,53 +48,53 @@ def test_an_acquire_interrupted_before_its_answer_leaves_no_lock_behind(
     own_server: Server, child: Worker, open_client: OpenClient
 ) -> None:
     own_server.stop()
-    child.tell("acquire", lock="one")
+    child.send("acquire", lock="one")
     interrupt_unanswered(own_server, child)
-    heard = child.hear()
+    heard = child.receive()
     own_server.resume()  # now the server grants it
 
     assert heard == {"interrupted": True}
     eventually(lambda: "holdfast:one" not in own_server.all_keys())
     other = open_client(own_server.url)
     lease = take(other.lock("one"), timeout=10)
-    assert child.ask("acquire", lock="one", timeout=0) == {"acquired": False}
+    assert child.call("acquire", lock="one", timeout=0) == {"acquired": False}
     lease.release()
-    again = child.ask("acquire", lock="one", timeout=10)
+    again = child.call("acquire", lock="one", timeout=10)
     assert again["fence"] > lease.fence
-    child.ask("release")
-    child.ask("end")
+    child.call("release")
+    child.call("end")
     assert_free_and_clean(own_server, "one")
 
 
 def test_an_interrupted_release_frees_the_lock_all_the_same(
     own_server: Server, child: Worker, open_client: OpenClient
 ) -> None:
-    child.ask("acquire", lock="one")
+    child.call("acquire", lock="one")
     own_server.stop()
-    child.tell("release")
+    child.send("release")
     interrupt_unanswered(own_server, child)
-    heard = child.hear()
+    heard = child.receive()
     own_server.resume()
 
     assert heard == {"interrupted": True}
     take(open_client(own_server.url).lock("one"), timeout=10).release()
-    child.ask("end")
+    child.call("end")
     assert_free_and_clean(own_server, "one")
 
 
 def test_an_interrupt_while_leaving_the_body_frees_the_lock_all_the_same(
     own_server: Server, child: Worker, open_client: OpenClient
 ) -> None:
-    child.ask("body", lock="one")
+    child.call("body", lock="one")
     own_server.stop()
-    child.tell("leave")
+    child.send("leave")
     interrupt_unanswered(own_server, child)
-    heard = child.hear()
+    heard = child.receive()
     own_server.resume()
 
     assert heard == {"interrupted": True}
     take(open_client(own_server.url).lock("one"), timeout=10).release()
-    child.ask("end")
+    child.call("end")
     assert_free_and_clean(own_server, "one")
 
 
@@ -103,17 +103,17 @@ def test_an_interrupted_wait_leaves_no_place_in_the_queue(
 ) -> None:
     holder = open_client(own_server.url)
     lease = take(holder.lock("one"))
-    child.tell("acquire", lock="one")
+    child.send("acquire", lock="one")
     await_waiters(holder, "one", 1)
 
     os.kill(child.pid, signal.SIGINT)
 
-    assert child.hear() == {"interrupted": True}
+    assert child.receive() == {"interrupted": True}
     await_waiters(holder, "one", 0)
     lease.release()
-    child.ask("acquire", lock="one", timeout=10)
-    child.ask("release")
-    child.ask("end")
+    child.call("acquire", lock="one", timeout=10)
+    child.call("release")
+    child.call("end")
     assert_free_and_clean(own_server, "one")
 
 

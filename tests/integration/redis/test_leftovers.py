@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, immortal_keys, take
-from tests.support.processes import Crew, eventually, now
+from tests.support.processes import WorkerPool, eventually, now
 from tests.support.redis.servers import Server
 
 
@@ -54,17 +54,17 @@ def test_the_plain_methods_leave_nothing_at_all(method: str, server: Server, ope
 
 @pytest.mark.slow
 def test_deaths_in_the_middle_of_everything_leave_no_key_that_would_stay(
-    crew: Crew, server: Server, open_client: OpenClient
+    pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     observer = open_client(server.url)
-    queued, busy = crew.start_many(5, server.url), crew.start_many(4, server.url)
-    queued[0].ask("acquire", lock="one", ttl=5)
+    queued, busy = pool.start_many(5, server.url), pool.start_many(4, server.url)
+    queued[0].call("acquire", lock="one", ttl=5)
     for place, worker in enumerate(queued[1:], start=1):
-        worker.tell("acquire", lock="one", ttl=5)
+        worker.send("acquire", lock="one", ttl=5)
         await_waiters(observer, "one", place)
     start = now()
     for worker in busy:
-        worker.tell("turns", lock="two", start=start, seconds=60.0, hold=0.001)
+        worker.send("turns", lock="two", start=start, seconds=60.0, hold=0.001)
     shared = [take(observer.rwlock("book", ttl=5).read()), take(observer.semaphore("permits", limit=3, ttl=5))]
     assert immortal_keys(server) == set()
 

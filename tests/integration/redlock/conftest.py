@@ -12,7 +12,7 @@ from typing import Protocol
 import pytest
 
 import holdfast
-from tests.support.processes import WORKER, Crew
+from tests.support.processes import WORKER, WorkerPool
 from tests.support.redis.binaries import Binary, main_binary
 from tests.support.redis.councils import Council
 from tests.support.redis.proxy import Proxy
@@ -85,10 +85,10 @@ def open_client() -> Iterator[OpenClient]:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
+def pool() -> Iterator[WorkerPool]:
     """Processes with a client each; what they can be told is the same for every store."""
-    with Crew(WORKER) as crew:
-        yield crew
+    with WorkerPool(WORKER) as pool:
+        yield pool
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from tests.integration.redlock.conftest import StartCouncil
 from tests.support.intervals import Turn, report, turns_of
-from tests.support.processes import Crew, Worker, now
+from tests.support.processes import Worker, WorkerPool, now
 from tests.support.redis.councils import Council
 
 TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "500"))
@@ -49,11 +49,13 @@ def test_fences_grow_beside_clients_of_an_earlier_version_that_count_in_another_
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(crew: Crew, start_council: StartCouncil) -> None:
+def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(
+    pool: WorkerPool, start_council: StartCouncil
+) -> None:
     council = start_council()
     # Without quarantine, so that a node that has just forgotten everything votes at once: the worst for fences, which
     # must not need it. Two may then be in at the same time; what is asked here is only that the later fence is greater.
-    workers = crew.start_many(PROCESSES, council.url(quarantine="no", node_timeout=0.2))
+    workers = pool.start_many(PROCESSES, council.url(quarantine="no", node_timeout=0.2))
     faults = _Faults(council)
     turns: list[Turn] = []
     problems: Counter[str] = Counter()
@@ -62,7 +64,7 @@ def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(crew: Cre
     while len(turns) < TURNS or not faults.are_all_done:
         start = now() + 0.1
         for worker in workers:
-            worker.tell("stubborn_turns", lock="one", start=start, seconds=SLICE, hold=0.001)
+            worker.send("stubborn_turns", lock="one", start=start, seconds=SLICE, hold=0.001)
         while now() < start + SLICE:
             faults.next()
             time.sleep(ROUND)
@@ -82,7 +84,7 @@ def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(crew: Cre
 def _reports(workers: list[Worker], problems: Counter[str]) -> list[Turn]:
     found = []
     for worker in workers:
-        answer = worker.hear(within=60)
+        answer = worker.receive(within=60)
         found += turns_of([answer["turns"]])
         for problem, number in answer["problems"].items():
             problems[problem.partition(":")[0]] += number

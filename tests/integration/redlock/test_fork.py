@@ -7,70 +7,70 @@ import sys
 import pytest
 
 from tests.integration.redlock.conftest import OpenClient
-from tests.support.processes import Crew, Refused, eventually
+from tests.support.processes import Refused, WorkerPool, eventually
 from tests.support.redis.councils import Council
 
 
 def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(
-    crew: Crew, council: Council, open_client: OpenClient
+    pool: WorkerPool, council: Council, open_client: OpenClient
 ) -> None:
     url = council.url(quarantine="no")
-    parent = crew.start(url, forks=True)
-    parent.ask("acquire", lock="one", ttl=3)
+    parent = pool.start(url, forks=True)
+    parent.call("acquire", lock="one", ttl=3)
 
     child = parent.fork()
 
-    assert child.ask("state", lock="one") | {"at": 0} == {"at": 0, "lost": True, "held": False, "remaining": 0.0}
+    assert child.call("state", lock="one") | {"at": 0} == {"at": 0, "lost": True, "held": False, "remaining": 0.0}
     with pytest.raises(Refused, match="LockLost"):
-        child.ask("release", lock="one")
-    assert child.ask("acquire", lock="one", timeout=0)["acquired"] is None
-    mine = child.ask("acquire", lock="two", ttl=3)
-    assert parent.ask("wait_lost", lock="one", timeout=4)["lost"] is False
+        child.call("release", lock="one")
+    assert child.call("acquire", lock="one", timeout=0)["acquired"] is None
+    mine = child.call("acquire", lock="two", ttl=3)
+    assert parent.call("wait_lost", lock="one", timeout=4)["lost"] is False
     observer = open_client(url)
     assert [holder.fence for holder in observer.inspect("two").holders] == [mine["fence"]]
     assert [holder.pid for holder in observer.inspect("one").holders] == [parent.pid]
-    parent.ask("release", lock="one")
-    child.ask("release", lock="two")
+    parent.call("release", lock="one")
+    child.call("release", lock="two")
     eventually(lambda: council.vote_count("one") + council.vote_count("two") == 0)
 
 
-def test_a_child_that_closes_its_client_does_not_disturb_its_parent(crew: Crew, own_council: Council) -> None:
-    parent = crew.start(own_council.url(quarantine="no"), forks=True)
-    parent.ask("acquire", lock="one", ttl=30)
+def test_a_child_that_closes_its_client_does_not_disturb_its_parent(pool: WorkerPool, own_council: Council) -> None:
+    parent = pool.start(own_council.url(quarantine="no"), forks=True)
+    parent.call("acquire", lock="one", ttl=30)
     own_council.servers[4].kill()
-    parent.ask("acquire", lock="two", ttl=30)  # now the parent has somebody in the background who waits for that node
-    parent.ask("release", lock="two")
+    parent.call("acquire", lock="two", ttl=30)  # now the parent has somebody in the background who waits for that node
+    parent.call("release", lock="two")
 
     child = parent.fork()
-    child.ask("acquire", lock="three", ttl=30)
-    child.ask("close")
+    child.call("acquire", lock="three", ttl=30)
+    child.call("close")
 
-    parent.ask("renew", lock="one")
-    parent.ask("release", lock="one")
+    parent.call("renew", lock="one")
+    parent.call("release", lock="one")
     parent.release()
     for lock in ("one", "two", "three"):
         assert own_council.vote_count(lock) == 0
 
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
-def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(crew: Crew, council: Council) -> None:
-    parent = crew.start(council.url(quarantine="no"))
+def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool: WorkerPool, council: Council) -> None:
+    parent = pool.start(council.url(quarantine="no"))
 
-    outcomes = parent.ask("fork_in_a_crowd", times=20, backoff=10.0)["outcomes"]
+    outcomes = parent.call("fork_in_a_crowd", times=20, backoff=10.0)["outcomes"]
 
     assert outcomes == {"fine": 20}, parent.errors()
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, crew: Crew, council: Council) -> None:
-    parent = crew.start(council.url(quarantine="no"))
-    parent.ask("acquire", lock="one")
+def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, pool: WorkerPool, council: Council) -> None:
+    parent = pool.start(council.url(quarantine="no"))
+    parent.call("acquire", lock="one")
 
-    child = parent.ask("multiprocess", method=method, lock="two")
+    child = parent.call("multiprocess", method=method, lock="two")
 
     assert child["exitcode"] == 0
     assert child["holders"] == [child["pid"]]
-    parent.ask("check", lock="one")
-    parent.ask("release", lock="one")
+    parent.call("check", lock="one")
+    parent.call("release", lock="one")
     parent.release()
     assert council.vote_count("two") == 0

@@ -13,7 +13,7 @@ from holdfast.backends.redlock.protocol.quorum import POLL_FIRST
 from tests.integration.redis.scenes import PROMPT, acquiring, await_waiters, immortal_keys, in_background, take
 from tests.integration.redlock.conftest import OpenClient
 from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of
-from tests.support.processes import Crew, eventually, now
+from tests.support.processes import WorkerPool, eventually, now
 from tests.support.redis.councils import Council
 
 SOON = 0.3  # seconds: enough for all workers to hear when to begin
@@ -90,10 +90,12 @@ def test_without_hints_waiters_get_it_all_the_same(own_council: Council, open_cl
     coming.result(timeout=PROMPT).release()
 
 
-def test_the_next_one_gets_in_when_the_holder_has_died(crew: Crew, council: Council, open_client: OpenClient) -> None:
+def test_the_next_one_gets_in_when_the_holder_has_died(
+    pool: WorkerPool, council: Council, open_client: OpenClient
+) -> None:
     url = council.url(quarantine="no")
-    holder = crew.start(url)
-    fence = holder.ask("acquire", lock="one", ttl=3)["fence"]
+    holder = pool.start(url)
+    fence = holder.call("acquire", lock="one", ttl=3)["fence"]
     waiter = open_client(url)
     coming = acquiring(waiter.lock("one"))
 
@@ -126,13 +128,13 @@ def test_a_node_that_does_not_know_the_holder_makes_nobody_hurry(council: Counci
         one.result(timeout=30)
 
 
-def test_8_processes_that_take_one_lock_many_times_are_never_in_together(crew: Crew, council: Council) -> None:
-    workers = crew.start_many(8, council.url(quarantine="no"))
+def test_8_processes_that_take_one_lock_many_times_are_never_in_together(pool: WorkerPool, council: Council) -> None:
+    workers = pool.start_many(8, council.url(quarantine="no"))
 
     start = now() + SOON
     for worker in workers:
-        worker.tell("turns", lock="one", start=start, times=40)
-    turns = turns_of(worker.hear(within=100)["turns"] for worker in workers)
+        worker.send("turns", lock="one", start=start, times=40)
+    turns = turns_of(worker.receive(within=100)["turns"] for worker in workers)
 
     assert len(turns) == 320
     assert_exclusive(turns)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.support.processes import WORKER, Crew, eventually
+from tests.support.processes import WORKER, WorkerPool, eventually
 
 HERE = os.path.dirname(__file__)
 
@@ -71,12 +71,12 @@ def observer(store: Store) -> Iterator[Observer]:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with Crew(WORKER) as crew:
-        yield crew
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(WORKER) as pool:
+        yield pool
 
 
 @pytest.fixture
-def aio_crew() -> Iterator[Crew]:
-    with Crew(os.path.join(HERE, "worker_aio.py")) as crew:
-        yield crew
+def aio_crew() -> Iterator[WorkerPool]:
+    with WorkerPool(os.path.join(HERE, "worker_aio.py")) as pool:
+        yield pool

@@ -10,79 +10,83 @@ import pytest
 
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import report
-from tests.support.processes import Crew, Worker, eventually, now
+from tests.support.processes import Worker, WorkerPool, eventually, now
 
 PROMPT = 5.0  # seconds
 
 
-def test_the_death_of_the_holder_lets_the_next_waiter_in_at_once(crew: Crew, store: Store, observer: Observer) -> None:
-    holder, waiter = crew.start_many(2, store.url)
-    old = holder.ask("acquire", lock="one", ttl=30)
-    waiter.tell("acquire", lock="one", ttl=30)
+def test_the_death_of_the_holder_lets_the_next_waiter_in_at_once(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, waiter = pool.start_many(2, store.url)
+    old = holder.call("acquire", lock="one", ttl=30)
+    waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", waiter.pid)
 
     killed = now()
     holder.kill()
-    new = waiter.hear()
+    new = waiter.receive()
 
     report(f"in {(new['acquired'] - killed) * 1e3:.1f} ms after the kill")
     assert new["acquired"] - killed < PROMPT
     assert new["fence"] > old["fence"]
 
 
-def test_a_dead_holder_is_no_obstacle_for_one_who_comes_later_and_does_not_wait(crew: Crew, store: Store) -> None:
-    holder, late = crew.start_many(2, store.url)
-    old = holder.ask("acquire", lock="one", ttl=30)
+def test_a_dead_holder_is_no_obstacle_for_one_who_comes_later_and_does_not_wait(pool: WorkerPool, store: Store) -> None:
+    holder, late = pool.start_many(2, store.url)
+    old = holder.call("acquire", lock="one", ttl=30)
 
     holder.kill()
-    new = late.ask("acquire", lock="one", timeout=0)
+    new = late.call("acquire", lock="one", timeout=0)
 
     assert new["acquired"] is not None
     assert new["fence"] > old["fence"]
 
 
 def test_the_death_of_the_first_waiter_lets_the_second_in_at_the_release(
-    crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, first, second = _queue(crew, store, observer, 3)
+    holder, first, second = _queue(pool, store, observer, 3)
 
     first.kill()
-    leaving = holder.ask("release", lock="one")["leaving"]
-    entered = second.hear()["acquired"]
+    leaving = holder.call("release", lock="one")["leaving"]
+    entered = second.receive()["acquired"]
 
     report(f"in {(entered - leaving) * 1e3:.1f} ms after the release")
     assert entered - leaving < PROMPT
 
 
-def test_the_death_of_a_waiter_in_the_middle_holds_nobody_up(crew: Crew, store: Store, observer: Observer) -> None:
-    holder, first, middle, last = _queue(crew, store, observer, 4)
+def test_the_death_of_a_waiter_in_the_middle_holds_nobody_up(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, first, middle, last = _queue(pool, store, observer, 4)
 
     middle.kill()
-    holder.ask("release", lock="one")
-    first.hear()
-    leaving = first.ask("release", lock="one")["leaving"]
-    entered = last.hear()["acquired"]
+    holder.call("release", lock="one")
+    first.receive()
+    leaving = first.call("release", lock="one")["leaving"]
+    entered = last.receive()["acquired"]
 
     report(f"in {(entered - leaving) * 1e3:.1f} ms after the release")
     assert entered - leaving < PROMPT
 
 
-def test_holder_and_first_waiter_may_die_together(crew: Crew, store: Store, observer: Observer) -> None:
-    holder, first, second, _ = _queue(crew, store, observer, 4)
+def test_holder_and_first_waiter_may_die_together(pool: WorkerPool, store: Store, observer: Observer) -> None:
+    holder, first, second, _ = _queue(pool, store, observer, 4)
 
     killed = now()
     first.kill()
     holder.kill()
-    entered = second.hear()["acquired"]
+    entered = second.receive()["acquired"]
 
     report(f"in {(entered - killed) * 1e3:.1f} ms after the kills")
     assert entered - killed < PROMPT
 
 
 def test_a_waiter_takes_the_place_of_a_dead_one_before_it_and_is_told_of_the_holder_s_death(
-    crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, first, second = _queue(crew, store, observer, 3)
+    holder, first, second = _queue(pool, store, observer, 3)
     places = "SELECT number, expires FROM tickets ORDER BY number DESC LIMIT 1"
     before = store.query(places)
     first.kill()
@@ -90,19 +94,19 @@ def test_a_waiter_takes_the_place_of_a_dead_one_before_it_and_is_told_of_the_hol
 
     killed = now()
     holder.kill()
-    entered = second.hear()["acquired"]
+    entered = second.receive()["acquired"]
 
     report(f"in {(entered - killed) * 1e3:.1f} ms after the kill")
     assert entered - killed < 2.0  # told, that is: by itself it would look some 2.5 s after its last look
 
 
-def test_all_but_the_last_of_a_long_queue_may_die_together(crew: Crew, store: Store, observer: Observer) -> None:
-    *doomed, last = _queue(crew, store, observer, 8)
+def test_all_but_the_last_of_a_long_queue_may_die_together(pool: WorkerPool, store: Store, observer: Observer) -> None:
+    *doomed, last = _queue(pool, store, observer, 8)
 
     killed = now()
     for worker in reversed(doomed):
         worker.kill()
-    entered = last.hear()["acquired"]
+    entered = last.receive()["acquired"]
 
     report(f"in {(entered - killed) * 1e3:.1f} ms after the first of 7 kills")
     assert entered - killed < PROMPT
@@ -110,11 +114,11 @@ def test_all_but_the_last_of_a_long_queue_may_die_together(crew: Crew, store: St
 
 @pytest.mark.parametrize("dead", ["holder", "waiter before it", "both"])
 def test_an_asyncio_waiter_learns_of_a_death_at_once_too(
-    dead: str, crew: Crew, aio_crew: Crew, store: Store, observer: Observer
+    dead: str, pool: WorkerPool, aio_crew: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, before = _queue(crew, store, observer, 2)
+    holder, before = _queue(pool, store, observer, 2)
     waiter = aio_crew.start(store.url)
-    waiter.tell("acquire", lock="one", ttl=30)
+    waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", before.pid, waiter.pid)
 
     freed = now()
@@ -123,37 +127,37 @@ def test_an_asyncio_waiter_learns_of_a_death_at_once_too(
     if dead != "waiter before it":
         holder.kill()
     else:
-        holder.ask("release", lock="one")
+        holder.call("release", lock="one")
     if dead == "holder":
-        before.hear()
-        before.ask("release", lock="one")
-    entered = waiter.hear()["acquired"]
+        before.receive()
+        before.call("release", lock="one")
+    entered = waiter.receive()["acquired"]
 
     report(f"in {(entered - freed) * 1e3:.1f} ms")
     assert entered - freed < PROMPT
 
 
 def test_a_process_that_waits_for_an_asyncio_holder_learns_of_its_death_at_once(
-    crew: Crew, aio_crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, aio_crew: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, waiter = aio_crew.start(store.url), crew.start(store.url)
-    holder.ask("acquire", lock="one", ttl=30)
-    waiter.tell("acquire", lock="one", ttl=30)
+    holder, waiter = aio_crew.start(store.url), pool.start(store.url)
+    holder.call("acquire", lock="one", ttl=30)
+    waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", waiter.pid)
 
     killed = now()
     holder.kill()
-    entered = waiter.hear()["acquired"]
+    entered = waiter.receive()["acquired"]
 
     report(f"in {(entered - killed) * 1e3:.1f} ms after the kill")
     assert entered - killed < PROMPT
 
 
-def _queue(crew: Crew, store: Store, observer: Observer, number: int) -> list[Worker]:
+def _queue(pool: WorkerPool, store: Store, observer: Observer, number: int) -> list[Worker]:
     """A holder and its waiters, in order."""
-    workers = crew.start_many(number, store.url)
-    workers[0].ask("acquire", lock="one", ttl=30)
+    workers = pool.start_many(number, store.url)
+    workers[0].call("acquire", lock="one", ttl=30)
     for place, worker in enumerate(workers[1:], start=2):
-        worker.tell("acquire", lock="one", ttl=30)
+        worker.send("acquire", lock="one", ttl=30)
         observer.await_queue("one", *(queued.pid for queued in workers[1:place]))
     return workers

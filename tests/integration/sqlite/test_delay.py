@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.tickets import Granted, Waiting
 from tests.integration.sqlite.conftest import Store
-from tests.support.processes import Crew, now
+from tests.support.processes import WorkerPool, now
 from tests.support.verbs import Verbs
 
 TTL = 1.5  # seconds, of which the last are the delay
@@ -44,15 +44,15 @@ def test_a_dead_holders_delay_keeps_others_out_until_its_ttl_is_over(opens: Call
     assert looks < 5  # by time, not by asking all the time
 
 
-def test_a_killed_process_keeps_others_out_for_its_delay(crew: Crew, store: Store) -> None:
-    holder, waiter = crew.start_many(2, store.url)
-    holder.ask("acquire", lock="one", ttl=1.0, lock_delay=1.0)
-    waiter.tell("acquire", lock="one", timeout=10.0)
+def test_a_killed_process_keeps_others_out_for_its_delay(pool: WorkerPool, store: Store) -> None:
+    holder, waiter = pool.start_many(2, store.url)
+    holder.call("acquire", lock="one", ttl=1.0, lock_delay=1.0)
+    waiter.send("acquire", lock="one", timeout=10.0)
 
     killed = now()
     holder.kill()
 
-    assert 1.0 <= waiter.hear()["acquired"] - killed < 3.0
+    assert 1.0 <= waiter.receive()["acquired"] - killed < 3.0
 
 
 def test_without_a_delay_a_death_is_noticed_at_once(opens: Callable[[], Verbs]) -> None:

@@ -9,19 +9,19 @@ import pytest
 
 from tests.integration.sqlite.conftest import Store
 from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of
-from tests.support.processes import Crew, now
+from tests.support.processes import WorkerPool, now
 
 SOON = 0.3  # seconds: enough for all workers to hear when to begin
 
 
 @pytest.mark.slow
-def test_16_processes_that_take_one_lock_500_times_each_are_never_in_together(crew: Crew, store: Store) -> None:
-    workers = crew.start_many(16, store.url)
+def test_16_processes_that_take_one_lock_500_times_each_are_never_in_together(pool: WorkerPool, store: Store) -> None:
+    workers = pool.start_many(16, store.url)
 
     start = now() + SOON
     for worker in workers:
-        worker.tell("turns", lock="one", start=start, times=500)
-    turns = turns_of(worker.hear(within=110)["turns"] for worker in workers)
+        worker.send("turns", lock="one", start=start, times=500)
+    turns = turns_of(worker.receive(within=110)["turns"] for worker in workers)
 
     assert len(turns) == 16 * 500
     assert_exclusive(turns)
@@ -30,14 +30,14 @@ def test_16_processes_that_take_one_lock_500_times_each_are_never_in_together(cr
 
 
 def test_threads_that_share_a_lock_object_exclude_each_other_and_those_of_other_processes(
-    crew: Crew, store: Store
+    pool: WorkerPool, store: Store
 ) -> None:
-    workers = crew.start_many(4, store.url)
+    workers = pool.start_many(4, store.url)
 
     start = now() + SOON
     for worker in workers:
-        worker.tell("thread_turns", lock="one", threads=6, start=start, times=100)
-    reports = [thread for worker in workers for thread in worker.hear(within=60)["turns"]]
+        worker.send("thread_turns", lock="one", threads=6, start=start, times=100)
+    reports = [thread for worker in workers for thread in worker.receive(within=60)["turns"]]
 
     assert [len(thread) for thread in reports] == [100] * 24
     turns = turns_of(reports)

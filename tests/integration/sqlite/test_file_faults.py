@@ -23,7 +23,7 @@ import pytest
 import holdfast
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import report
-from tests.support.processes import PATIENCE, Crew, Refused, Worker, now
+from tests.support.processes import PATIENCE, Refused, Worker, WorkerPool, now
 
 # ── permissions, as a user to whom modes mean something ──────────────────────────────────────────────────────────────
 
@@ -42,13 +42,13 @@ def nobodys(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def nobody(nobodys: Store, crew: Crew) -> Worker:
+def nobody(nobodys: Store, pool: WorkerPool) -> Worker:
     """A worker that is not root, and has made the lock file; ended before its folder is removed."""
-    worker = crew.start(nobodys.url)
-    worker.ask("become_nobody")
-    worker.ask("acquire", lock="one")
-    worker.ask("release", lock="one")
-    worker.ask("open", url=nobodys.url)
+    worker = pool.start(nobodys.url)
+    worker.call("become_nobody")
+    worker.call("acquire", lock="one")
+    worker.call("release", lock="one")
+    worker.call("open", url=nobodys.url)
     return worker
 
 
@@ -62,8 +62,8 @@ def test_what_this_user_may_not_write_is_named(suffix: str, mode: int, nobody: W
     os.chmod(target, mode)
 
     with pytest.raises(Refused) as refused:
-        nobody.ask("open", url=nobodys.url)
-        nobody.ask("acquire", lock="one", timeout=0)
+        nobody.call("open", url=nobodys.url)
+        nobody.call("acquire", lock="one", timeout=0)
 
     report(str(refused.value))
     assert refused.value.kind in {"ConfigurationError", "BackendUnavailable"}
@@ -74,20 +74,20 @@ def test_what_this_user_may_not_write_is_named(suffix: str, mode: int, nobody: W
 def test_a_folder_made_read_only_under_an_open_store_does_not_break_what_goes_on(
     nobody: Worker, nobodys: Store
 ) -> None:
-    nobody.ask("acquire", lock="one")
+    nobody.call("acquire", lock="one")
 
     os.chmod(nobodys.path.parent, 0o500)
 
-    nobody.ask("renew", lock="one")
-    nobody.ask("check", lock="one")
-    nobody.ask("release", lock="one")
+    nobody.call("renew", lock="one")
+    nobody.call("check", lock="one")
+    nobody.call("release", lock="one")
 
 
 # ── a full disk ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def small_disk(crew: Crew, tmp_path: Path) -> Worker:
+def small_disk(pool: WorkerPool, tmp_path: Path) -> Worker:
     """A worker with a disk of 1 MB of its own at tmp_path/disk: a mount that nobody else sees and that ends with it."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -98,40 +98,40 @@ def small_disk(crew: Crew, tmp_path: Path) -> Worker:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    return crew.start(f"sqlite://{disk}/locks.db", under=mount)
+    return pool.start(f"sqlite://{disk}/locks.db", under=mount)
 
 
 def test_a_full_disk_at_the_first_use_is_named_and_passes_with_its_cause(small_disk: Worker, tmp_path: Path) -> None:
-    small_disk.ask("fill_disk", path=f"{tmp_path}/disk/ballast")
+    small_disk.call("fill_disk", path=f"{tmp_path}/disk/ballast")
 
     with pytest.raises(Refused) as refused:
-        small_disk.ask("acquire", lock="one", timeout=0)
+        small_disk.call("acquire", lock="one", timeout=0)
 
     report(str(refused.value))
     assert refused.value.kind == "BackendUnavailable"
     assert "full" in refused.value.message.lower() or "no space" in refused.value.message.lower()
-    small_disk.ask("free_disk", path=f"{tmp_path}/disk/ballast")
-    small_disk.ask("acquire", lock="one", timeout=5)
-    small_disk.ask("release", lock="one")
+    small_disk.call("free_disk", path=f"{tmp_path}/disk/ballast")
+    small_disk.call("acquire", lock="one", timeout=5)
+    small_disk.call("release", lock="one")
 
 
 def test_a_disk_that_becomes_full_is_named_and_passes_with_its_cause(small_disk: Worker, tmp_path: Path) -> None:
-    small_disk.ask("acquire", lock="held")
-    small_disk.ask("fill_disk", path=f"{tmp_path}/disk/ballast")
+    small_disk.call("acquire", lock="held")
+    small_disk.call("fill_disk", path=f"{tmp_path}/disk/ballast")
 
     with pytest.raises(Refused) as refused:
         for number in range(1000):  # the log has some room left
-            small_disk.ask("acquire", lock=f"lock-{number}", timeout=0)
+            small_disk.call("acquire", lock=f"lock-{number}", timeout=0)
 
     report(f"after {number} locks: {refused.value}")
     assert refused.value.kind == "BackendUnavailable"
     assert "full" in refused.value.message.lower() or "no space" in refused.value.message.lower()
-    small_disk.ask("check", lock="held")
-    small_disk.ask("free_disk", path=f"{tmp_path}/disk/ballast")
-    small_disk.ask("acquire", lock="one", timeout=5)
-    small_disk.ask("renew", lock="held")
-    small_disk.ask("release", lock="held")
-    small_disk.ask("close")
+    small_disk.call("check", lock="held")
+    small_disk.call("free_disk", path=f"{tmp_path}/disk/ballast")
+    small_disk.call("acquire", lock="one", timeout=5)
+    small_disk.call("renew", lock="held")
+    small_disk.call("release", lock="held")
+    small_disk.call("close")
 
 
 # ── modes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,19 +298,19 @@ def _digest(store: Store) -> str:
 # ── a process stopped in the middle of a transaction ─────────────────────────────────────────────────────────────────
 
 
-def test_a_process_stopped_in_a_transaction_is_named_to_the_others(crew: Crew, store: Store) -> None:
-    stuck, other, late = crew.start_many(3, store.url)
-    other.ask("acquire", lock="held")
-    stuck.ask("begin_raw")
+def test_a_process_stopped_in_a_transaction_is_named_to_the_others(pool: WorkerPool, store: Store) -> None:
+    stuck, other, late = pool.start_many(3, store.url)
+    other.call("acquire", lock="held")
+    stuck.call("begin_raw")
     stuck.stop()
 
     for worker, command in ((other, "acquire"), (other, "release"), (late, "acquire")):
         asked = now()
         with pytest.raises(Refused) as refused:
             if command == "acquire":
-                worker.ask("acquire", lock="one", timeout=0)
+                worker.call("acquire", lock="one", timeout=0)
             else:
-                worker.ask("release", lock="held")
+                worker.call("release", lock="held")
         report(f"{command}: after {now() - asked:.1f} s: {refused.value}")
         assert refused.value.kind == "BackendUnavailable"
         assert f"process {stuck.pid} " in refused.value.message
@@ -318,72 +318,76 @@ def test_a_process_stopped_in_a_transaction_is_named_to_the_others(crew: Crew, s
         assert now() - asked < PATIENCE / 2
 
     stuck.resume()
-    stuck.ask("commit_raw")
-    assert late.ask("acquire", lock="one", timeout=5)["acquired"] is not None
-    assert late.ask("acquire", lock="held", timeout=5)["acquired"] is not None  # that release was made up for
+    stuck.call("commit_raw")
+    assert late.call("acquire", lock="one", timeout=5)["acquired"] is not None
+    assert late.call("acquire", lock="held", timeout=5)["acquired"] is not None  # that release was made up for
 
 
 def test_a_waiter_waits_on_while_a_process_is_stopped_in_a_transaction(
-    crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, waiter, stuck = crew.start_many(3, store.url)
-    holder.ask("acquire", lock="one", ttl=30)
-    waiter.tell("acquire", lock="one", ttl=30)
+    holder, waiter, stuck = pool.start_many(3, store.url)
+    holder.call("acquire", lock="one", ttl=30)
+    waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", waiter.pid)
 
-    stuck.ask("begin_raw")
+    stuck.call("begin_raw")
     stuck.stop()
     assert waiter.is_silent(2.0)  # it has looked again meanwhile, in vain
     stuck.resume()
-    stuck.ask("commit_raw")
-    holder.ask("release", lock="one")
+    stuck.call("commit_raw")
+    holder.call("release", lock="one")
 
-    assert waiter.hear()["acquired"] is not None
+    assert waiter.receive()["acquired"] is not None
 
 
-def test_a_lease_that_cannot_be_renewed_because_of_a_stopped_process_is_lost_in_time(crew: Crew, store: Store) -> None:
-    holder, stuck = crew.start_many(2, store.url)
-    holder.ask("acquire", lock="one", ttl=1.5)
+def test_a_lease_that_cannot_be_renewed_because_of_a_stopped_process_is_lost_in_time(
+    pool: WorkerPool, store: Store
+) -> None:
+    holder, stuck = pool.start_many(2, store.url)
+    holder.call("acquire", lock="one", ttl=1.5)
 
-    stuck.ask("begin_raw")
+    stuck.call("begin_raw")
     stuck.stop()
     begun = now()
-    lost = holder.ask("wait_lost", lock="one", timeout=20)
+    lost = holder.call("wait_lost", lock="one", timeout=20)
 
     assert lost["lost"] is True
     report(f"told after {lost['at'] - begun:.2f} s; ttl 1.5 s")
     assert lost["at"] - begun < 4.0
     with pytest.raises(Refused, match="LockLost"):
-        holder.ask("check", lock="one")
+        holder.call("check", lock="one")
 
 
-def test_the_news_of_a_loss_is_not_held_up_by_another_thread_s_request(crew: Crew, store: Store) -> None:
-    holder, stuck = crew.start_many(2, store.url)
-    holder.ask("acquire_telling", lock="one", ttl=1.5)
+def test_the_news_of_a_loss_is_not_held_up_by_another_thread_s_request(pool: WorkerPool, store: Store) -> None:
+    holder, stuck = pool.start_many(2, store.url)
+    holder.call("acquire_telling", lock="one", ttl=1.5)
 
-    stuck.ask("begin_raw")
+    stuck.call("begin_raw")
     stuck.stop()
     begun = now()
-    holder.ask("acquire_in_background", lock="two")
-    told = holder.ask("await_told", lock="one", timeout=20)["told"]
+    holder.call("acquire_in_background", lock="two")
+    told = holder.call("await_told", lock="one", timeout=20)["told"]
 
     report(f"told after {told - begun:.2f} s; ttl 1.5 s, a request may take 5 s")
     assert told - begun < 4.0
 
 
-def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_request(crew: Crew, store: Store) -> None:
-    other, alone, stuck = crew.start_many(3, store.url)
+def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_request(
+    pool: WorkerPool, store: Store
+) -> None:
+    other, alone, stuck = pool.start_many(3, store.url)
     for worker in (other, alone):
-        worker.ask("acquire", lock="three", timeout=0)
-    stuck.ask("begin_raw")
+        worker.call("acquire", lock="three", timeout=0)
+    stuck.call("begin_raw")
     stuck.stop()
 
-    other.ask("acquire_in_background", lock="two")
+    other.call("acquire_in_background", lock="two")
     waited = []
     for worker in (alone, other):
         asked = now()
         with pytest.raises(Refused, match="BackendUnavailable"):
-            worker.ask("acquire", lock="one", timeout=0)
+            worker.call("acquire", lock="one", timeout=0)
         waited.append(now() - asked)
 
     report(f"alone {waited[0]:.2f} s, beside a request that may take 5 s: {waited[1]:.2f} s")
@@ -396,11 +400,11 @@ def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_reques
 @pytest.mark.parametrize("rebooted", [False, True], ids=["same boot", "another boot"])
 def test_tickets_of_another_boot_are_over(
     rebooted: bool,  # noqa: FBT001  a parameter of the test
-    crew: Crew,
+    pool: WorkerPool,
     store: Store,
 ) -> None:
-    holder = crew.start(store.url)
-    holder.ask("acquire", lock="one", ttl=300)
+    holder = pool.start(store.url)
+    holder.call("acquire", lock="one", ttl=300)
     holder.kill()
     shutil.rmtree(store.sessions)  # so that it counts as alive, until its ttl is over
 

@@ -21,7 +21,7 @@ import holdfast
 from holdfast.backends.sqlite.io.location import Standing
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import assert_exclusive, report, turns_of
-from tests.support.processes import Crew, Refused, eventually, now
+from tests.support.processes import Refused, WorkerPool, eventually, now
 
 WAYS = {
     "the file": ("",),
@@ -51,25 +51,25 @@ def open_files(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_holder_whose_file_was_deleted_learns_it_at_the_next_check(way: str, crew: Crew, store: Store) -> None:
-    holder = crew.start(store.url)
-    holder.ask("acquire", lock="one")
+def test_a_holder_whose_file_was_deleted_learns_it_at_the_next_check(way: str, pool: WorkerPool, store: Store) -> None:
+    holder = pool.start(store.url)
+    holder.call("acquire", lock="one")
 
     delete(store, way)
 
     with pytest.raises(Refused, match="LockLost"):
-        holder.ask("check", lock="one")
-    assert holder.ask("state", lock="one")["lost"] is True
+        holder.call("check", lock="one")
+    assert holder.call("state", lock="one")["lost"] is True
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_holder_whose_file_was_deleted_loses_at_the_next_renewal(way: str, crew: Crew, store: Store) -> None:
-    holder = crew.start(store.url)
-    holder.ask("acquire", lock="one", ttl=3)
+def test_a_holder_whose_file_was_deleted_loses_at_the_next_renewal(way: str, pool: WorkerPool, store: Store) -> None:
+    holder = pool.start(store.url)
+    holder.call("acquire", lock="one", ttl=3)
 
     deleted = now()
     delete(store, way)
-    lost = holder.ask("wait_lost", lock="one", timeout=20)
+    lost = holder.call("wait_lost", lock="one", timeout=20)
 
     report(f"told after {lost['at'] - deleted:.2f} s; renewed every second")
     assert lost["lost"] is True
@@ -77,82 +77,82 @@ def test_a_holder_whose_file_was_deleted_loses_at_the_next_renewal(way: str, cre
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_holder_whose_file_was_deleted_cannot_release(way: str, crew: Crew, store: Store) -> None:
-    holder = crew.start(store.url)
-    holder.ask("acquire", lock="one")
+def test_a_holder_whose_file_was_deleted_cannot_release(way: str, pool: WorkerPool, store: Store) -> None:
+    holder = pool.start(store.url)
+    holder.call("acquire", lock="one")
 
     delete(store, way)
 
     with pytest.raises(Refused, match="LockLost"):
-        holder.ask("release", lock="one")
+        holder.call("release", lock="one")
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("who", ["same process", "other process", "process that used the old file"])
 def test_a_lock_can_be_taken_in_a_new_file_and_its_fence_is_greater(
-    who: str, way: str, crew: Crew, store: Store
+    who: str, way: str, pool: WorkerPool, store: Store
 ) -> None:
-    holder, other = crew.start_many(2, store.url)
-    old = holder.ask("acquire", lock="one")
+    holder, other = pool.start_many(2, store.url)
+    old = holder.call("acquire", lock="one")
     if who == "process that used the old file":
-        assert other.ask("acquire", lock="one", timeout=0)["acquired"] is None
+        assert other.call("acquire", lock="one", timeout=0)["acquired"] is None
 
     delete(store, way)
     taker = holder if who == "same process" else other
     if taker is holder:
         with pytest.raises(Refused, match="LockLost"):
-            holder.ask("check", lock="one")
-    new = taker.ask("acquire", lock="one", timeout=5)
+            holder.call("check", lock="one")
+    new = taker.call("acquire", lock="one", timeout=5)
 
     assert new["fence"] > old["fence"]
-    taker.ask("check", lock="one")
-    taker.ask("renew", lock="one")
+    taker.call("check", lock="one")
+    taker.call("renew", lock="one")
     if taker is other:
         with pytest.raises(Refused, match="LockLost"):
-            holder.ask("check", lock="one")
-    taker.ask("release", lock="one")
+            holder.call("check", lock="one")
+    taker.call("release", lock="one")
 
 
 def test_a_lease_of_the_old_file_is_lost_even_if_its_own_client_has_gone_on_to_the_new_one(
-    crew: Crew, store: Store
+    pool: WorkerPool, store: Store
 ) -> None:
     # The new file may get the very inode number that the old one had, once its last user has closed it: often, not
     # always.
-    holder = crew.start(store.url)
+    holder = pool.start(store.url)
 
     for number in range(20):
-        holder.ask("acquire", lock=f"old-{number}")
+        holder.call("acquire", lock=f"old-{number}")
         delete(store, "the file and SQLite's two")
-        holder.ask("acquire", lock=f"new-{number}")
+        holder.call("acquire", lock=f"new-{number}")
 
         with pytest.raises(Refused, match="LockLost"):
-            holder.ask("check", lock=f"old-{number}")
-        holder.ask("check", lock=f"new-{number}")
+            holder.call("check", lock=f"old-{number}")
+        holder.call("check", lock=f"new-{number}")
 
 
-def test_a_death_is_noticed_at_once_in_the_new_file_too(crew: Crew, store: Store, observer: Observer) -> None:
-    holder, waiter = crew.start_many(2, store.url)
+def test_a_death_is_noticed_at_once_in_the_new_file_too(pool: WorkerPool, store: Store, observer: Observer) -> None:
+    holder, waiter = pool.start_many(2, store.url)
     for worker in (holder, waiter):
-        worker.ask("acquire", lock="old", timeout=0)
+        worker.call("acquire", lock="old", timeout=0)
     delete(store, "everything")
-    holder.ask("acquire", lock="one", ttl=30)
-    waiter.tell("acquire", lock="one", ttl=30)
+    holder.call("acquire", lock="one", ttl=30)
+    waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", waiter.pid)
 
     killed = now()
     holder.kill()
-    entered = waiter.hear()["acquired"]
+    entered = waiter.receive()["acquired"]
 
     report(f"in {(entered - killed) * 1e3:.1f} ms after the kill")
     assert entered - killed < 5.0
 
 
-def test_processes_whose_file_is_deleted_again_and_again_meet_in_the_last_one(crew: Crew, store: Store) -> None:
-    workers = crew.start_many(4, store.url)
+def test_processes_whose_file_is_deleted_again_and_again_meet_in_the_last_one(pool: WorkerPool, store: Store) -> None:
+    workers = pool.start_many(4, store.url)
     seconds = 2.0
     start = now() + 0.1
     for worker in workers:
-        worker.tell("stubborn_turns", lock="one", start=start, seconds=seconds, hold=0.001)
+        worker.send("stubborn_turns", lock="one", start=start, seconds=seconds, hold=0.001)
 
     deletions = 0
     while now() < start + seconds - 0.5:
@@ -160,28 +160,30 @@ def test_processes_whose_file_is_deleted_again_and_again_meet_in_the_last_one(cr
             delete(store, "the file" if deletions % 2 else "the file and SQLite's two")
             deletions += 1
         workers[0].is_silent(0.05)
-    first = [worker.hear() for worker in workers]
+    first = [worker.receive() for worker in workers]
     problems = {problem for answer in first for problem in answer["problems"]}
     report(f"{deletions} deletions; {sum(len(answer['turns']) for answer in first)} turns; {problems}")
 
     start = now() + 0.3
     for worker in workers:
-        worker.tell("turns", lock="one", start=start, times=100)
-    turns = turns_of(worker.hear()["turns"] for worker in workers)
+        worker.send("turns", lock="one", start=start, times=100)
+    turns = turns_of(worker.receive()["turns"] for worker in workers)
     assert_exclusive(turns)
 
 
-def test_without_sqlite_s_two_files_beside_it_the_file_is_not_the_one_that_was_locked(crew: Crew, store: Store) -> None:
+def test_without_sqlite_s_two_files_beside_it_the_file_is_not_the_one_that_was_locked(
+    pool: WorkerPool, store: Store
+) -> None:
     # They look like leftovers, and are where the newest tickets and all of SQLite's own locks are.
-    holder, other = crew.start_many(2, store.url)
-    holder.ask("acquire", lock="one")
+    holder, other = pool.start_many(2, store.url)
+    holder.call("acquire", lock="one")
 
     for suffix in ("-wal", "-shm"):
         os.unlink(f"{store.path}{suffix}")
-    other.ask("acquire", lock="one", timeout=0)
+    other.call("acquire", lock="one", timeout=0)
 
     with pytest.raises(Refused, match="LockLost"):
-        holder.ask("check", lock="one")
+        holder.call("check", lock="one")
 
 
 @pytest.fixture
@@ -263,60 +265,62 @@ def test_a_file_that_is_mounted_alone_is_refused(store: Store, tmp_path: Path) -
     assert "mount the folder that contains it" in child.stderr
 
 
-def test_a_file_deleted_while_it_is_opened_is_not_taken_for_the_one_that_follows(crew: Crew, store: Store) -> None:
-    first, stranger, slow, quick = crew.start_many(4, store.url)
-    first.ask("acquire", lock="old")
-    stranger.ask("begin_raw")
-    slow.tell("acquire", lock="one")
+def test_a_file_deleted_while_it_is_opened_is_not_taken_for_the_one_that_follows(
+    pool: WorkerPool, store: Store
+) -> None:
+    first, stranger, slow, quick = pool.start_many(4, store.url)
+    first.call("acquire", lock="old")
+    stranger.call("begin_raw")
+    slow.send("acquire", lock="one")
     eventually(lambda: str(store.path) in open_files(slow.pid))  # it has the old file and waits for the stranger
 
     delete(store, "the file and SQLite's two")
-    quick.tell("acquire", lock="one")
-    stranger.ask("commit_raw")
+    quick.send("acquire", lock="one")
+    stranger.call("commit_raw")
     eventually(lambda: not (quick.is_silent(0.01) and slow.is_silent(0.01)))
     # Mostly the quick one; but the slow one looks again all the time, and may come first.
     winner, other = (quick, slow) if slow.is_silent(0.01) else (slow, quick)
 
     assert other.is_silent(0.5), "both hold it, in two files"
-    assert winner.hear()["acquired"] is not None
-    winner.ask("release", lock="one")
-    assert other.hear()["acquired"] is not None
+    assert winner.receive()["acquired"] is not None
+    winner.call("release", lock="one")
+    assert other.receive()["acquired"] is not None
     assert f"{store.path} (deleted)" not in open_files(slow.pid)
 
 
 def test_a_holder_whose_file_was_replaced_by_another_lock_file_is_told_and_others_go_on(
-    crew: Crew, store: Store
+    pool: WorkerPool, store: Store
 ) -> None:
     with holdfast.Client(f"{store.url}.new") as client, client.lock("one"):
         pass
-    holder, other = crew.start_many(2, store.url)
-    old = holder.ask("acquire", lock="one")
+    holder, other = pool.start_many(2, store.url)
+    old = holder.call("acquire", lock="one")
 
     os.replace(f"{store.path}.new", store.path)
 
     with pytest.raises(Refused, match="LockLost"):
-        holder.ask("check", lock="one")
-    assert other.ask("acquire", lock="one", timeout=5)["fence"] > old["fence"]
-    other.ask("check", lock="one")
-    other.ask("release", lock="one")
+        holder.call("check", lock="one")
+    assert other.call("acquire", lock="one", timeout=5)["fence"] > old["fence"]
+    other.call("check", lock="one")
+    other.call("release", lock="one")
     assert store.query("PRAGMA integrity_check") == [("ok",)]
 
 
 def test_a_folder_in_place_of_the_file_is_a_loss_for_the_holder_and_an_outage_for_the_others(
-    crew: Crew, store: Store
+    pool: WorkerPool, store: Store
 ) -> None:
-    holder, other = crew.start_many(2, store.url)
-    holder.ask("acquire", lock="one")
-    other.ask("acquire", lock="one", timeout=0)
+    holder, other = pool.start_many(2, store.url)
+    holder.call("acquire", lock="one")
+    other.call("acquire", lock="one", timeout=0)
 
     delete(store, "the file and SQLite's two")
     store.path.mkdir()
 
     with pytest.raises(Refused, match="LockLost"):
-        holder.ask("check", lock="one")
+        holder.call("check", lock="one")
     with pytest.raises(Refused, match="BackendUnavailable"):
-        holder.ask("acquire", lock="two", timeout=0)
+        holder.call("acquire", lock="two", timeout=0)
     with pytest.raises(Refused, match="BackendUnavailable"):
-        other.ask("acquire", lock="one", timeout=0)
+        other.call("acquire", lock="one", timeout=0)
     store.path.rmdir()
-    assert other.ask("acquire", lock="one", timeout=5)["acquired"] is not None
+    assert other.call("acquire", lock="one", timeout=5)["acquired"] is not None

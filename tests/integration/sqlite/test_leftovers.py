@@ -7,14 +7,14 @@ import pytest
 import holdfast
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from tests.integration.sqlite.conftest import Observer, Store
-from tests.support.processes import Crew
+from tests.support.processes import WorkerPool
 
 
-def test_nothing_is_left_when_all_clients_have_closed(crew: Crew, aio_crew: Crew, store: Store) -> None:
-    workers = [*crew.start_many(3, store.url), aio_crew.start(store.url)]
+def test_nothing_is_left_when_all_clients_have_closed(pool: WorkerPool, aio_crew: WorkerPool, store: Store) -> None:
+    workers = [*pool.start_many(3, store.url), aio_crew.start(store.url)]
     for number, worker in enumerate(workers):
-        worker.ask("acquire", lock="contended", timeout=0)
-        worker.ask("acquire", lock=f"own-{number}")
+        worker.call("acquire", lock="contended", timeout=0)
+        worker.call("acquire", lock=f"own-{number}")
 
     for worker in workers:
         worker.release()
@@ -25,60 +25,62 @@ def test_nothing_is_left_when_all_clients_have_closed(crew: Crew, aio_crew: Crew
     assert left == {store.path.name, store.sessions.name}  # no -wal, no -shm: the last one has tidied up
 
 
-def test_a_waiter_that_gives_up_leaves_nothing(crew: Crew, store: Store) -> None:
-    holder, waiter = crew.start_many(2, store.url)
-    holder.ask("acquire", lock="one")
+def test_a_waiter_that_gives_up_leaves_nothing(pool: WorkerPool, store: Store) -> None:
+    holder, waiter = pool.start_many(2, store.url)
+    holder.call("acquire", lock="one")
 
-    assert waiter.ask("acquire", lock="one", timeout=0.2)["acquired"] is None
+    assert waiter.call("acquire", lock="one", timeout=0.2)["acquired"] is None
 
     assert store.tickets == 1
 
 
 def test_the_next_to_come_cleans_up_after_everybody_was_killed(
-    crew: Crew, aio_crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, aio_crew: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    workers = [*crew.start_many(3, store.url), aio_crew.start(store.url)]
+    workers = [*pool.start_many(3, store.url), aio_crew.start(store.url)]
     holder, *waiters = workers
-    holder.ask("acquire", lock="contended", ttl=300)
+    holder.call("acquire", lock="contended", ttl=300)
     for number, waiter in enumerate(waiters, start=1):
-        waiter.ask("acquire", lock=f"own-{number}", ttl=300)
-        waiter.tell("acquire", lock="contended", ttl=300)
+        waiter.call("acquire", lock=f"own-{number}", ttl=300)
+        waiter.send("acquire", lock="contended", ttl=300)
         observer.await_queue("contended", *(queued.pid for queued in waiters[:number]))
 
     for worker in reversed(workers):
         worker.kill()
-    late = crew.start(store.url)
-    late.ask("acquire", lock="contended", timeout=0)
+    late = pool.start(store.url)
+    late.call("acquire", lock="contended", timeout=0)
 
     assert store.tickets == 1
-    late.ask("close")
+    late.call("close")
     assert store.tickets == 0
     assert len(list(store.sessions.iterdir())) == 1  # the observer's
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_what_a_client_cannot_give_back_does_not_outlive_it(ending: str, crew: Crew, store: Store) -> None:
+def test_what_a_client_cannot_give_back_does_not_outlive_it(ending: str, pool: WorkerPool, store: Store) -> None:
     # The file is busy while it closes, so its ticket stays behind; but its process is gone, and that can be seen.
-    holder, stuck, other = crew.start_many(3, store.url)
-    holder.ask("acquire", lock="one", ttl=300)
-    stuck.ask("begin_raw")
+    holder, stuck, other = pool.start_many(3, store.url)
+    holder.call("acquire", lock="one", ttl=300)
+    stuck.call("begin_raw")
 
     if ending == "close":
-        holder.ask("close")
+        holder.call("close")
     holder.kill()
-    stuck.ask("commit_raw")
+    stuck.call("commit_raw")
 
-    assert other.ask("acquire", lock="one", timeout=5)["acquired"] is not None
+    assert other.call("acquire", lock="one", timeout=5)["acquired"] is not None
 
 
-def test_closing_a_client_ends_the_waits_of_its_other_threads(crew: Crew, store: Store, observer: Observer) -> None:
-    holder, waiter = crew.start_many(2, store.url)
-    holder.ask("acquire", lock="one")
-    waiter.ask("acquire_in_background", lock="one")
+def test_closing_a_client_ends_the_waits_of_its_other_threads(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, waiter = pool.start_many(2, store.url)
+    holder.call("acquire", lock="one")
+    waiter.call("acquire_in_background", lock="one")
     observer.await_queue("one", waiter.pid)
 
-    waiter.ask("close")
-    outcome = waiter.ask("background_outcome", timeout=10)["outcome"]
+    waiter.call("close")
+    outcome = waiter.call("background_outcome", timeout=10)["outcome"]
 
     assert outcome in {"UsageError", "BackendUnavailable"}
     assert store.tickets == 1

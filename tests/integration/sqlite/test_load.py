@@ -6,18 +6,18 @@ import pytest
 
 from tests.integration.sqlite.conftest import Store
 from tests.support.intervals import report
-from tests.support.processes import PATIENCE, Crew
+from tests.support.processes import PATIENCE, WorkerPool
 
 TTL = 6.0
 
 
 @pytest.mark.slow
-def test_one_keeper_thread_keeps_10_000_leases_of_one_client(crew: Crew, store: Store) -> None:
-    worker = crew.start(store.url)
+def test_one_keeper_thread_keeps_10_000_leases_of_one_client(pool: WorkerPool, store: Store) -> None:
+    worker = pool.start(store.url)
 
-    taking = worker.ask("hold_many", count=10_000, ttl=TTL)["seconds"]
-    worker.tell("keep_many", seconds=3 * TTL)
-    kept = worker.hear(within=3 * TTL + PATIENCE)
+    taking = worker.call("hold_many", count=10_000, ttl=TTL)["seconds"]
+    worker.send("keep_many", seconds=3 * TTL)
+    kept = worker.receive(within=3 * TTL + PATIENCE)
 
     report(
         f"10,000 leases taken in {taking:.2f} s; keeping them takes {kept['cpu']:.1%} of a core at a ttl of {TTL:g} s"

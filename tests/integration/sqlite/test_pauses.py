@@ -8,93 +8,95 @@ import pytest
 
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import report
-from tests.support.processes import Crew, Refused, now
+from tests.support.processes import Refused, WorkerPool, now
 
 WOKEN_LEASE = 1.0  # seconds that a waiter whose turn has come keeps its place without a sign of life
 POLL_INTERVAL = 1.0  # seconds after which at the latest the next one finds that out
 
 
 def test_a_holder_stopped_past_its_ttl_learns_of_its_loss_at_the_first_check(
-    crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, other = crew.start_many(2, store.url)
-    old = holder.ask("acquire", lock="one", ttl=1)
-    other.tell("acquire", lock="one", ttl=30)
+    holder, other = pool.start_many(2, store.url)
+    old = holder.call("acquire", lock="one", ttl=1)
+    other.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", other.pid)
 
     holder.stop()
-    new = other.hear()
+    new = other.receive()
     holder.resume()
 
     with pytest.raises(Refused, match="LockLost"):
-        holder.ask("check", lock="one")
+        holder.call("check", lock="one")
     assert new["fence"] > old["fence"]
-    assert holder.ask("state", lock="one")["held"] is False
-    other.ask("check", lock="one")  # the other's lease is not disturbed by it
-    other.ask("release", lock="one")
+    assert holder.call("state", lock="one")["held"] is False
+    other.call("check", lock="one")  # the other's lease is not disturbed by it
+    other.call("release", lock="one")
 
 
 def test_a_holder_stopped_past_its_ttl_leaves_its_body_with_lock_lost(
-    crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, other = crew.start_many(2, store.url)
-    old = holder.ask("body", lock="one", ttl=1)
-    other.tell("acquire", lock="one", ttl=30)
+    holder, other = pool.start_many(2, store.url)
+    old = holder.call("body", lock="one", ttl=1)
+    other.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", other.pid)
 
     holder.stop()
-    new = other.hear()
+    new = other.receive()
     holder.resume()
-    holder.tell("leave the body")
+    holder.send("leave the body")
 
     with pytest.raises(Refused, match="LockLost"):
-        holder.hear()
+        holder.receive()
     assert new["fence"] > old["fence"]
-    other.ask("release", lock="one")
+    other.call("release", lock="one")
 
 
 def test_a_stopped_first_waiter_holds_the_others_up_for_its_woken_lease_and_still_gets_in_later(
-    crew: Crew, store: Store, observer: Observer
+    pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, stopped, *others = crew.start_many(4, store.url)
-    holder.ask("acquire", lock="one")
+    holder, stopped, *others = pool.start_many(4, store.url)
+    holder.call("acquire", lock="one")
     queue = []
     for waiter in (stopped, *others):
-        waiter.tell("acquire", lock="one")
+        waiter.send("acquire", lock="one")
         queue.append(waiter.pid)
         observer.await_queue("one", *queue)
     stopped.stop()
     assert others[0].is_silent(1.7)  # so that it does not look by chance when the woken lease has just run out
 
-    leaving = holder.ask("release", lock="one")["leaving"]
-    entered = [others[0].hear()["acquired"]]
-    others[0].ask("release", lock="one")
-    entered.append(others[1].hear()["acquired"])
+    leaving = holder.call("release", lock="one")["leaving"]
+    entered = [others[0].receive()["acquired"]]
+    others[0].call("release", lock="one")
+    entered.append(others[1].receive()["acquired"])
 
     held_up = entered[0] - leaving
     report(f"the second in line was held up {held_up:.2f} s; the woken lease is {WOKEN_LEASE:g} s")
     stopped.resume()
     assert stopped.is_silent(0.1)  # it lost its place, not its wish
-    others[1].ask("release", lock="one")
-    assert stopped.hear()["acquired"] > entered[1]
+    others[1].call("release", lock="one")
+    assert stopped.receive()["acquired"] > entered[1]
     assert held_up < WOKEN_LEASE + POLL_INTERVAL + 1.2  # looking as seldom as those behind, it would be up to 3.5
 
 
-def test_a_first_waiter_stopped_for_a_moment_keeps_its_place(crew: Crew, store: Store, observer: Observer) -> None:
-    holder, stopped, other = crew.start_many(3, store.url)
-    holder.ask("acquire", lock="one")
-    stopped.tell("acquire", lock="one")
+def test_a_first_waiter_stopped_for_a_moment_keeps_its_place(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, stopped, other = pool.start_many(3, store.url)
+    holder.call("acquire", lock="one")
+    stopped.send("acquire", lock="one")
     observer.await_queue("one", stopped.pid)
-    other.tell("acquire", lock="one")
+    other.send("acquire", lock="one")
     observer.await_queue("one", stopped.pid, other.pid)
 
     stopped.stop()
-    leaving = holder.ask("release", lock="one")["leaving"]
+    leaving = holder.call("release", lock="one")["leaving"]
     stopped.resume()
     if now() - leaving > WOKEN_LEASE / 2:
         pytest.skip("this machine was too slow to resume it in time")
 
-    assert stopped.hear()["acquired"] > leaving
+    assert stopped.receive()["acquired"] > leaving
     assert other.is_silent(0.1)
-    stopped.ask("release", lock="one")
-    other.hear()
+    stopped.call("release", lock="one")
+    other.receive()

@@ -13,22 +13,22 @@ import pytest
 
 from tests.integration.sqlite.conftest import Store
 from tests.support.intervals import assert_no_overlap, most_at_once, quantile, report, turns_of
-from tests.support.processes import PATIENCE, Crew, now
+from tests.support.processes import PATIENCE, WorkerPool, now
 
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "10"))
 
 
 @pytest.mark.slow
 def test_readers_writers_and_permits_of_16_processes_keep_their_rules_and_nobody_starves(
-    crew: Crew, store: Store
+    pool: WorkerPool, store: Store
 ) -> None:
-    workers = crew.start_many(16, store.url)
+    workers = pool.start_many(16, store.url)
     writers, readers = workers[:5], workers[5:]
 
     start = now() + 0.3
     for worker in workers:
-        worker.tell("shared_turns", writes=worker in writers, limit=3, start=start, seconds=SECONDS, hold=0.002)
-    answers = {worker.pid: worker.hear(within=SECONDS + PATIENCE) for worker in workers}
+        worker.send("shared_turns", writes=worker in writers, limit=3, start=start, seconds=SECONDS, hold=0.002)
+    answers = {worker.pid: worker.receive(within=SECONDS + PATIENCE) for worker in workers}
 
     writes = turns_of(answers[worker.pid]["book"] for worker in writers)
     reads = turns_of(answers[worker.pid]["book"] for worker in readers)

@@ -16,7 +16,7 @@ import holdfast
 from holdfast import LockLost, OutcomeUnknown
 from holdfast.backends.zookeeper.io.driver import KazooSession
 from holdfast.runtimes import system
-from tests.support.processes import PATIENCE, Crew, eventually
+from tests.support.processes import PATIENCE, WorkerPool, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.servers import Server, kazoo
 
@@ -205,20 +205,20 @@ def test_a_client_that_has_only_read_for_longer_than_a_session_lasts_acquires_at
 
 
 def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> None:
-    with Crew(str(WORKER)) as crew:
-        parent = crew.start(url, forks=True)
-        parent.ask("acquire", lock="one", ttl=3)
+    with WorkerPool(str(WORKER)) as pool:
+        parent = pool.start(url, forks=True)
+        parent.call("acquire", lock="one", ttl=3)
 
         child = parent.fork()
 
-        assert child.ask("acquire", lock="one", timeout=0)["acquired"] is None
-        mine = child.ask("acquire", lock="two", ttl=30)
+        assert child.call("acquire", lock="one", timeout=0)["acquired"] is None
+        mine = child.call("acquire", lock="two", ttl=30)
         with holdfast.Client(url) as observer:
             assert [holder.fence for holder in observer.inspect("two").holders] == [mine["fence"]]
-        child.ask("release", lock="two")
-        child.ask("close")
-        parent.ask("renew", lock="one")
-        parent.ask("release", lock="one")
+        child.call("release", lock="two")
+        child.call("close")
+        parent.call("renew", lock="one")
+        parent.call("release", lock="one")
         parent.release()
 
 
@@ -283,14 +283,14 @@ def test_a_client_works_again_after_a_thread_could_not_be_started(
 def test_an_acquire_succeeds_after_a_pause_that_was_longer_than_the_session(
     url: str, server: Server, timeout: int
 ) -> None:
-    with Crew(str(WORKER)) as crew, observing(server) as observer:
-        process = crew.start(url)
-        process.ask("acquire", lock="a", ttl=1)
-        process.ask("release", lock="a")
+    with WorkerPool(str(WORKER)) as pool, observing(server) as observer:
+        process = pool.start(url)
+        process.call("acquire", lock="a", ttl=1)
+        process.call("release", lock="a")
         eventually(lambda: len(observer.get_children(f"{root_of(url)}/%sessions")) == 1)
         process.stop()
         eventually(lambda: observer.get_children(f"{root_of(url)}/%sessions") == [])
         process.resume()
 
-        assert process.ask("acquire", lock="a", ttl=1, timeout=timeout)["acquired"] is not None
-        process.ask("release", lock="a")
+        assert process.call("acquire", lock="a", ttl=1, timeout=timeout)["acquired"] is not None
+        process.call("release", lock="a")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import holdfast
-from tests.support.processes import Crew, eventually
+from tests.support.processes import WorkerPool, eventually
 
 Open = Callable[[str], holdfast.Client]
 WORKER = Path(__file__).parents[2] / "support" / "worker.py"
@@ -15,9 +15,9 @@ LESS_THAN_BEFORE = 20.0  # seconds: much more than a ttl of 1 s and a few ticks,
 
 
 def test_a_lock_is_free_soon_after_the_ttl_of_a_holder_that_was_killed(url: str, client_of: Open) -> None:
-    with Crew(str(WORKER)) as crew:
-        holder = crew.start(url)
-        holder.ask("acquire", lock="a", ttl=1)
+    with WorkerPool(str(WORKER)) as pool:
+        holder = pool.start(url)
+        holder.call("acquire", lock="a", ttl=1)
         holder.kill()
 
     assert client_of(url).lock("a", ttl=1).acquire(timeout=LESS_THAN_BEFORE) is not None
@@ -29,9 +29,9 @@ def test_a_free_lock_is_blocked_by_a_killed_waiter_for_no_longer_than_the_waiter
     client = client_of(url)
     lease = client.lock("a").acquire()
     assert lease is not None
-    with Crew(str(WORKER)) as crew:
-        waiter = crew.start(url)
-        waiter.tell("acquire", lock="a", ttl=1)
+    with WorkerPool(str(WORKER)) as pool:
+        waiter = pool.start(url)
+        waiter.send("acquire", lock="a", ttl=1)
         eventually(lambda: len(client.inspect("a").waiters) == 1)
         waiter.kill()
     lease.release()

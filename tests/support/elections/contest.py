@@ -14,7 +14,7 @@ from typing import NamedTuple
 import holdfast
 from tests.support.elections.process import NAME, TTL
 from tests.support.intervals import Turn, assert_exclusive, quantile
-from tests.support.processes import Crew, Worker, eventually, now
+from tests.support.processes import Worker, WorkerPool, eventually, now
 
 PROCESS = str(Path(__file__).with_name("process.py"))
 LEAD = 0.2  # seconds that a leader is left alone
@@ -88,13 +88,13 @@ class Outcome(NamedTuple):
         )
 
 
-def hold(url: str, crew: Crew, folder: Path, seconds: float) -> Outcome:
+def hold(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Outcome:
     """Let them contend for that long."""
     logs: dict[int, Path] = {}
 
     def start(role: str, runtime: str) -> Worker:
         path = folder / f"{len(logs)}.log"
-        worker = crew.start(url, role, runtime, str(path))
+        worker = pool.start(url, role, runtime, str(path))
         logs[worker.pid] = path
         return worker
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tests.support.intervals import Turn, assert_exclusive, report, turns_of
 from tests.support.partitions.networks import Host
-from tests.support.processes import Crew, Worker, eventually, now
+from tests.support.processes import Worker, WorkerPool, eventually, now
 
 PARTY = Path(__file__).with_name("party.py")
 TIMES = range(int(os.environ.get("HOLDFAST_TEST_TIMES", "1")))  # that each drill is done: 20 when run by hand
@@ -47,8 +47,8 @@ def drill(
     `majority` asks servers that stay in touch with each other, `everywhere` all of them. Unless it `goes_on`, nobody is
     asked for anything before the cut is healed.
     """
-    with Crew(str(PARTY)) as crew:
-        cast = _Cast(crew, holders, majority, everywhere)
+    with WorkerPool(str(PARTY)) as pool:
+        cast = _Cast(pool, holders, majority, everywhere)
         cast.begin()
 
         cut()
@@ -81,21 +81,21 @@ def drill(
 class _Cast:
     """Who takes part."""
 
-    def __init__(self, crew: Crew, holders: Mapping[str, Seat], majority: Seat, everywhere: Seat) -> None:
-        self._holders = {name: _party(crew, seat) for name, seat in holders.items()}
-        self._waiter = _party(crew, majority)
-        self._elsewhere = [_party(crew, majority), _party(crew, everywhere)]
+    def __init__(self, pool: WorkerPool, holders: Mapping[str, Seat], majority: Seat, everywhere: Seat) -> None:
+        self._holders = {name: _party(pool, seat) for name, seat in holders.items()}
+        self._waiter = _party(pool, majority)
+        self._elsewhere = [_party(pool, majority), _party(pool, everywhere)]
         self._keeps = self._elsewhere[-1]
         self.locks = [lock for name in holders for lock in _locks(name)]
 
     def begin(self) -> None:
         """All locks are held, each is waited for, and those elsewhere take turns."""
         for one in self._elsewhere:
-            one.ask("begin_turns")
-        self._keeps.ask("acquire", lock=KEPT)
+            one.call("begin_turns")
+        self._keeps.call("acquire", lock=KEPT)
         self._ask_holders("hold", ttl=TTL)
-        self._waiter.ask("queue", locks=self.locks)
-        eventually(lambda: bool(self._waiter.ask("is_queued", locks=self.locks)["queued"]))
+        self._waiter.call("queue", locks=self.locks)
+        eventually(lambda: bool(self._waiter.call("is_queued", locks=self.locks)["queued"]))
 
     def lose(self) -> tuple[_Turns, dict[str, float], float]:
         """What the holders had; when they were told of the loss; for how long one stood still, at most."""
@@ -105,39 +105,39 @@ class _Cast:
 
     def await_grants(self) -> None:
         """Who waits is let in."""
-        assert self._waiter.ask("granted", locks=self.locks)["locks"] == self.locks
+        assert self._waiter.call("granted", locks=self.locks)["locks"] == self.locks
 
     def go_on(self, after: float) -> None:
         """Who takes turns has another, and who keeps a lock can."""
         for one in self._elsewhere:
-            one.ask("await_turn", after=after)
-        self._keeps.ask("keep", lock=KEPT)
+            one.call("await_turn", after=after)
+        self._keeps.call("keep", lock=KEPT)
 
     def begin_again(self) -> tuple[_Turns, _Turns]:
         """Those who had lost the locks get them back from the others: what these had, and what they have now."""
         self._ask_holders("queue")
-        others = _by_lock([self._waiter.ask("give_back", locks=self.locks)])
+        others = _by_lock([self._waiter.call("give_back", locks=self.locks)])
         self._ask_holders("granted")
         return others, _by_lock(self._ask_holders("give_back"))
 
     def end(self) -> list[Turn]:
         """The turns elsewhere."""
-        self._keeps.ask("release", lock=KEPT)
-        return turns_of(one.ask("end_turns")["turns"] for one in self._elsewhere)
+        self._keeps.call("release", lock=KEPT)
+        return turns_of(one.call("end_turns")["turns"] for one in self._elsewhere)
 
     def _ask_holders(self, do: str, **arguments: object) -> list[dict[str, Any]]:
         """All at the same time, each about its own locks."""
         for name, party in self._holders.items():
-            party.tell(do, locks=_locks(name), **arguments)
-        return [party.hear() for party in self._holders.values()]
+            party.send(do, locks=_locks(name), **arguments)
+        return [party.receive() for party in self._holders.values()]
 
 
 def _locks(holder: str) -> list[str]:
     return [f"{holder} {number}" for number in range(LOCKS)]
 
 
-def _party(crew: Crew, seat: Seat) -> Worker:
-    return crew.start(seat.url, under=[*seat.host.under, "env", f"PYTHONPATH={PARTY.parents[3]}"])
+def _party(pool: WorkerPool, seat: Seat) -> Worker:
+    return pool.start(seat.url, under=[*seat.host.under, "env", f"PYTHONPATH={PARTY.parents[3]}"])
 
 
 def _by_lock(answers: Sequence[Mapping[str, Any]]) -> _Turns:
