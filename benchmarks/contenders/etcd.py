@@ -12,8 +12,8 @@ from benchmarks.contender import Arena, Contender, peer
 from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Etcd
 from holdfast.backends.etcd.config import Node
-from holdfast.backends.etcd.io.connection import Wire
-from holdfast.backends.etcd.protocol.keys import after
+from holdfast.backends.etcd.io.connection import Connection
+from holdfast.backends.etcd.protocol.keys import range_end
 from holdfast.backends.etcd.protocol.messages import absent, b64, encoded, first, get, put, txn
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -25,8 +25,8 @@ class Etcd3gw:
     """etcd3gw.lock.Lock: the gateway too, through requests."""
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        self._client = peer("etcd3gw").client(host=place.hostname, port=place.port)
+        endpoint = urlsplit(url)
+        self._client = peer("etcd3gw").client(host=endpoint.hostname, port=endpoint.port)
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
         # A new object each time would be a new client to some; here it is the lock that makes its lease anew.
@@ -41,8 +41,8 @@ class Aetcd:
     """aetcd.Lock: gRPC, for asyncio."""
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        self._client = peer("aetcd").Client(host=place.hostname, port=place.port)
+        endpoint = urlsplit(url)
+        self._client = peer("aetcd").Client(host=endpoint.hostname, port=endpoint.port)
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
         made: AbstractAsyncContextManager[object] = self._client.lock(name.encode(), ttl=TTL)
@@ -56,39 +56,41 @@ class TwoCalls:
     """The least that the recipe can be: put if absent and see who is first; delete. On our own connection."""
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
+        endpoint = urlsplit(url)
         self._runtime = ThreadRuntime()
-        self._wire = Wire(Node(place.hostname or "", place.port or 0), BlockingPoller(), self._runtime)
-        run_sync(self._wire.connect(None, self._runtime.now() + 5))
-        self._lease = int(self.ask("lease/grant", {"TTL": str(TTL * 60)})["ID"])
+        self._connection = Connection(
+            Node(endpoint.hostname or "", endpoint.port or 0), BlockingPoller(), self._runtime
+        )
+        run_sync(self._connection.connect(None, self._runtime.now() + 5))
+        self._lease = int(self.exchange("lease/grant", {"TTL": str(TTL * 60)})["ID"])
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
         return _Calls(self, f"bare/{name}/".encode(), self._lease)
 
-    def ask(self, method: str, message: dict[str, Any]) -> Any:
-        asked = self._wire.ask(f"/v3/{method}", "", encoded(message), self._runtime.now() + 5)
+    def exchange(self, method: str, message: dict[str, Any]) -> Any:
+        asked = self._connection.exchange(f"/v3/{method}", "", encoded(message), self._runtime.now() + 5)
         return json.loads(run_sync(asked).body)
 
     def close(self) -> None:
-        self._wire.close()
+        self._connection.close()
 
 
 class _Calls:
     def __init__(self, calls: TwoCalls, folder: bytes, lease: int) -> None:
         self._calls = calls
         key = folder + b"%016x" % lease
-        look = first(folder, after(folder))
+        look = first(folder, range_end(folder))
         self._take = txn([absent(key)], [put(key, b"", lease), look], [get(key), look])
         self._give_back = {"key": b64(key)}
 
     def __enter__(self) -> None:
-        if not self._calls.ask("kv/txn", self._take).get("succeeded"):
+        if not self._calls.exchange("kv/txn", self._take).get("succeeded"):
             raise RuntimeError("somebody else had the lock")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._calls.ask("kv/deleterange", self._give_back)
+        self._calls.exchange("kv/deleterange", self._give_back)
 
 
 _FAMILY: dict[str, Any] = {

@@ -39,7 +39,7 @@ from holdfast.core.locks import LockOptions
 from holdfast.sim.choices import Choices
 from holdfast.sim.faults import CALM
 from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.mutants.etcd import HintsOnly
+from holdfast.sim.mutants.etcd import NoPolling
 from holdfast.sim.run import Plan, quiet, run
 from holdfast.sim.scenarios import SmallWorld
 from holdfast.sim.servers.etcd.server import EtcdServer
@@ -91,10 +91,10 @@ class Requests:
                 if len(changed) > len(set(changed)):
                     branch = branch[:1]  # etcd refuses to change one key twice
                 compares = [self._compare(revision) for _ in range(draw.randrange(3))]
-                return "kv/txn", txn(compares, branch, [self._look(revision)])
+                return "kv/txn", txn(compares, branch, [self._poll(revision)])
 
     def _range(self, revision: int) -> tuple[str, dict[str, Any]]:
-        return "kv/range", self._look(revision)["request_range"]
+        return "kv/range", self._poll(revision)["request_range"]
 
     def _compare(self, revision: int) -> dict[str, Any]:
         draw = self._draw
@@ -111,7 +111,7 @@ class Requests:
             ]
         )
 
-    def _look(self, revision: int) -> dict[str, Any]:
+    def _poll(self, revision: int) -> dict[str, Any]:
         draw = self._draw
         key, (start, end), until = (
             draw.choice(KEYS),
@@ -133,7 +133,7 @@ class Requests:
         key = draw.choice(KEYS)
         match draw.randrange(4):
             case 0:
-                return self._look(revision)
+                return self._poll(revision)
             case 1:
                 return delete(key)
             case _:
@@ -222,7 +222,7 @@ def test_a_lease_that_ends_takes_its_keys_along_in_one_revision() -> None:
     for key in (b"a", b"b"):
         store.call("kv/txn", txn([], [put(key, b"", 7)]), now=0.0)
 
-    store.end_lease(7)
+    store.expire_lease(7)
 
     assert store.revision == 4
     assert [(change.revision, change.key) for change in store.changes if change.is_delete] == [(4, b"a"), (4, b"b")]
@@ -231,7 +231,7 @@ def test_a_lease_that_ends_takes_its_keys_along_in_one_revision() -> None:
 
 
 class WithoutLookingAgain(EtcdServer):
-    backend = HintsOnly
+    backend = NoPolling
 
 
 def test_where_no_hint_is_lost_a_watch_from_a_revision_is_enough() -> None:

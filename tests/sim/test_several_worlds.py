@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast.backends.etcd.protocol.leases import Lease
-from holdfast.backends.etcd.protocol.messages import entries, get, put, txn
+from holdfast.backends.etcd.protocol.messages import get, kvs, put, txn
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
-from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Together
+from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Transaction
 from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
 from holdfast.core.acquire_all import Part, take_all
 from holdfast.core.lease_groups import LeaseGroup, release_all
@@ -168,20 +168,20 @@ def test_several_locks_delays_and_marks_keep_their_promises(backend: str) -> Non
 
 
 class ForgetsWhatItAsked(EtcdBackend):
-    def _not_heard(self, nonces: Sequence[str], unheard: object) -> None:
+    def _add_unanswered(self, nonces: Sequence[str], unanswered: object) -> None:
         pass
 
 
 class KeepsWhatIsBehindABusyOne(EtcdBackend):
-    async def _let_go(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
+    async def _withdraw_rest(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
         pass
 
 
 class MarksWithoutACompare(EtcdBackend):
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        key = self._keys.advance_register(name)
+        key = self._keys.register(name)
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        found = [one.value.decode().split() for one in entries(answer.message, 0)]
+        found = [one.value.decode().split() for one in kvs(answer.message, 0)]
         if found and int(found[0][0]) >= number:
             return found[0] == [str(number), nonce]
         await self._port.call("kv/txn", txn([], [put(key, f"{number} {nonce}".encode(), 0)]), deadline=deadline)
@@ -189,37 +189,37 @@ class MarksWithoutACompare(EtcdBackend):
 
 
 class BelievesInTheDelay(EtcdBackend):
-    def _believed(self, ticket: Ticket, lease: Lease, sent: float) -> float:
-        return super()._believed(ticket, lease, sent) + ticket.delay
+    def _deadline(self, ticket: Ticket, lease: Lease, sent: float) -> float:
+        return super()._deadline(ticket, lease, sent) + ticket.delay
 
 
 class NodesOfTheUnansweredStay(ZookeeperBackend):
-    async def _let_go(self, tickets: Sequence[Ticket], deadline: float) -> None:
+    async def _withdraw_rest(self, tickets: Sequence[Ticket], deadline: float) -> None:
         pass
 
 
 class CreatesAreForgotten(ZookeeperBackend):
     async def _create_free(self, *arguments: Any) -> Any:
-        before = set(self._unheard)
+        before = set(self._unanswered)
         try:
             return await super()._create_free(*arguments)
         except BaseException:
-            self._unheard = {nonce: session for nonce, session in self._unheard.items() if nonce in before}
+            self._unanswered = {nonce: session for nonce, session in self._unanswered.items() if nonce in before}
             raise
 
-    def released_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+    def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
         return []  # else the next connection deletes what was forgotten
 
 
 class AnyVersion(SimPort):
-    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        blind = [_blind(one) if isinstance(one, Together) else one for one in requests]
-        return await super().ask(session, blind, deadline=deadline)
+    async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        blind = [_blind(one) if isinstance(one, Transaction) else one for one in requests]
+        return await super().call(session, blind, deadline=deadline)
 
 
-def _blind(together: Together) -> Together:
-    parts = (one._replace(version=-1) if isinstance(one, Check | Set) else one for one in together.requests)
-    return Together(tuple(parts))
+def _blind(transaction: Transaction) -> Transaction:
+    parts = (one._replace(version=-1) if isinstance(one, Check | Set) else one for one in transaction.requests)
+    return Transaction(tuple(parts))
 
 
 class MarksOfAnyVersion(ZookeeperBackend):

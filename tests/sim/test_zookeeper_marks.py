@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.backends.zookeeper.port import Answer, Check, Delete, Request, Session, Together
+from holdfast.backends.zookeeper.port import Answer, Check, Delete, Request, Session, Transaction
 from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
-from holdfast.backends.zookeeper.protocol.registers import Marks
+from holdfast.backends.zookeeper.protocol.registers import Registers
 from holdfast.errors import BackendError
 from holdfast.sim.choices import Choices
 from holdfast.sim.faults import CALM, Faults
@@ -23,7 +23,7 @@ from holdfast.sim.servers.zookeeper.port import SimPort
 SEEDS = range(20)
 ROUGH_UNTIL, REST = 30.0, 10.0  # seconds
 ROUGH = Faults(slow=0.1, slow_max=0.4, lose_request=0.02, lose_reply=0.05, refuse=0.02)
-MARKS = f"{ROOT}/%marks"
+REGISTERS = f"{ROOT}/%marks"
 
 
 class Raised(NamedTuple):
@@ -98,11 +98,11 @@ class Rough(SmallWorld):
 
     def left(self) -> set[str]:
         assert isinstance(self.server, ZookeeperServer)
-        return self.server.leader.tree.nodes[MARKS].children
+        return self.server.leader.tree.nodes[REGISTERS].children
 
 
-class OftenReaped(Marks):
-    def _is_time(self) -> bool:
+class OftenReaped(Registers):
+    def _should_reap(self) -> bool:
         return True
 
 
@@ -114,38 +114,38 @@ class Often(ZookeeperBackend):
     def __init__(self, place: Any, port: Any, runtime: Any) -> None:
         port.__class__ = self.port_type
         super().__init__(place, port, runtime)
-        self._marks = OftenReaped(place.url, place.root, port, runtime, self._parents)
+        self._registers = OftenReaped(place.url, place.root, port, runtime, self._parents)
 
 
 class Changed(SimPort):
     """Sends something else."""
 
-    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        changed = [self.changed(one) if isinstance(one, Together) else one for one in requests]
-        return await super().ask(session, changed, deadline=deadline)
+    async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        changed = [self.changed(one) if isinstance(one, Transaction) else one for one in requests]
+        return await super().call(session, changed, deadline=deadline)
 
-    def changed(self, together: Together) -> Together:
+    def changed(self, transaction: Transaction) -> Transaction:
         raise NotImplementedError
 
 
 class WritesUnchecked(Changed):
     """By the mark's own version alone."""
 
-    def changed(self, together: Together) -> Together:
-        return Together(tuple(one for one in together.requests if not isinstance(one, Check)))
+    def changed(self, transaction: Transaction) -> Transaction:
+        return Transaction(tuple(one for one in transaction.requests if not isinstance(one, Check)))
 
 
 class ReapsUncounted(Changed):
-    def changed(self, together: Together) -> Together:
-        return Together(tuple(one for one in together.requests if one.path != MARKS))
+    def changed(self, transaction: Transaction) -> Transaction:
+        return Transaction(tuple(one for one in transaction.requests if one.path != REGISTERS))
 
 
 class ReapsAnyVersion(Changed):
     """Also a mark that was raised meanwhile."""
 
-    def changed(self, together: Together) -> Together:
-        parts = (one._replace(version=-1) if isinstance(one, Delete) else one for one in together.requests)
-        return Together(tuple(parts))
+    def changed(self, transaction: Transaction) -> Transaction:
+        parts = (one._replace(version=-1) if isinstance(one, Delete) else one for one in transaction.requests)
+        return Transaction(tuple(parts))
 
 
 def served(port: type[SimPort]) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.zookeeper.config import place_of
+from holdfast.backends.zookeeper.config import config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
 from holdfast.backends.zookeeper.port import (
     Answer,
@@ -17,19 +17,19 @@ from holdfast.backends.zookeeper.port import (
     Children,
     Create,
     Created,
-    CreateLasting,
     CreateParent,
+    CreatePersistent,
     Delete,
     Ephemerals,
     Get,
     Node,
     Request,
     Set,
-    Together,
+    Transaction,
 )
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.sim.servers.zookeeper.tree import Tree, Watch, numbered
+from holdfast.sim.servers.zookeeper.tree import Tree, Watch, sequence_suffix
 from holdfast.url import parse
 from tests.support.processes import eventually
 from tests.support.zookeeper import shared
@@ -41,13 +41,13 @@ class Real:
     """A session with a real server, and the watches that have fired."""
 
     def __init__(self) -> None:
-        self.port = BlockingEnsemble(place_of(parse(shared.server().url)), ThreadRuntime())
+        self.port = BlockingEnsemble(config_of(parse(shared.server().url)), ThreadRuntime())
         self.fired: list[str] = []
-        self.port.listen(lambda _, path: self.fired.append(path), lambda _: None)
+        self.port.on_events(lambda _, path: self.fired.append(path), lambda _: None)
         self.session = run_sync(self.port.open(30.0, deadline=system.now() + 10))
 
-    def ask(self, *requests: Request) -> list[Answer]:
-        return run_sync(self.port.ask(self.session, requests, deadline=system.now() + 10))
+    def call(self, *requests: Request) -> list[Answer]:
+        return run_sync(self.port.call(self.session, requests, deadline=system.now() + 10))
 
 
 class Model:
@@ -59,7 +59,7 @@ class Model:
         self.watches: set[Watch] = set()
         self.fired: list[str] = []
 
-    def ask(self, request: Request) -> Answer:
+    def call(self, request: Request) -> Answer:
         if isinstance(request, Children | Get | Ephemerals):
             answer = self.tree.read(request, self.session)
             if not isinstance(request, Ephemerals) and request.watch and isinstance(answer, list | tuple):
@@ -87,12 +87,12 @@ def real() -> Iterator[Real]:
 def test_the_same_requests_have_the_same_answers_and_fire_the_same_watches(real: Real, seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
     root = f"/model-{uuid.uuid4().hex}"
-    model = Model(real.session.number)
+    model = Model(real.session.id)
     known = [root, f"{root}/a", f"{root}/b", f"{root}/a/c"]
     for step in range(STEPS):
         request = _drawn(draw, known)
-        expected = model.ask(request)
-        (answered,) = real.ask(request)
+        expected = model.call(request)
+        (answered,) = real.call(request)
 
         assert _comparable(answered) == _comparable(expected), f"step {step}: {request}"
         if isinstance(answered, Created):
@@ -108,7 +108,7 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
         CreateParent(path, is_container=draw.random() < 0.5),
         Create(f"{draw.choice(known[:4])}/n-lock-", b"x"),
         Create(f"{draw.choice(known[:4])}/n-lock-", b"x"),
-        CreateLasting(f"{draw.choice(known[:4])}/lasting", str(draw.random()).encode()),
+        CreatePersistent(f"{draw.choice(known[:4])}/lasting", str(draw.random()).encode()),
         Set(path, str(draw.random()).encode()),
         Set(path, str(draw.random()).encode(), version=draw.randrange(4)),
         Set(f"{known[0]}/lasting", b"y", version=draw.randrange(4)),
@@ -127,7 +127,7 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
     return Get(path) if below_a_ticket else picked
 
 
-def _together(draw: random.Random, known: list[str]) -> Together:
+def _together(draw: random.Random, known: list[str]) -> Transaction:
     """In any order, also several of the same node."""
     lasting = f"{known[0]}/lasting"
     kinds: list[Check | Set | Delete] = [
@@ -137,7 +137,7 @@ def _together(draw: random.Random, known: list[str]) -> Together:
         Set(lasting, b"z", version=draw.randrange(-1, 3)),
         Delete(lasting, version=draw.randrange(-1, 3)),
     ]
-    return Together(tuple(draw.choice(kinds) for _ in range(draw.randrange(1, 4))))
+    return Transaction(tuple(draw.choice(kinds) for _ in range(draw.randrange(1, 4))))
 
 
 def _comparable(answer: Answer) -> object:
@@ -150,7 +150,7 @@ def _comparable(answer: Answer) -> object:
 
 
 def test_numbers_are_written_as_zookeeper_writes_them() -> None:
-    assert [numbered(changes) for changes in (0, 17, 2**31 - 1, 2**31, 2**32 - 1)] == [
+    assert [sequence_suffix(changes) for changes in (0, 17, 2**31 - 1, 2**31, 2**32 - 1)] == [
         "0000000000",
         "0000000017",
         "2147483647",

@@ -102,12 +102,12 @@ def test_a_follower_is_cut_off_after_a_write_and_before_its_next_word_to_the_lea
 
     # A write of the pulse, committed and answered, for which the lease is renewed; and no ping of the leader's since.
     with quiet():
-        while not follower.heard or scene.world.now < 3.0:
+        while not follower.active_sessions or scene.world.now < 3.0:
             scene.world.run(scene.world.now + 0.0005)
     lease = scene.leases["holder"]
     holder.start(holder.client.renew(lease), "renewal")
     scene.run(0.003)
-    assert follower.heard, "and the leader has not been told"
+    assert follower.active_sessions, "and the leader has not been told"
     follower.is_stalled, follower.reaches_leader = True, False
 
     scene.run_until("waiter")
@@ -167,10 +167,10 @@ def test_each_hand_over_is_looked_at_by_one_and_not_by_all(scenes: list[Scene], 
         count = 0
         handle = scene.server.handle
 
-        def counting(way: object, requests: object, handle: object = handle) -> object:
+        def counting(connection_used: object, requests: object, handle: object = handle) -> object:
             nonlocal count
             count += sum(type(one) is Children and not one.watch for one in requests)  # type: ignore[attr-defined]
-            return handle(way, requests)  # type: ignore[operator]
+            return handle(connection_used, requests)  # type: ignore[operator]
 
         scene.server.handle = counting  # type: ignore[method-assign]
         scene.run_until(f"client {crowd - 1}")

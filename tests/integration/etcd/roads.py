@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import holdfast
-from holdfast.backends.etcd.config import place_of
+from holdfast.backends.etcd.config import config_of
 from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.port import Answer
 from holdfast.backends.etcd.protocol.methods import backend_on
@@ -53,7 +53,7 @@ class Bench:
     """One backend and its road; each verb with five seconds."""
 
     def __init__(self, url: str) -> None:
-        place, runtime = place_of(parse(url)), ThreadRuntime()
+        place, runtime = config_of(parse(url)), ThreadRuntime()
         self.road = SlowRoad(place, BlockingPoller(), BackgroundThreads(), runtime)
         self.backend: Backend = backend_on(self.road, place, runtime)
 

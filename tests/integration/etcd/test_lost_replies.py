@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.etcd.config import place_of
+from holdfast.backends.etcd.config import config_of
 from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.core.tickets import Ticket
@@ -72,7 +72,7 @@ def test_an_enter_that_is_given_up_leaves_nothing(server: Server, proxy: Proxy, 
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_an_enter_that_arrives_after_it_was_withdrawn_takes_nothing(server: Server, prefix: str, limit: int) -> None:
-    place = place_of(parse(direct(server, prefix)))
+    place = config_of(parse(direct(server, prefix)))
     if place.method == "key" and limit > 1:
         pytest.skip("method=key has no permits")
     runtime = ThreadRuntime()

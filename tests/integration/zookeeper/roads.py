@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import holdfast
-from holdfast.backends.zookeeper.config import place_of
+from holdfast.backends.zookeeper.config import config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
 from holdfast.backends.zookeeper.port import Answer, Children, Get, Node, Request, Session
 from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
@@ -23,13 +23,13 @@ class Road(BlockingEnsemble):
     loses_writes = False  # they are done, and nobody hears of it
     before_writes: Callable[[], object] | None = None  # what happens, once, before the next of them gets there
 
-    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+    async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         is_own = "%sessions" in repr(requests)
         is_write = not is_own and not all(isinstance(request, Children | Get) for request in requests)
         before, self.before_writes = (self.before_writes, None) if is_write else (None, self.before_writes)
         if before is not None:
             before()
-        answers = await super().ask(session, requests, deadline=deadline)
+        answers = await super().call(session, requests, deadline=deadline)
         if not is_own:
             self.trips = [*self.trips, requests]
             if self.loses_writes and is_write:
@@ -50,10 +50,10 @@ class Bench:
     """One backend and its road; each verb with ten seconds."""
 
     def __init__(self, url: str) -> None:
-        place, self.dice = place_of(parse(url)), Dice()
-        self.root = place.root
-        self.road = Road(place, self.dice)
-        self.backend = ZookeeperBackend(place, self.road, self.dice)
+        config, self.dice = config_of(parse(url)), Dice()
+        self.root = config.root
+        self.road = Road(config, self.dice)
+        self.backend = ZookeeperBackend(config, self.road, self.dice)
 
     def try_acquire(self, ticket: Ticket) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=False, deadline=soon()))
@@ -77,7 +77,7 @@ class Bench:
     def marked_at(self, name: str) -> float:
         """When it was raised, by the server's clock."""
         (session,) = self.road.sessions
-        (node,) = run_sync(self.road.ask(session, (Get(f"{self.root}/%marks/{name}"),), deadline=soon()))
+        (node,) = run_sync(self.road.call(session, (Get(f"{self.root}/%marks/{name}"),), deadline=soon()))
         assert isinstance(node, Node)
         return node.mtime
 

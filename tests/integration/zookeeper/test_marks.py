@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast
-from holdfast.backends.zookeeper.port import CreateParent, Delete, Get, Together
-from holdfast.backends.zookeeper.protocol.registers import AT_ONCE, LOOKED_AT
+from holdfast.backends.zookeeper.port import CreateParent, Delete, Get, Transaction
+from holdfast.backends.zookeeper.protocol.registers import BATCH_MAX, REAP_SAMPLE
 from holdfast.core.tickets import Granted
 from tests.integration.zookeeper.roads import Bench, bench, ticket
 from tests.support.zookeeper.ensembles import Linked
@@ -175,7 +175,7 @@ def test_making_a_mark_is_two_round_trips_and_now_and_then_a_few_more(ours: Benc
 
 def test_only_so_many_are_looked_at_at_one_time(ours: Bench) -> None:
     ours.dice.thrown = NEVER
-    old = [f"old-{number}" for number in range(LOOKED_AT + 10)]
+    old = [f"old-{number}" for number in range(REAP_SAMPLE + 10)]
     for name in old:
         ours.advance_register(name, 1, keep=SHORT)
     until_old(ours, old[-1])
@@ -186,12 +186,12 @@ def test_only_so_many_are_looked_at_at_one_time(ours: Bench) -> None:
 
     trips = ours.road.trips
     looks = [sum(isinstance(one, Get) for one in requests) for requests in trips]
-    assert max(looks) == AT_ONCE
-    assert sum(looks) == LOOKED_AT + 4  # and two looks at the mark itself, and what it stands below
-    transactions = [one for requests in trips for one in requests if isinstance(one, Together)]
+    assert max(looks) == BATCH_MAX
+    assert sum(looks) == REAP_SAMPLE + 4  # and two looks at the mark itself, and what it stands below
+    transactions = [one for requests in trips for one in requests if isinstance(one, Transaction)]
     gone = [len([one for one in together.requests if isinstance(one, Delete)]) for together in transactions]
-    assert LOOKED_AT - 10 < sum(gone) <= LOOKED_AT  # but for the new ones
-    assert max(gone) == AT_ONCE
+    assert REAP_SAMPLE - 10 < sum(gone) <= REAP_SAMPLE  # but for the new ones
+    assert max(gone) == BATCH_MAX
     assert sum(ours.read_registers(*old)) == len(old) - sum(gone)
 
 
@@ -296,10 +296,10 @@ def until_gone(ours: Bench, *names: str) -> list[str]:
 def until_old(ours: Bench, name: str) -> None:
     """Make marks until its time is over by the server's clock; it is still there."""
     ours.dice.thrown = NEVER
-    is_over = False
-    while not is_over:
+    is_closed = False
+    while not is_closed:
         ours.advance_register(made := next(_fresh), 1)
-        is_over = ours.marked_at(made) > ours.marked_at(name) + SHORT
+        is_closed = ours.marked_at(made) > ours.marked_at(name) + SHORT
 
 
 def before_old_ones_go(ours: Bench, happens: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import holdfast
-from holdfast.backends.zookeeper.protocol.session_proof import Standing
+from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
 from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.ensembles import Linked
@@ -131,7 +131,7 @@ def test_what_is_proven_of_a_session_holds_however_its_follower_is_cut_off(ensem
         for pulse in standings:
             pulse.end()
         ensemble.heal()
-        believed = [pulse.standing.until for pulse in standings]
+        believed = [pulse.proof.valid_until for pulse in standings]
         assert [number for number in gone if believed[number] >= gone[number]] == []
 
 
@@ -141,14 +141,14 @@ class _Pulse:
     def __init__(self, client: KazooClient, path: str, timeout: float) -> None:
         self.path = path
         self.pairs = 0
-        self.standing = Standing(timeout)
+        self.proof = SessionProof(timeout)
         self._client = client
         self._ended = threading.Event()
         client.create(path, ephemeral=True)
         self._thread = threading.Thread(target=self._run)
 
     def start(self, after: float) -> None:
-        self.standing.connected(1, 0.0)
+        self.proof.record_connection(1, 0.0)
         self._after = after
         self._thread.start()
 
@@ -168,9 +168,9 @@ class _Pulse:
                         return
                 if not write.successful():
                     return
-            self.standing.pair(1, times[0], times[1], now())
+            self.proof.record_pair(1, times[0], times[1], now())
             self.pairs += 1
-            self._ended.wait(self.standing.pause)
+            self._ended.wait(self.proof.pause)
 
 
 @contextlib.contextmanager

@@ -69,7 +69,7 @@ def test_a_delete_whose_reply_is_lost_is_repeated(proxy: Proxy, proxied: str, cl
     client, other = client_of(proxied), client_of(proxied)
     lease = client.lock("a").acquire()
     assert lease is not None
-    node = client._engine.backend._holdings[lease._ticket.nonce].path  # type: ignore[attr-defined]
+    node = client._engine.backend._ticket_nodes[lease._ticket.nonce].path  # type: ignore[attr-defined]
 
     proxy.lose_next_request(node)
     with pytest.raises(OutcomeUnknown):
@@ -195,9 +195,9 @@ def test_a_client_that_has_only_read_for_longer_than_a_session_lasts_acquires_at
     client = client_of(f"{url}?session_timeout=2")
     client.locks()
     backend: Any = client._engine.backend
-    (session,) = backend._pulse._beats
+    (session,) = backend._heartbeats._heartbeats
 
-    eventually(lambda: client.locks() == [] and backend._pulse.proven(session) < system.now())
+    eventually(lambda: client.locks() == [] and backend._heartbeats.proven(session) < system.now())
     lease = client.lock("a").acquire(timeout=0)
 
     assert lease is not None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.backends.etcd.config import Node, Place, place_of
+from holdfast.backends.etcd.config import EtcdConfig, Node, config_of
 from holdfast.url import parse
 
 
-def place(url: str) -> Place:
-    return place_of(parse(url))
+def place(url: str) -> EtcdConfig:
+    return config_of(parse(url))
 
 
 def test_what_a_url_says() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, refusal
+from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, error_for
 from holdfast.backends.etcd.port import LeaseNotFound
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
@@ -37,9 +37,9 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
 def test_what_an_error_means(code: int, message: str, means: type[Exception]) -> None:
     body = json.dumps({"error": message, "message": message, "code": code}).encode()
 
-    assert type(refusal(503, body, "etcd://h", "h:2379")) is means
+    assert type(error_for(503, body, "etcd://h", "h:2379")) is means
 
 
 def test_what_is_no_error_of_etcd_s_may_have_come_from_a_proxy_behind_which_it_was_done() -> None:
-    assert isinstance(refusal(502, b"<html>Bad Gateway</html>", "etcd://h", "h:2379"), OutcomeUnknown)
-    assert isinstance(refusal(404, b"404 page not found", "etcd://h", "h:2379"), BackendUnavailable)
+    assert isinstance(error_for(502, b"<html>Bad Gateway</html>", "etcd://h", "h:2379"), OutcomeUnknown)
+    assert isinstance(error_for(404, b"404 page not found", "etcd://h", "h:2379"), BackendUnavailable)

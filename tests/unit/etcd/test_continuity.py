@@ -19,7 +19,7 @@ class Cluster:
     def __init__(self) -> None:
         self.header: Mapping[str, str] = {}
         self.calls = 0
-        self.turn = self.follow = self.unfollow = self.listen = self.close = self.abandon = None
+        self.name_mutex = self.watch = self.unwatch = self.on_change = self.close = self.abandon = None
         self.before_answer: Callable[[], None] = lambda: None
 
     def is_at(self, revision: int, term: int = 2, member: str = "1", cluster: str = "7") -> None:
@@ -54,7 +54,7 @@ def test_a_revision_that_went_back_is_refused(cluster: Cluster, port: CheckedPor
 
     with pytest.raises(ClusterChanged, match="revision went back: it is 7, and was 18"):
         ask(port)
-    assert not port.is_same
+    assert not port.is_same_cluster
 
 
 def test_a_write_that_gets_a_revision_that_was_there_before_is_refused(cluster: Cluster, port: CheckedPort) -> None:
@@ -113,7 +113,7 @@ def test_a_member_that_lags_behind_may_answer_what_is_not_about_keys(cluster: Cl
 
     ask(port, "lease/keepalive")
 
-    assert port.is_same
+    assert port.is_same_cluster
 
 
 def test_answers_to_concurrent_requests_may_arrive_in_any_order(cluster: Cluster, port: CheckedPort) -> None:
@@ -127,4 +127,4 @@ def test_answers_to_concurrent_requests_may_arrive_in_any_order(cluster: Cluster
     cluster.before_answer = overtaken
     ask(port)
 
-    assert port.is_same
+    assert port.is_same_cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.etcd.io.http import HEAD_MAX, NotHttp, Response, request
+from holdfast.backends.etcd.io.http import HEAD_MAX, NotHttp, Response, encode_request
 
 WHOLE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
 CHUNKED = (
@@ -14,7 +14,7 @@ CHUNKED = (
 
 
 def test_a_request_says_where_how_much_and_who() -> None:
-    assert request("h:1", "/v3/kv/range", "token", b"{}") == (
+    assert encode_request("h:1", "/v3/kv/range", "token", b"{}") == (
         b"POST /v3/kv/range HTTP/1.1\r\nHost: h:1\r\nAuthorization: token\r\nContent-Length: 2\r\n\r\n{}"
     )
 

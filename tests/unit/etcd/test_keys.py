@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.etcd.protocol.keys import Keys, after, read
+from holdfast.backends.etcd.protocol.keys import Keys, parse_key, range_end
 
 NAMES = ["a", "A", "a/b", "a%2Fb", "a%2fb", "a%", "%", "/", "", "ä", "\0", "a\0b", "😀", "%gone", "a ", "\x7f"]
 
@@ -13,8 +13,8 @@ NAMES = ["a", "A", "a/b", "a%2Fb", "a%2fb", "a%", "%", "/", "", "ä", "\0", "a\0
 def test_a_name_is_found_in_its_keys(name: str) -> None:
     keys = Keys("locks/", raw_names=False)
 
-    assert keys.name_in(keys.ticket(name, "0" * 32, 1, exclusive=True)) == name
-    assert keys.base_name(keys.base(name)) == name
+    assert keys.lock_name(keys.ticket(name, "0" * 32, 1, exclusive=True)) == name
+    assert keys.single_key_name(keys.base(name)) == name
 
 
 def test_no_lock_s_folder_is_in_another_s() -> None:
@@ -28,8 +28,8 @@ def test_no_lock_s_folder_is_in_another_s() -> None:
 def test_the_marks_of_withdrawn_tickets_are_no_lock_s() -> None:
     keys = Keys("", raw_names=False)
 
-    assert keys.name_in(keys.gone("0" * 32)) is None
-    assert not any(keys.gone("0" * 32).startswith(keys.folder(name)) for name in NAMES)
+    assert keys.lock_name(keys.tombstone("0" * 32)) is None
+    assert not any(keys.tombstone("0" * 32).startswith(keys.folder(name)) for name in NAMES)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +40,19 @@ def test_the_marks_of_withdrawn_tickets_are_no_lock_s() -> None:
 def test_a_key_says_what_kind_of_ticket_it_is(exclusive: bool, limit: int | None) -> None:  # noqa: FBT001 (parametrised)
     key = Keys("", raw_names=False).ticket("a", "0123456789abcdef" * 2, limit, exclusive=exclusive)
 
-    found = read(key, 7)
+    found = parse_key(key, 7)
 
     assert (found.exclusive, found.limit, found.is_ours, found.created) == (exclusive, limit, True, 7)
 
 
 @pytest.mark.parametrize("last", ["694d81a1f5c0e702", "", "0" * 32, "0" * 32 + ".s", "0" * 32 + ".x2"])
 def test_a_key_of_another_program_is_exclusive(last: str) -> None:
-    found = read(b"locks/a/" + last.encode(), 7)
+    found = parse_key(b"locks/a/" + last.encode(), 7)
 
     assert (found.exclusive, found.is_ours) == (True, False)
 
 
 def test_the_end_of_a_range() -> None:
-    assert after(b"a/") == b"a0"
-    assert after(b"a\xff") == b"b"
-    assert after(b"\xff") == b"\0"
+    assert range_end(b"a/") == b"a0"
+    assert range_end(b"a\xff") == b"b"
+    assert range_end(b"\xff") == b"\0"

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from holdfast.backends.etcd.io.watching import CONFIRMED_MAX, WATCHES_MAX, Stream, _in_parts
+from holdfast.backends.etcd.io.watcher import CONFIRMED_MAX, WATCHES_MAX, WatchStream, _batches
 from holdfast.backends.etcd.port import Watch
 
 WATCHES = {name: (Watch(name.encode(), 1), Watch(b"own " + name.encode(), 1)) for name in ("a", "b", "c")}
 
 
-def heard(stream: Stream, now: float) -> list[str]:
-    return [nonce for nonce, _ in stream.heard(now)]
+def active_watches(stream: WatchStream, now: float) -> list[str]:
+    return [nonce for nonce, _ in stream.active_watches(now)]
 
 
 def test_a_watch_is_expected_for_a_while_and_then_only_if_it_was_confirmed() -> None:
-    stream = Stream(cast("Any", None), dict(WATCHES), opened=10.0)
-    assert heard(stream, 10.0 + CONFIRMED_MAX / 2) == ["a", "b", "c"]
+    stream = WatchStream(cast("Any", None), dict(WATCHES), opened=10.0)
+    assert active_watches(stream, 10.0 + CONFIRMED_MAX / 2) == ["a", "b", "c"]
 
     for _ in range(3):  # of six: all of the first, and half of the second
         stream.confirmed(10.1)
 
-    assert heard(stream, 10.1 + CONFIRMED_MAX / 2) == ["a", "b", "c"]
-    assert heard(stream, 10.1 + CONFIRMED_MAX) == ["a"]
+    assert active_watches(stream, 10.1 + CONFIRMED_MAX / 2) == ["a", "b", "c"]
+    assert active_watches(stream, 10.1 + CONFIRMED_MAX) == ["a"]
     assert not stream.is_confirmed
 
 
 def test_what_is_confirmed_stays_heard() -> None:
-    stream = Stream(cast("Any", None), dict(WATCHES), opened=10.0)
+    stream = WatchStream(cast("Any", None), dict(WATCHES), opened=10.0)
     for _ in range(6):
         stream.confirmed(10.0)
 
     assert stream.is_confirmed
-    assert heard(stream, 1000.0) == ["a", "b", "c"]
+    assert active_watches(stream, 1000.0) == ["a", "b", "c"]
 
 
 def test_many_are_spread_over_several_streams_and_those_of_a_ticket_stay_together() -> None:
     many = {f"{number}": WATCHES["a"] for number in range(WATCHES_MAX)}
 
-    parts = list(_in_parts(many))
+    parts = list(_batches(many))
 
     assert [sum(map(len, part.values())) for part in parts] == [WATCHES_MAX, WATCHES_MAX]
     assert {nonce for part in parts for nonce in part} == set(many)
-    assert list(_in_parts({})) == []
+    assert list(_batches({})) == []

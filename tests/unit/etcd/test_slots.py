@@ -15,7 +15,7 @@ from holdfast.runtimes.threads import ThreadRuntime
 class ParkedPort:
     """Each call waits until the test sends its answer into the coroutine."""
 
-    is_same = True
+    is_same_cluster = True
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
@@ -57,4 +57,4 @@ def test_a_key_is_not_used_again_while_another_release_of_its_ticket_is_on_its_w
     reused = backend._key(new)
     answer(third)
     assert backend._key(old) == reused, "without a second release the key is used again"
-    assert not backend._leaving
+    assert not backend._releasing

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.backends.zookeeper.config import Access, Place, place_of
+from holdfast.backends.zookeeper.config import Access, ZookeeperConfig, config_of
 from holdfast.url import parse
 
 
-def place(url: str) -> Place:
-    return place_of(parse(url))
+def place(url: str) -> ZookeeperConfig:
+    return config_of(parse(url))
 
 
 def test_a_plain_url_has_good_defaults() -> None:

@@ -13,19 +13,19 @@ from holdfast.core.events import logger
 @pytest.fixture
 def fences() -> Fences:
     made = Fences("zookeeper://test")
-    made.note(10, before=made.greatest)
+    made.check_fence(10, before=made.greatest)
     return made
 
 
 def test_fences_that_grow_are_no_problem(fences: Fences) -> None:
-    fences.note(11, before=fences.greatest)
+    fences.check_fence(11, before=fences.greatest)
 
     assert (fences.greatest, fences.problem) == (11, "")
 
 
 def test_answers_that_arrive_in_another_order_are_no_problem(fences: Fences) -> None:
-    fences.note(12, before=10)
-    fences.note(11, before=10)  # requested before the other was answered
+    fences.check_fence(12, before=10)
+    fences.check_fence(11, before=10)  # requested before the other was answered
 
     assert (fences.greatest, fences.problem) == (12, "")
 
@@ -37,19 +37,19 @@ def test_a_fence_that_is_not_greater_than_one_before_is_reported_once(
     monkeypatch.setattr(logger(), "post", lambda call: call())  # at once, not in the background
 
     with caplog.at_level(logging.WARNING):
-        fences.note(fence, before=fences.greatest)
-        fences.note(fence, before=fences.greatest)
+        fences.check_fence(fence, before=fences.greatest)
+        fences.check_fence(fence, before=fences.greatest)
 
     assert "fences have begun again" in fences.problem
     assert len(caplog.records) == 1
 
 
 def test_the_problem_is_over_when_a_fence_is_greater_than_all_before(fences: Fences) -> None:
-    fences.saw(20)
-    fences.note(3, before=fences.greatest)
-    fences.note(4, before=3)
+    fences.observe(20)
+    fences.check_fence(3, before=fences.greatest)
+    fences.check_fence(4, before=3)
     assert fences.problem
 
-    fences.note(21, before=fences.greatest)
+    fences.check_fence(21, before=fences.greatest)
 
     assert not fences.problem

@@ -6,13 +6,13 @@ import pytest
 
 from holdfast.backends.zookeeper.protocol import nodes
 from holdfast.backends.zookeeper.protocol.nodes import (
-    beginning,
-    behind,
-    contender,
     escaped,
-    in_order,
-    plain,
-    why_invalid,
+    node_prefix,
+    parse_node,
+    path_problem,
+    queue_entries,
+    sequence_distance,
+    unescaped,
 )
 
 NONCE = "0123456789abcdef0123456789abcdef"
@@ -38,26 +38,26 @@ NONCE = "0123456789abcdef0123456789abcdef"
 )
 def test_a_name_is_written_so_that_zookeeper_takes_it_and_read_as_it_was(name: str, node: str) -> None:
     assert escaped(name) == node
-    assert plain(node) == name
-    assert why_invalid(f"/root/{node}") == ""
+    assert unescaped(node) == name
+    assert path_problem(f"/locks/{node}") == ""
 
 
 @pytest.mark.parametrize("node", [nodes.SESSIONS, "a%2fb", "%41", "%", "%ff", "zookeeper"])
 def test_what_we_would_not_write_is_not_one_of_our_locks(node: str) -> None:
-    assert plain(node) is None
+    assert unescaped(node) is None
 
 
 @pytest.mark.parametrize("path", ["a", "/", "/a/", "/a//b", "/./a", "/a/..", "/zookeeper/a", "/a\0", "/\x85", "/😀"])
 def test_a_path_that_zookeeper_refuses_is_refused_before_it_is_sent(path: str) -> None:
-    assert why_invalid(path)
+    assert path_problem(path)
 
 
 @pytest.mark.parametrize("layout", nodes.LAYOUTS)
 @pytest.mark.parametrize(("limit", "exclusive"), [(1, True), (None, False), (5, False)])
 def test_a_node_of_ours_tells_all_that_the_rule_needs(layout: str, limit: int | None, exclusive: bool) -> None:  # noqa: FBT001
-    node = beginning(layout, 0xF100005D2F8A0001, NONCE, limit, exclusive=exclusive) + "0000000017"
+    node = node_prefix(layout, 0xF100005D2F8A0001, NONCE, limit, exclusive=exclusive) + "0000000017"
 
-    found = contender(node)
+    found = parse_node(node)
 
     assert found == (node, 17, NONCE, 0xF100005D2F8A0001, limit, exclusive, True)
     assert not found.is_foreign
@@ -78,7 +78,7 @@ def test_a_node_of_ours_tells_all_that_the_rule_needs(layout: str, limit: int | 
     ],
 )
 def test_a_numbered_node_of_others_counts_as_exclusive(node: str, number: int) -> None:
-    found = contender(node)
+    found = parse_node(node)
 
     assert found is not None
     assert (found.number, found.exclusive, found.is_foreign) == (number, True, True)
@@ -86,20 +86,20 @@ def test_a_numbered_node_of_others_counts_as_exclusive(node: str, number: int) -
 
 @pytest.mark.parametrize("node", ["config", "b", "a-17", "a%2Fb"])
 def test_a_node_without_a_number_is_no_contender(node: str) -> None:
-    assert contender(node) is None
+    assert parse_node(node) is None
 
 
 def test_order_is_by_number_and_not_by_text_or_by_name() -> None:
     listed = ["z__lock__0000000009", "_c_a-lock-0000000010", "other", "_c_z-lock-0000000008"]
 
-    assert [one.number for one in in_order(listed)] == [8, 9, 10]
+    assert [one.number for one in queue_entries(listed)] == [8, 9, 10]
 
 
 @pytest.mark.parametrize("turned", range(4))
 def test_order_goes_round_where_the_numbers_do(turned: int) -> None:
     listed = ["lock-2147483646", "lock-2147483647", "lock--2147483648", "lock--2147483647"]
 
-    ordered = in_order(listed[turned:] + listed[:turned])
+    ordered = queue_entries(listed[turned:] + listed[:turned])
 
     assert [one.node for one in ordered] == listed
-    assert behind(-(2**31), 2**31 - 1) == 1
+    assert sequence_distance(-(2**31), 2**31 - 1) == 1

@@ -35,7 +35,7 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EtcdConfig:
     """One cluster, and how this client uses it."""
 
     url: str  # without a password
@@ -50,7 +50,7 @@ class Place:
     max_connections: int = CONNECTIONS_MAX
 
 
-def place_of(address: Address) -> Place:
+def config_of(address: Address) -> EtcdConfig:
     """What an address says.
 
     Raises:
@@ -65,7 +65,7 @@ def place_of(address: Address) -> Place:
     user, _, password = userinfo.partition(":")
     if bool(user) != bool(password):
         raise ConfigurationError("url must have both a user and a password, etcd://user:password@host, or neither")
-    return Place(
+    return EtcdConfig(
         url=address.redacted,
         nodes=_nodes(hosts or "localhost"),
         user=unquote(user),

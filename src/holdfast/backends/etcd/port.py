@@ -49,20 +49,20 @@ class EtcdPort(Protocol):
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
         """Ask a member; if it does not answer, another one, unless the request is to be sent `once` at most."""
 
-    def turn(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
+    def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
         """Have tasks of one loop come to this lock in the order in which they asked for it.
 
         Raises:
             BackendUnavailable: it did not become this task's turn until the deadline.
         """
 
-    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
+    def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         """Hint at this ticket when something happens there; instead of where it was followed before."""
 
-    def unfollow(self, nonce: str) -> None:
+    def unwatch(self, nonce: str) -> None:
         """No more hints for it."""
 
-    def listen(self, wake: Callable[[str], None]) -> None:
+    def on_change(self, wake: Callable[[str], None]) -> None:
         """Where hints go, each a nonce."""
 
     async def close(self) -> None: ...

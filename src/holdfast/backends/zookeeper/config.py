@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from holdfast.backends.url_parts import choice, host_and_port
-from holdfast.backends.zookeeper.protocol.nodes import LAYOUTS, why_invalid
+from holdfast.backends.zookeeper.protocol.nodes import LAYOUTS, path_problem
 from holdfast.backends.zookeeper.protocol.session_classes import TIMEOUT_MAX, TIMEOUT_MIN
 from holdfast.errors import ConfigurationError
 
@@ -45,7 +45,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ZookeeperConfig:
     """One ensemble, and how this client uses it."""
 
     url: str  # without a password
@@ -59,7 +59,7 @@ class Place:
     tls: Tls | None
 
 
-def place_of(address: Address) -> Place:
+def config_of(address: Address) -> ZookeeperConfig:
     """What an address says.
 
     Raises:
@@ -69,12 +69,12 @@ def place_of(address: Address) -> Place:
     userinfo, at, hosts = address.host.rpartition("@")
     if not at and "@" in address.path:
         raise ConfigurationError("url has an @ behind its first /: write / and @ in a password as %2F and %40")
-    return Place(
+    return ZookeeperConfig(
         url=address.redacted,
         hosts=",".join(map(_host, hosts.split(","))),
         root=_root(address.path),
         layout=choice(options, "layout", LAYOUTS),
-        raw_names=_yes(options, "raw_names", default=False),
+        raw_names=_flag(options, "raw_names", default=False),
         session_timeout=_seconds(options, "session_timeout"),
         login=_login(userinfo),
         acl=_acl(options.get("acl", "open"), has_login=bool(userinfo) or "certfile" in options),
@@ -103,7 +103,7 @@ def _root(path: str) -> str:
         return ROOT
     if path == "/":
         return ""
-    problem = why_invalid(path)
+    problem = path_problem(path)
     if problem:
         raise ConfigurationError(f"url has the path {path!r}, which cannot be a node of ZooKeeper: {problem}")
     return path
@@ -122,7 +122,7 @@ def _seconds(options: Mapping[str, str], name: str) -> float | None:
     return seconds
 
 
-def _yes(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = options.get(name)
     if text is None:
         return default
@@ -147,12 +147,12 @@ def _access(text: str) -> Access:
     if found is None:
         words = ", ".join(_ACLS)
         raise ConfigurationError(f"acl must be {words}, or a list of scheme:id:permissions as zkCli's setAcl takes it")
-    scheme, process_text, letters = found.groups()
-    return Access(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, process_text)
+    scheme, identity, letters = found.groups()
+    return Access(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, identity)
 
 
 def _tls(options: Mapping[str, str]) -> Tls | None:
-    if not _yes(options, "tls", default=False):
+    if not _flag(options, "tls", default=False):
         given = [name for name in (*_TLS_FILES, "verify") if name in options]
         if given:
             raise ConfigurationError(f"{given[0]} is for TLS: add tls=yes")
@@ -163,5 +163,5 @@ def _tls(options: Mapping[str, str]) -> Tls | None:
         ca_certs=options.get("ca_certs"),
         certfile=options.get("certfile"),
         keyfile=options.get("keyfile"),
-        verify=_yes(options, "verify", default=True),
+        verify=_flag(options, "verify", default=True),
     )

@@ -12,7 +12,7 @@ class Create(NamedTuple):
 
     path: str
     data: bytes
-    is_numbered: bool = True
+    is_sequential: bool = True
 
 
 class CreateParent(NamedTuple):
@@ -22,7 +22,7 @@ class CreateParent(NamedTuple):
     is_container: bool
 
 
-class CreateLasting(NamedTuple):
+class CreatePersistent(NamedTuple):
     """Make a node that stays when the session ends."""
 
     path: str
@@ -71,13 +71,13 @@ class Check(NamedTuple):
     version: int
 
 
-class Together(NamedTuple):
+class Transaction(NamedTuple):
     """All of these in one transaction, or none: the answer is that of the first that is refused."""
 
     requests: tuple[Check | Set | Delete, ...]
 
 
-Request = Create | CreateParent | CreateLasting | Delete | Children | Get | Ephemerals | Set | Together
+Request = Create | CreateParent | CreatePersistent | Delete | Children | Get | Ephemerals | Set | Transaction
 
 
 class Created(NamedTuple):
@@ -115,11 +115,11 @@ Answer = Created | Node | Refusal | list[str] | None  # None: done, and nothing 
 class Session(Protocol):
     """One session with the ensemble, over one connection after the other."""
 
-    number: int
+    id: int
     requested: float  # seconds: the timeout that was requested
     timeout: float  # seconds, as negotiated
-    is_over: bool  # the servers have said so, or we have ended it: its nodes are gone, or going
-    went_back: bool  # it is over because the servers came back with older data than it has seen
+    is_closed: bool  # the servers have said so, or we have ended it: its nodes are gone, or going
+    rolled_back: bool  # it is over because the servers came back with older data than it has seen
     seen: int  # the number of the last transaction that it has seen the servers apply; known when it is over
 
     def __hash__(self) -> int: ...
@@ -129,7 +129,7 @@ class Session(Protocol):
         """Counts its connections; 0 while there is none."""
 
     @property
-    def connected(self) -> float:
+    def connected_at(self) -> float:
         """When the request was sent that the leader answered by starting the session's timer anew."""
 
 
@@ -147,19 +147,19 @@ class ZookeeperPort(Protocol):
     async def open(self, timeout: float, *, deadline: float) -> Session:
         """The open session for which this timeout was requested, connected; a new one if there is none."""
 
-    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+    async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         """Send them all at once and return their answers: the servers carry out a session's requests in order."""
 
-    def tell(self, session: Session, request: Request) -> None:
+    def send(self, session: Session, request: Request) -> None:
         """Send it, behind all that was asked, and do not wait for its answer."""
 
-    def hang_up(self, session: Session) -> None:
+    def disconnect(self, session: Session) -> None:
         """Nobody answers on this connection: have it find another server."""
 
-    def end(self, session: Session) -> None:
+    def close_session(self, session: Session) -> None:
         """End it soon, without waiting: its nodes go with it."""
 
-    def listen(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
+    def on_events(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
         """Where it is told that a watch on a path has fired, and that a session or its connection came or went."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.zookeeper.port import Children, Get, Refusal, Set
-from holdfast.backends.zookeeper.protocol.heartbeat import Pulse
-from holdfast.backends.zookeeper.protocol.nodes import Contender
-from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend, _Holding
+from holdfast.backends.zookeeper.protocol.heartbeat import Heartbeats
+from holdfast.backends.zookeeper.protocol.nodes import QueueEntry
+from holdfast.backends.zookeeper.protocol.queue import TicketNode, ZookeeperBackend
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast.sim.servers.zookeeper.port import SimPort
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import Place
+    from holdfast.backends.zookeeper.config import ZookeeperConfig
     from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
-    from holdfast.backends.zookeeper.protocol.session_proof import Standing
+    from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import Granted, Ticket, Waiting
     from holdfast.sim.servers.zookeeper.ensemble import Member
@@ -33,41 +33,41 @@ def _with(backend: Callable[..., Any]) -> type[ZookeeperServer]:
     return type("Mutated", (ZookeeperServer,), {"backend": backend})
 
 
-class PingsOnly(Pulse):
+class PingsOnly(Heartbeats):
     """As every library does that leaves it to its driver: the own server has answered, so the session lives."""
 
-    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
+    async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
         sent = self._runtime.now()
-        await self._port.ask(session, (Get(own),), deadline=sent + standing.pause)
-        standing._since = max(standing._since, sent)
+        await self._port.call(session, (Get(node_path),), deadline=sent + proof.pause)
+        proof._timer_started = max(proof._timer_started, sent)
         return True
 
 
 class PingAsRenewal(ZookeeperBackend):
-    pulse_type = PingsOnly
+    heartbeats_type = PingsOnly
 
 
-class SingleWrites(Pulse):
+class SingleWrites(Heartbeats):
     """Writes three times in a timeout, and counts from the last write that was committed, less a tick."""
 
     tick = 0.25
 
-    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
+    async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
         sent = self._runtime.now()
-        standing.pause = standing.timeout / 3
-        await self._port.ask(session, (Set(own, b""),), deadline=sent + standing.pause)
-        standing._since = max(standing._since, sent - self.tick)
+        proof.pause = proof.timeout / 3
+        await self._port.call(session, (Set(node_path, b""),), deadline=sent + proof.pause)
+        proof._timer_started = max(proof._timer_started, sent - self.tick)
         return True
 
 
 class OneWriteIsProof(ZookeeperBackend):
-    pulse_type = SingleWrites
+    heartbeats_type = SingleWrites
 
 
 class OldNodeReused(ZookeeperBackend):
     """As Curator's protection did: a node with our nonce is ours, whichever session it goes with."""
 
-    def _counts(self, one: Contender, session: Session) -> bool:
+    def _is_current(self, one: QueueEntry, session: Session) -> bool:
         return True
 
 
@@ -84,16 +84,16 @@ class CleanUpSwallowed(ZookeeperBackend):
 class NamesInOrder(ZookeeperBackend):
     """Sorts the children as they are called."""
 
-    def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
-        own = holding.path.rpartition("/")[2]
-        return sorted(one for one in ordered if one.node < own)
+    def _ahead(self, ticket_node: TicketNode, ordered: Sequence[QueueEntry]) -> list[QueueEntry]:
+        node_path = ticket_node.path.rpartition("/")[2]
+        return sorted(one for one in ordered if one.node < node_path)
 
 
 class NumbersAsText(ZookeeperBackend):
     """Sorts them by their numbers, but as text."""
 
-    def _ahead(self, holding: _Holding, ordered: Sequence[Contender]) -> list[Contender]:
-        return [one for one in ordered if f"{one.number:010d}" < f"{holding.number:010d}"]
+    def _ahead(self, ticket_node: TicketNode, ordered: Sequence[QueueEntry]) -> list[QueueEntry]:
+        return [one for one in ordered if f"{one.number:010d}" < f"{ticket_node.number:010d}"]
 
 
 class NothingChanged(ZookeeperBackend):
@@ -104,28 +104,28 @@ class NothingChanged(ZookeeperBackend):
         return await self._try_acquire(ticket, session, queue=queue, deadline=deadline)
 
 
-class LooksWhereItLags(ZookeeperBackend):
+class SearchesLaggingServer(ZookeeperBackend):
     """Looks for what a lost create has left on whatever server it finds, which may not have heard of it yet."""
 
-    async def _children_now(self, session: Session, lock: str, deadline: float) -> list[str]:
+    async def _children_after_write(self, session: Session, lock: str, deadline: float) -> list[str]:
         return await self._tree.children(session, lock, deadline)
 
-    def released_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+    def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
         return []  # else the next connection deletes the node that was not found
 
 
 class RenewsByStaleRead(ZookeeperBackend):
     """Renews by a read alone, which a server answers that is cut off from the leader and does not know of a break."""
 
-    async def _listed_now(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
-        return await self._port.ask(session, [Children(path) for path in paths], deadline=deadline)
+    async def _listed_after_write(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
+        return await self._port.call(session, [Children(path) for path in paths], deadline=deadline)
 
 
 class SessionsOfThirtySeconds(ZookeeperBackend):
     """As it was: the ttl has nothing to do with when a dead holder's lock is free."""
 
-    def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
-        super().__init__(replace(place, session_timeout=30.0), port, runtime)
+    def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
+        super().__init__(replace(config, session_timeout=30.0), port, runtime)
 
 
 class EndReportedAtRenewal(ZookeeperBackend):
@@ -145,74 +145,74 @@ class ForgetsWithoutThread(ZookeeperBackend):
 class FailsWithItsSession(ZookeeperBackend):
     """Takes the end of a session for an outage of the servers."""
 
-    async def _repeated(self, opened: Any, work: Any, deadline: float) -> Any:
-        return await work(await opened())
+    async def _retry_on_reconnect(self, open_session: Any, work: Any, deadline: float) -> Any:
+        return await work(await open_session())
 
 
 class TriesTheSameSession(SimPort):
     """As kazoo does: a server that closes the connection may lag behind, so it is asked again, for ever."""
 
-    async def _has_gone_back(self, member: Member, session: SimSession, deadline: float) -> bool:
+    async def _rolled_back(self, member: Member, session: SimSession, deadline: float) -> bool:
         return False
 
 
 class StuckWithItsSession(ZookeeperBackend):
-    def __init__(self, place: Place, port: SimPort, runtime: Runtime) -> None:
+    def __init__(self, config: ZookeeperConfig, port: SimPort, runtime: Runtime) -> None:
         port.__class__ = TriesTheSameSession
-        super().__init__(place, port, runtime)
+        super().__init__(config, port, runtime)
 
 
-class OwnNodeForGood(Pulse):
+class OwnNodeForGood(Heartbeats):
     """Takes a node that was made once for one that is there."""
 
-    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
-        if not await super()._pair(session, standing, own):
+    async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
+        if not await super()._write_pair(session, proof, node_path):
             raise BackendUnavailable(backend=self._url, problem="no such node")
         return True
 
 
 class OwnNodeNotMadeAgain(ZookeeperBackend):
-    pulse_type = OwnNodeForGood
+    heartbeats_type = OwnNodeForGood
 
 
 class RootTakenForGranted(ZookeeperBackend):
     """Believes in the root node for ever, once something was created below it."""
 
-    def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
-        super().__init__(place, port, runtime)
-        missed = self._parents.missed
+    def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
+        super().__init__(config, port, runtime)
+        missed = self._parents.handle_missing
 
         def mistaken(path: str, answers: Sequence[Answer]) -> None:
             if Refusal.NO_NODE not in answers:
                 missed(path, answers)
 
-        self._parents.missed = mistaken  # type: ignore[method-assign]
+        self._parents.handle_missing = mistaken  # type: ignore[method-assign]
 
 
 class LeaseWithoutProof(ZookeeperBackend):
     """Grants a lease although it ends before more of its session can be proven."""
 
-    def _unproven(self, holding: _Holding, *, queue: bool) -> Waiting | None:
+    def _wait_for_proof(self, ticket_node: TicketNode, *, queue: bool) -> Waiting | None:
         return None
 
 
 class SilentAboutFences(ZookeeperBackend):
     """Gives fences that are smaller than those before, as if nothing had happened."""
 
-    def __init__(self, place: Place, port: ZookeeperPort, runtime: Runtime) -> None:
-        super().__init__(place, port, runtime)
-        self._fences.note = lambda *_: None  # type: ignore[method-assign]  # the mistake
+    def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
+        super().__init__(config, port, runtime)
+        self._fences.check_fence = lambda *_: None  # type: ignore[method-assign]  # the mistake
 
 
 class AllWatchTheFirst(ZookeeperBackend):
     """Correct, and a herd: test_zookeeper_worlds.py counts."""
 
-    def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[Contender], obstacle: Contender) -> Children | Get:
+    def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
         return Children(f"{lock}/{ahead[0].node}", watch=True)
 
 
 class KeepsRestoredTickets(ZookeeperBackend):
-    def released_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+    def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
         return []
 
 
@@ -242,7 +242,7 @@ ZOOKEEPER = [
         name="looks-where-it-lags",
         mistake="a lost create's node is looked for on a server that may lag behind, and no connection checks nodes",
         backend="zookeeper",
-        server=_with(LooksWhereItLags),
+        server=_with(SearchesLaggingServer),
         kinds=frozenset({"slow"}),
     ),
     Mutant(

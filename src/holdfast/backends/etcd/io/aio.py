@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.etcd.config import Place, place_of
+from holdfast.backends.etcd.config import EtcdConfig, config_of
 from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
-    place = place_of(address)
-    return backend_on(LoopCluster(place, runtime), place, runtime)
+    config = config_of(address)
+    return backend_on(LoopCluster(config, runtime), config, runtime)
 
 
 class LoopCluster(Cluster):
     """Whose tasks come to a lock in the order in which they began."""
 
-    def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
-        self._keyed_mutex = KeyedMutex(
-            runtime, lambda: BackendUnavailable(backend=place.url, problem="other tasks asked all the time")
+    def __init__(self, config: EtcdConfig, runtime: AsyncioRuntime) -> None:
+        super().__init__(config, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
+        self._name_mutexes = KeyedMutex(
+            runtime, lambda: BackendUnavailable(backend=config.url, problem="other tasks asked all the time")
         )
 
-    def turn(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
-        return self._keyed_mutex.hold(name, deadline)
+    def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
+        return self._name_mutexes.hold(name, deadline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.etcd.config import place_of
+from holdfast.backends.etcd.config import config_of
 from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
-    place = place_of(address)
-    return backend_on(Cluster(place, BlockingPoller(), BackgroundThreads(), runtime), place, runtime)
+    config = config_of(address)
+    return backend_on(Cluster(config, BlockingPoller(), BackgroundThreads(), runtime), config, runtime)

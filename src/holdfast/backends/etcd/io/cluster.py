@@ -15,81 +15,85 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.io import errors
-from holdfast.backends.etcd.io.connection import NotAnswered, NotSent, Wire
+from holdfast.backends.etcd.io.connection import Connection, NotAnswered, NotSent
 from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused
-from holdfast.backends.etcd.io.watching import Listener
+from holdfast.backends.etcd.io.watcher import Watcher
 from holdfast.backends.etcd.port import Answer, Message, Watch
 from holdfast.backends.etcd.protocol.messages import encoded
 from holdfast.backends.net.pool import ConnectionPool
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.config import Node, Place
+    from holdfast.backends.etcd.config import EtcdConfig, Node
     from holdfast.backends.etcd.io.http import Response
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.ports import Runtime
 
 _OK = 200
-_TOKENS_MAX = 2  # times that a request is repeated with a new token
+_TOKEN_ATTEMPTS_MAX = 2  # times that a request is repeated with a new token
 
 
 class Cluster:
     """One cluster, as port.py has it."""
 
-    def __init__(self, place: Place, poller: Poller, background: Background, runtime: Runtime) -> None:
-        self._place, self._poller, self._runtime, self._now = place, poller, runtime, runtime.now
-        self._at = 0  # the member that is asked first
+    def __init__(self, config: EtcdConfig, poller: Poller, background: Background, runtime: Runtime) -> None:
+        self._config, self._poller, self._runtime, self._now = config, poller, runtime, runtime.now
+        self._current = 0  # the member that is asked first
         self._pools = {
-            node: ConnectionPool(place.url, partial(self.open, node), runtime, place.max_connections, server=str(node))
-            for node in place.nodes
+            node: ConnectionPool(
+                config.url, partial(self.open, node), runtime, config.max_connections, server=str(node)
+            )
+            for node in config.nodes
         }
-        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()  # all of them, also those that belong to somebody
+        self._connections: weakref.WeakSet[Connection] = (
+            weakref.WeakSet()
+        )  # all of them, also those that belong to somebody
         self._token = ""
-        self._needs_token = bool(place.user)
-        self._listener = Listener(place.url, self, poller, background, runtime)
+        self._needs_token = bool(config.user)
+        self._watcher = Watcher(config.url, self, poller, background, runtime)
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
-        url, nodes = self._place.url, self._place.nodes
+        url, nodes = self._config.url, self._config.nodes
         body = encoded(message)
-        started = self._at
-        unheard: OutcomeUnknown | None = None
+        started = self._current
+        unanswered: OutcomeUnknown | None = None
         refused: BackendUnavailable | None = None
         for number in range(len(nodes)):
-            at = (started + number) % len(nodes)
+            index = (started + number) % len(nodes)
             now = self._now()
             until = now + (deadline - now) / (len(nodes) - number)
             try:
-                answer, sent = await self._ask(nodes[at], method, body, until)
+                answer, sent = await self._request_member(nodes[index], method, body, until)
             except BackendUnavailable as error:
                 refused = error
             except OutcomeUnknown as error:
-                unheard = error
+                unanswered = error
             else:
-                return Answer(answer, sent, repeated=unheard is not None)
-            self.move_on(nodes[at])
-            self._listener.distrust(nodes[at])
-            if unheard is not None and once:
+                return Answer(answer, sent, repeated=unanswered is not None)
+            self.avoid(nodes[index])
+            self._watcher.avoid(nodes[index])
+            if unanswered is not None and once:
                 break
-        raise unheard or refused or BackendUnavailable(backend=url, problem="there is no server to ask")
+        raise unanswered or refused or BackendUnavailable(backend=url, problem="there is no server to ask")
 
-    def turn(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
+    def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()  # threads come as they come
 
-    async def _ask(self, node: Node, method: str, body: bytes, until: float) -> tuple[Message, float]:
+    async def _request_member(self, node: Node, method: str, body: bytes, until: float) -> tuple[Message, float]:
         """Ask this member.
 
         Raises:
             BackendUnavailable, OutcomeUnknown: another one may be asked.
             LeaseNotFound, ConfigurationError: another one would say the same.
         """
-        url = self._place.url
+        url = self._config.url
         refused: Exception | None = None
-        for _ in range(_TOKENS_MAX):
+        for _ in range(_TOKEN_ATTEMPTS_MAX):
             token = self._token or await self._authenticate(node, until)
             try:
                 return await self._exchange(node, method, token, body, until)
             except TokenRefused as error:
-                if not self._place.user:
+                if not self._config.user:
                     raise ConfigurationError(f"{url}: etcd asks for a user and a password: {error}") from error
                 refused = error
                 self._needs_token = True
@@ -98,20 +102,20 @@ class Cluster:
         raise BackendUnavailable(backend=url, problem=f"{node} refuses its own token: {refused}")
 
     async def _exchange(self, node: Node, method: str, token: str, body: bytes, until: float) -> tuple[Message, float]:
-        url = self._place.url
+        url = self._config.url
 
-        async def ask(wire: Wire) -> tuple[Response, float]:
+        async def exchange(connection: Connection) -> tuple[Response, float]:
             sent = self._now()
             try:
-                return await wire.ask(f"/v3/{method}", token, body, until), sent
+                return await connection.exchange(f"/v3/{method}", token, body, until), sent
             except NotSent as error:
                 raise BackendUnavailable(backend=url, problem=f"{node}: {error}") from error
             except NotAnswered as error:
                 raise OutcomeUnknown(backend=url, problem=f"{node}: {error}") from error
 
-        response, sent = await self._pools[node].run(ask, until)
+        response, sent = await self._pools[node].run(exchange, until)
         if response.status != _OK:
-            raise errors.refusal(response.status, response.body, url, str(node))
+            raise errors.error_for(response.status, response.body, url, str(node))
         try:
             message: Message = json.loads(response.body)
         except ValueError as error:
@@ -120,13 +124,13 @@ class Cluster:
             said = message["error"]
             code = said.get("grpc_code", 0) if isinstance(said, dict) else 0
             text = said.get("message", "") if isinstance(said, dict) else str(said)
-            raise errors.refusal(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
+            raise errors.error_for(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
         return message, sent
 
     async def _authenticate(self, node: Node, until: float) -> str:
         if not self._needs_token:
             return ""
-        body = encoded({"name": self._place.user, "password": self._place.password})
+        body = encoded({"name": self._config.user, "password": self._config.password})
         try:
             message, _ = await self._exchange(node, "auth/authenticate", "", body, until)
         except NoAuthentication:
@@ -139,80 +143,80 @@ class Cluster:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, node: Node, until: float) -> Wire:
+    async def open(self, node: Node, until: float) -> Connection:
         """A connection of its own, for the caller alone.
 
         Raises:
             BackendUnavailable: this member cannot be reached.
         """
-        wire = Wire(node, self._poller, self._runtime)
-        self._wires.add(wire)
+        connection = Connection(node, self._poller, self._runtime)
+        self._connections.add(connection)
         try:
-            await wire.connect(self._place.tls, min(until, self._now() + self._place.connect_timeout))
+            await connection.connect(self._config.tls, min(until, self._now() + self._config.connect_timeout))
         except OSError as error:
-            raise BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}") from error
-        return wire
+            raise BackendUnavailable(backend=self._config.url, problem=f"{node}: {error}") from error
+        return connection
 
-    async def open_stream(self, method: str, body: bytes, until: float) -> Wire:
+    async def open_stream(self, method: str, body: bytes, until: float) -> Connection:
         """Begin a request whose answer does not end, at the first member that takes it; the caller reads it.
 
         Raises:
             BackendUnavailable, ConfigurationError: none does.
         """
-        problem = BackendUnavailable(backend=self._place.url, problem="there is no server to ask")
-        for number in range(len(self._place.nodes)):
-            node = self._place.nodes[(self._at + number) % len(self._place.nodes)]
+        problem = BackendUnavailable(backend=self._config.url, problem="there is no server to ask")
+        for number in range(len(self._config.nodes)):
+            node = self._config.nodes[(self._current + number) % len(self._config.nodes)]
             now = self._now()
-            share = now + (until - now) / (len(self._place.nodes) - number)
-            wire: Wire | None = None
+            share = now + (until - now) / (len(self._config.nodes) - number)
+            connection: Connection | None = None
             try:
                 token = self._token or await self._authenticate(node, share)
-                wire = await self.open(node, share)
-                await wire.send(f"/v3/{method}", token, body, share)
+                connection = await self.open(node, share)
+                await connection.send(f"/v3/{method}", token, body, share)
             except BackendUnavailable as error:
                 problem = error
             except (NotSent, OSError) as error:
-                problem = BackendUnavailable(backend=self._place.url, problem=f"{node}: {error}")
+                problem = BackendUnavailable(backend=self._config.url, problem=f"{node}: {error}")
             except BaseException:
-                if wire is not None:
-                    wire.close()
+                if connection is not None:
+                    connection.close()
                 raise
             else:
-                return wire
-            if wire is not None:
-                wire.close()
+                return connection
+            if connection is not None:
+                connection.close()
         raise problem
 
-    def token_refused(self) -> None:
+    def discard_token(self) -> None:
         """The next request authenticates anew."""
         self._token = ""
 
-    def move_on(self, node: Node) -> None:
+    def avoid(self, node: Node) -> None:
         """This member is silent: ask another one first."""
-        if self._place.nodes[self._at] == node:
-            self._at = (self._at + 1) % len(self._place.nodes)
+        if self._config.nodes[self._current] == node:
+            self._current = (self._current + 1) % len(self._config.nodes)
 
     # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
-        self._listener.follow(nonce, watches)
+    def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
+        self._watcher.watch(nonce, watches)
 
-    def unfollow(self, nonce: str) -> None:
-        self._listener.unfollow(nonce)
+    def unwatch(self, nonce: str) -> None:
+        self._watcher.unwatch(nonce)
 
-    def listen(self, wake: Callable[[str], None]) -> None:
-        self._listener.listen(wake)
+    def on_change(self, wake: Callable[[str], None]) -> None:
+        self._watcher.on_change(wake)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        await self._listener.close()
+        await self._watcher.close()
         for pool in self._pools.values():
             pool.close()
 
     def abandon(self) -> None:
-        self._listener.abandon()
+        self._watcher.abandon()
         for pool in self._pools.values():
             pool.abandon()
-        for wire in list(self._wires):
-            wire.abandon()
+        for connection in list(self._connections):
+            connection.abandon()

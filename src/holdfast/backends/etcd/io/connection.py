@@ -8,7 +8,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from holdfast.backends.etcd.io.http import NotHttp, Response, request
+from holdfast.backends.etcd.io.http import NotHttp, Response, encode_request
 from holdfast.backends.net.poller import READ, WRITE, is_readable
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import open_socket
@@ -30,7 +30,7 @@ class NotAnswered(Exception):
     """It was written, at least in part, and no answer came."""
 
 
-class Wire:
+class Connection:
     """One connection."""
 
     __slots__ = ("__weakref__", "_now", "_poller", "_socket", "node", "probe", "used_at")
@@ -53,7 +53,7 @@ class Wire:
         """Raises OSError if that does not work out."""
         self._socket = await open_socket(self.node.host, self.node.port, self._poller, until, tls)
 
-    async def ask(self, path: str, token: str, body: bytes, deadline: float) -> Response:
+    async def exchange(self, path: str, token: str, body: bytes, deadline: float) -> Response:
         """One request and its whole answer.
 
         Raises:
@@ -66,7 +66,7 @@ class Wire:
         except BaseException as error:
             self.close()
             if isinstance(error, OSError | NotHttp):
-                raise NotAnswered(_words(error)) from error
+                raise NotAnswered(_error_text(error)) from error
             raise
         if response.is_last:
             self.close()
@@ -79,7 +79,7 @@ class Wire:
 
     async def send(self, path: str, token: str, body: bytes, deadline: float) -> None:
         """Raises NotSent if nothing was written, OSError if only a part was."""
-        data = memoryview(request(str(self.node), path, token, body))
+        data = memoryview(encode_request(str(self.node), path, token, body))
         sent = 0
         if self._socket is None or deadline <= self._now():
             raise NotSent("there was no time left to ask" if self._socket else "the connection is closed")
@@ -92,7 +92,7 @@ class Wire:
                 await self._wait(READ, deadline)
             except OSError as error:
                 if not sent:
-                    raise NotSent(_words(error)) from error
+                    raise NotSent(_error_text(error)) from error
                 raise
 
     def read_into(self, response: Response) -> None:
@@ -129,5 +129,5 @@ class Wire:
             raise TimeoutError("no answer in time")
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

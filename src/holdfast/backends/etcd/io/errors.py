@@ -17,7 +17,7 @@ _INVALID, _PERMISSION_DENIED, _EXHAUSTED, _UNAUTHENTICATED = 3, 7, 8, 16
 
 # Said before anything is proposed to the cluster.
 _NOTHING_DONE = ("no leader", "too many requests", "not capable", "rpc not supported for learner", "unhealthy cluster")
-_TOKEN_IS_OLD = ("invalid auth token", "revision of auth store is old", "user name is empty", "user name not found")
+_TOKEN_REFUSED = ("invalid auth token", "revision of auth store is old", "user name is empty", "user name not found")
 
 
 class TokenRefused(Exception):
@@ -28,7 +28,7 @@ class NoAuthentication(Exception):
     """The cluster asks nobody for a password. Never leaves this package."""
 
 
-def refusal(status: int, body: bytes, url: str, node: str) -> Exception:
+def error_for(status: int, body: bytes, url: str, node: str) -> Exception:
     """What to raise for an answer that is not 200."""
     if b"CommonName of client sending a request against gateway" in body:
         return ConfigurationError(
@@ -43,7 +43,7 @@ def refusal(status: int, body: bytes, url: str, node: str) -> Exception:
     words = message.removeprefix("etcdserver: ")
     if words == "requested lease not found":
         return LeaseNotFound(message)
-    if code == _UNAUTHENTICATED or words in _TOKEN_IS_OLD:
+    if code == _UNAUTHENTICATED or words in _TOKEN_REFUSED:
         return TokenRefused(message)
     if words == "authentication is not enabled":
         return NoAuthentication(message)

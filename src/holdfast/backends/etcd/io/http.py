@@ -10,7 +10,7 @@ class NotHttp(Exception):
     """What came is no HTTP answer."""
 
 
-def request(host: str, path: str, token: str, body: bytes) -> bytes:
+def encode_request(host: str, path: str, token: str, body: bytes) -> bytes:
     credentials = f"Authorization: {token}\r\n" if token else ""
     head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{credentials}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body

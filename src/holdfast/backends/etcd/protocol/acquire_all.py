@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.port import LeaseNotFound
-from holdfast.backends.etcd.protocol.base import Base
-from holdfast.backends.etcd.protocol.leases import Unheard
+from holdfast.backends.etcd.protocol.base import EtcdBase
+from holdfast.backends.etcd.protocol.leases import Unanswered
 from holdfast.backends.etcd.protocol.messages import absent, txn
 from holdfast.core.tickets import POLL_INTERVAL, Granted, Ticket, Waiting
 from holdfast.errors import BackendUnavailable, HoldfastError, OutcomeUnknown
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from holdfast.backends.etcd.protocol.leases import Lease
     from holdfast.errors import BackendError, ConfigurationError
 
-TOGETHER_MAX = 63  # tickets in one transaction: two compares each, and the note's; etcd takes 128
+TICKETS_MAX = 63  # tickets in one transaction: two compares each, and the note's; etcd takes 128
 CHARACTERS_MAX = 300_000  # in all that they have to say: etcd takes 1.5 MiB in one request
 
 
-class Seen(NamedTuple):
+class LockState(NamedTuple):
     """What stands where a ticket wants to be."""
 
     created: int = 0  # its own key, from a request whose answer was lost
@@ -35,16 +35,16 @@ class Seen(NamedTuple):
     holder: str | None = None
 
 
-FREE = Seen()
+FREE = LockState()
 
 
-class Together(Base):
+class AcquireAll(EtcdBase):
     """For both methods."""
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         tickets = _as_many_as_fit(tickets)
         granted: dict[str, Granted] = {}
-        obstacle: tuple[int, Waiting] | None = None
+        blocker: tuple[int, Waiting] | None = None
         wanted = list(tickets)
         while wanted:
             leases = [await self._leases.fresh(one.ttl, deadline, delay=one.delay) for one in wanted]
@@ -53,34 +53,36 @@ class Together(Base):
                 answer = await self._create_all(wanted, leases, deadline)
             except LeaseNotFound:
                 for lease in set(leases):
-                    await self._leases.keep(lease, deadline)  # to see which of them
+                    await self._leases.keep_alive(lease, deadline)  # to see which of them
                 continue
             free: list[Ticket] = []
             for number, (ticket, lease) in enumerate(zip(wanted, leases, strict=True)):
-                seen = self._seen_of(ticket, lease, answer, number)
-                if seen.created:
-                    granted[ticket.nonce] = self._came(ticket, lease, seen.created, sent)
-                elif seen.is_busy:
-                    place = tickets.index(ticket)
-                    obstacle = place, Waiting(min(POLL_INTERVAL, lease.ttl / 4), seen.holder)
+                state = self._state_of(ticket, lease, answer, number)
+                if state.created:
+                    granted[ticket.nonce] = self._granted(ticket, lease, state.created, sent)
+                elif state.is_busy:
+                    index = tickets.index(ticket)
+                    blocker = index, Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
                     break
                 else:
                     free.append(ticket)
             wanted = free
-        if obstacle is None:
+        if blocker is None:
             return [granted[ticket.nonce] for ticket in tickets]
-        place, waiting = obstacle
-        await self._let_go(tickets[place:], granted, deadline)
-        return [*(granted[ticket.nonce] for ticket in tickets[:place]), waiting]
+        index, waiting = blocker
+        await self._withdraw_rest(tickets[index:], granted, deadline)
+        return [*(granted[ticket.nonce] for ticket in tickets[:index]), waiting]
 
-    async def _refused(self, ticket: Ticket, error: BackendUnavailable | ConfigurationError, deadline: float) -> None:
+    async def _undo_or_report_unknown(
+        self, ticket: Ticket, error: BackendUnavailable | ConfigurationError, deadline: float
+    ) -> None:
         """An enter ends with this error, which tells the engine that nothing has changed: make it so, or say otherwise.
 
         Raises:
             OutcomeUnknown: an earlier request of the same enter may have created its key.
         """
         nonce = ticket.nonce
-        if nonce not in self._places and nonce not in self._unheard:
+        if nonce not in self._ticket_keys and nonce not in self._unanswered:
             self._forget(nonce)
         elif isinstance(error, BackendUnavailable):
             raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
@@ -95,44 +97,44 @@ class Together(Base):
         Raises:
             OutcomeUnknown: no answer.
         """
-        unheard = Unheard(leases[0], self._keys.gone(self._runtime.nonce()))
-        compares, then, why_not = [absent(unheard.note)], [], []
+        unanswered = Unanswered(leases[0], self._keys.tombstone(self._runtime.nonce()))
+        compares, then, reads = [absent(unanswered.tombstone)], [], []
         for ticket, lease in zip(tickets, leases, strict=True):
-            compares += self._compares(ticket)
-            then += self._then(ticket, lease)
-            why_not += self._looks(ticket)
+            compares += self._compares_free(ticket)
+            then += self._creates(ticket, lease)
+            reads += self._reads(ticket)
         nonces = [ticket.nonce for ticket in tickets]
-        return await self._ask_for(nonces, unheard, txn(compares, then, why_not), deadline)
+        return await self._send_create(nonces, unanswered, txn(compares, then, reads), deadline)
 
-    async def _let_go(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
+    async def _withdraw_rest(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
         """These are not in, so nobody will withdraw them. But what another member was asked before may still come."""
-        left = [ticket for ticket in rest if ticket.nonce in granted or ticket.nonce in self._unheard]
+        left = [ticket for ticket in rest if ticket.nonce in granted or ticket.nonce in self._unanswered]
         for outcome in await self.release(left, deadline=deadline) if left else ():
             if isinstance(outcome, HoldfastError):
                 raise OutcomeUnknown(backend=outcome.backend, problem=outcome.problem)
         for ticket in rest:
-            self._turned_away(ticket)
+            self._give_back_slot(ticket)
 
     # ── what a method says about one ticket ──────────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _compares(self, ticket: Ticket) -> list[Message]:
+    def _compares_free(self, ticket: Ticket) -> list[Message]:
         """That it is free: two at most."""
 
     @abstractmethod
-    def _then(self, ticket: Ticket, lease: Lease) -> list[Message]:
+    def _creates(self, ticket: Ticket, lease: Lease) -> list[Message]:
         """What takes it: two at most, and as many for each ticket."""
 
     @abstractmethod
-    def _looks(self, ticket: Ticket) -> list[Message]:
+    def _reads(self, ticket: Ticket) -> list[Message]:
         """What is there instead: two at most, and as many for each ticket."""
 
     @abstractmethod
-    def _seen_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> Seen:
+    def _state_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> LockState:
         """What the answer says of the ticket with this number."""
 
     @abstractmethod
-    def _turned_away(self, ticket: Ticket) -> None:
+    def _give_back_slot(self, ticket: Ticket) -> None:
         """It is not, and nothing of it is under way."""
 
     @abstractmethod
@@ -142,8 +144,8 @@ class Together(Base):
 def _as_many_as_fit(tickets: Sequence[Ticket]) -> Sequence[Ticket]:
     """The first of them, one at least."""
     left = CHARACTERS_MAX
-    for number, ticket in enumerate(tickets[:TOGETHER_MAX]):
+    for number, ticket in enumerate(tickets[:TICKETS_MAX]):
         left -= len(ticket.info) + len(ticket.agent) + 6 * len(ticket.name)  # so often is it in the request
         if left < 0:
             return tickets[: max(1, number)]
-    return tickets[:TOGETHER_MAX]
+    return tickets[:TICKETS_MAX]

@@ -33,20 +33,20 @@ class CheckedPort:
         self._cluster_id = ""
         # Two threads may store the smaller of two numbers last. It was seen all the same, so that is no false alarm.
         self._revision = 0
-        self._spec: Mapping[str, int] = {}  # the greatest, by member; replaced, never changed
+        self._terms: Mapping[str, int] = {}  # the greatest, by member; replaced, never changed
         self._changed = ""  # how it was noticed that the data are not the same
-        self.on_changed: Callable[[str], None] = lambda _: None  # called once, with that
-        self.turn, self.follow, self.unfollow = port.turn, port.follow, port.unfollow
-        self.listen, self.close, self.abandon = port.listen, port.close, port.abandon
+        self.on_cluster_changed: Callable[[str], None] = lambda _: None  # called once, with that
+        self.name_mutex, self.watch, self.unwatch = port.name_mutex, port.watch, port.unwatch
+        self.on_change, self.close, self.abandon = port.on_change, port.close, port.abandon
 
     @property
-    def is_same(self) -> bool:
+    def is_same_cluster(self) -> bool:
         return not self._changed
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
         if self._changed and not once:  # what is sent once at most takes keys away, and does no harm there
             raise ClusterChanged(self._changed)
-        revision, terms = self._revision, self._spec
+        revision, terms = self._revision, self._terms
         answer = await self._port.call(method, message, deadline=deadline, once=once)
         if method.startswith(_LINEARIZABLE):
             revision += _has_written(message, answer.message)
@@ -62,25 +62,25 @@ class CheckedPort:
         if cluster_id and not self._cluster_id:
             self._cluster_id = cluster_id
         if cluster_id and cluster_id != self._cluster_id:
-            self._is_not_the_same(f"this is another etcd cluster than before ({cluster_id}, not {self._cluster_id})")
+            self._report_change(f"this is another etcd cluster than before ({cluster_id}, not {self._cluster_id})")
         elif found < at_least:
-            self._is_not_the_same(f"the etcd cluster's revision went back: it is {found}, and was {self._revision}")
+            self._report_change(f"the etcd cluster's revision went back: it is {found}, and was {self._revision}")
         elif term < terms.get(member, 0):
-            self._is_not_the_same(f"an etcd member's raft term went back, from {terms[member]} to {term}")
+            self._report_change(f"an etcd member's raft term went back, from {terms[member]} to {term}")
         if self._changed:
             raise ClusterChanged(self._changed)
         self._revision = max(self._revision, found)
-        if term > self._spec.get(member, 0):
-            self._spec = {**self._spec, member: term}
+        if term > self._terms.get(member, 0):
+            self._terms = {**self._terms, member: term}
 
-    def _is_not_the_same(self, problem: str) -> None:
+    def _report_change(self, problem: str) -> None:
         if not self._changed:
             self._changed = (
                 f"{self._url}: {problem}: it was restored from a snapshot, or the servers do not belong together. "
                 "Revisions, which are the fences, may have gone back: make sure they have not (restore with "
                 "--bump-revision), then make a new client"
             )
-            self.on_changed(self._changed)
+            self.on_cluster_changed(self._changed)
 
 
 def _has_written(request: Mapping[str, Any], answer: Message) -> bool:

@@ -28,37 +28,39 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Event, Runtime
 
 GRANULARITY = 0.0  # etcd lets a lease go after its ttl, by up to half a second, and never before
-STALE = 0.2  # of what a ticket's holder may believe in may have passed of its lease, for the ticket to enter under it
-LEASE_OVER = "its etcd lease is over: it ran out, or somebody revoked it"
-SAME_MOMENT = 0.02  # seconds: a keep-alive this old will do for who asks for one now
+FRESH_SHARE = (
+    0.2  # of what a ticket's holder may believe in may have passed of its lease, for the ticket to enter under it
+)
+LEASE_EXPIRED = "its etcd lease is over: it ran out, or somebody revoked it"
+KEEP_ALIVE_REUSE = 0.02  # seconds: a keep-alive this old will do for who asks for one now
 WAITER_TTL = 2  # seconds: as short as a server with the default election timeout allows
-_WAITERS = 0  # the key of the waiter lease; those of the others are their ttl
+_WAITER_KEY = 0  # the key of the waiter lease; those of the others are their ttl
 
 
 class Lease:
     """One lease on the server."""
 
-    __slots__ = ("deadline", "id", "is_over", "key", "sent", "ttl")
+    __slots__ = ("deadline", "has_expired", "id", "key", "sent", "ttl")
 
     def __init__(self, lease_id: int, key: int) -> None:
         self.id = lease_id
         self.key = key  # in the client's table
         self.ttl = 0  # seconds; the server may grant more than was requested
-        self.is_over = False
+        self.has_expired = False
         self.sent = self.deadline = 0.0
 
-    def answered(self, ttl: int, sent: float) -> None:
+    def renewed(self, ttl: int, sent: float) -> None:
         """The server has let it run for its ttl again."""
         if sent > self.sent:
             self.ttl, self.sent = ttl, sent
             self.deadline = lease_deadline(sent, ttl, GRANULARITY)
 
 
-class Unheard(NamedTuple):
+class Unanswered(NamedTuple):
     """A request under this lease had no answer, and may still come; but it takes nothing where the note is."""
 
     lease: Lease
-    note: bytes  # a key
+    tombstone: bytes  # a key
 
 
 class Leases:
@@ -70,7 +72,7 @@ class Leases:
         self._url, self._port, self._runtime = url, port, runtime
         self._mutex = runtime.mutex()
         self._current: dict[int, Lease] = {}  # by the requested ttl, or _WAITERS
-        self._asking: dict[int, Event] = {}  # somebody asks the server about it just now
+        self._in_flight: dict[int, Event] = {}  # somebody asks the server about it just now
 
     async def fresh(self, ttl: float, deadline: float, *, delay: float = 0.0) -> Lease:
         """The lease for tickets with this ttl, with most of its time before it, of which the delay does not count."""
@@ -79,40 +81,40 @@ class Leases:
         if lease is not None and self._is_fresh(lease, delay):
             return lease
         while True:
-            lease = await self._ask(seconds, lambda one: self._is_fresh(one, delay), deadline)
+            lease = await self._request_lease(seconds, lambda one: self._is_fresh(one, delay), deadline)
             if lease is not None:
                 return lease
 
-    async def for_waiters(self, deadline: float) -> Lease:
+    async def waiter_lease(self, deadline: float) -> Lease:
         """The waiter lease, kept alive less than a quarter of its ttl ago."""
         while True:
-            lease = await self._ask(_WAITERS, self._is_fresh_for_waiters, deadline)
+            lease = await self._request_lease(_WAITER_KEY, self._is_fresh_for_waiters, deadline)
             if lease is not None:
                 return lease
 
-    def keep_waiters_at(self) -> float:
+    def next_waiter_keep_alive(self) -> float:
         """When a waiter has to keep the waiter lease alive.
 
         Each waiter has its own moment. So one of them sends the keep-alive, and the others find that it was sent.
         """
-        lease = self._current.get(_WAITERS)
+        lease = self._current.get(_WAITER_KEY)
         return 0.0 if lease is None else lease.sent + lease.ttl * (1 + self._runtime.jitter() / 2) / 5
 
-    async def keep_waiters(self, deadline: float) -> bool:
+    async def keep_waiters_alive(self, deadline: float) -> bool:
         """Keep the waiter lease alive; False if it is over."""
-        lease = self._current.get(_WAITERS)
-        return lease is not None and await self.keep(lease, deadline)
+        lease = self._current.get(_WAITER_KEY)
+        return lease is not None and await self.keep_alive(lease, deadline)
 
-    async def keep(self, lease: Lease, deadline: float) -> bool:
+    async def keep_alive(self, lease: Lease, deadline: float) -> bool:
         """Keep it alive; False if it is over."""
-        since = self._runtime.now() - SAME_MOMENT
-        while not lease.is_over and lease.sent < since:
-            await self._ask(lease.key, lambda one: one is not lease or one.sent >= since, deadline)
-        return not lease.is_over
+        since = self._runtime.now() - KEEP_ALIVE_REUSE
+        while not lease.has_expired and lease.sent < since:
+            await self._request_lease(lease.key, lambda one: one is not lease or one.sent >= since, deadline)
+        return not lease.has_expired
 
-    def is_over(self, lease: Lease) -> None:
+    def mark_expired(self, lease: Lease) -> None:
         """The server does not know it any more."""
-        lease.is_over = True
+        lease.has_expired = True
         with self._mutex:
             if self._current.get(lease.key) is lease:
                 del self._current[lease.key]
@@ -133,57 +135,57 @@ class Leases:
             leases = list(self._current.values())
             self._current.clear()
         for lease in leases:
-            lease.is_over = True
+            lease.has_expired = True
             if lease in keeping:
                 continue
             with contextlib.suppress(BackendError, ConfigurationError, LeaseNotFound):
                 await self._port.call("lease/revoke", {"ID": str(lease.id)}, deadline=deadline, once=True)
 
-    async def _ask(self, key: int, will_do: Callable[[Lease], bool], deadline: float) -> Lease | None:
+    async def _request_lease(self, key: int, is_enough: Callable[[Lease], bool], deadline: float) -> Lease | None:
         """The lease as it is if that will do, else after one question to the server; None: ask again.
 
         Who finds another one asking waits for that one's answer.
         """
-        mine = self._runtime.event()
+        own_event = self._runtime.event()
         try:
             with self._mutex:
                 lease = self._current.get(key)
-                if lease is not None and will_do(lease):
+                if lease is not None and is_enough(lease):
                     return lease
-                asking = self._asking.setdefault(key, mine)
-            if asking is not mine:
-                if not await asking.wait(deadline):
+                event = self._in_flight.setdefault(key, own_event)
+            if event is not own_event:
+                if not await event.wait(deadline):
                     raise BackendUnavailable(backend=self._url, problem="others asked about the lease all the time")
                 return None
             if lease is None:
                 return await self._grant(key, deadline)
-            return lease if await self._prolong(lease, deadline) else None
+            return lease if await self._send_keep_alive(lease, deadline) else None
         finally:
             with self._mutex:
-                if self._asking.get(key) is mine:
-                    del self._asking[key]
-            mine.set()
+                if self._in_flight.get(key) is own_event:
+                    del self._in_flight[key]
+            own_event.set()
 
     async def _grant(self, key: int, deadline: float) -> Lease:
         # If the answer is lost the lease runs out by itself, with no key under it.
         answer = await self._port.call("lease/grant", {"TTL": str(key or self.waiter_ttl)}, deadline=deadline)
         lease = Lease(int(answer.message["ID"]), key)
-        lease.answered(int(answer.message["TTL"]), answer.sent)
+        lease.renewed(int(answer.message["TTL"]), answer.sent)
         with self._mutex:
             self._current[key] = lease
         return lease
 
-    async def _prolong(self, lease: Lease, deadline: float) -> bool:
+    async def _send_keep_alive(self, lease: Lease, deadline: float) -> bool:
         answer = await self._port.call("lease/keepalive", {"ID": str(lease.id)}, deadline=deadline)
         ttl = int(answer.message["result"].get("TTL", 0))
         if ttl <= 0:
-            self.is_over(lease)
+            self.mark_expired(lease)
             return False
-        lease.answered(ttl, answer.sent)
+        lease.renewed(ttl, answer.sent)
         return True
 
     def _is_fresh(self, lease: Lease, delay: float) -> bool:
-        return self._runtime.now() - lease.sent <= STALE * (lease.ttl - delay)
+        return self._runtime.now() - lease.sent <= FRESH_SHARE * (lease.ttl - delay)
 
     def _is_fresh_for_waiters(self, lease: Lease) -> bool:
         return self._runtime.now() - lease.sent <= lease.ttl / 4

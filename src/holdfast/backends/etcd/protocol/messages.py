@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.backends.etcd.port import Message, Watch
 
 
-class Entry(NamedTuple):
+class KeyValue(NamedTuple):
     """A key and what etcd says about it."""
 
     key: bytes
@@ -120,9 +120,9 @@ def succeeded(answer: Message) -> bool:
     return bool(answer.get("succeeded"))
 
 
-def entries(answer: Message, number: int) -> list[Entry]:
+def kvs(answer: Message, number: int) -> list[KeyValue]:
     """What the operation with this number found."""
-    return [entry(found) for found in answer["responses"][number]["response_range"].get("kvs", ())]
+    return [key_value(found) for found in answer["responses"][number]["response_range"].get("kvs", ())]
 
 
 def deleted(answer: Message, number: int) -> bool:
@@ -134,8 +134,8 @@ def all_deleted(answer: Message, count: int) -> list[bool]:
     return [deleted(answer, number) for number in range(count)]
 
 
-def entry(found: Message) -> Entry:
-    return Entry(
+def key_value(found: Message) -> KeyValue:
+    return KeyValue(
         key=b64decode(found["key"]),
         value=b64decode(found.get("value", "")),
         created=int(found.get("create_revision", 0)),

@@ -9,11 +9,11 @@ from holdfast.backends.etcd.protocol.queue import EtcdBackend
 from holdfast.backends.etcd.protocol.single_key import KeyBackend
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.config import Place
+    from holdfast.backends.etcd.config import EtcdConfig
     from holdfast.backends.etcd.port import EtcdPort
     from holdfast.core.ports import Backend, Runtime
 
 
-def backend_on(port: EtcdPort, place: Place, runtime: Runtime) -> Backend:
-    kind = KeyBackend if place.method == "key" else EtcdBackend
-    return kind(place.url, port, runtime, Keys(place.prefix, raw_names=place.raw_names))
+def backend_on(port: EtcdPort, config: EtcdConfig, runtime: Runtime) -> Backend:
+    kind = KeyBackend if config.method == "key" else EtcdBackend
+    return kind(config.url, port, runtime, Keys(config.prefix, raw_names=config.raw_names))

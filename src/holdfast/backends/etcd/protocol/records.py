@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.backends.etcd.protocol.keys import Ticketed, read
+from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
 from holdfast.core.tickets import Ticket, TicketInfo, make_ticket_info, process_text
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.protocol.messages import Entry
+    from holdfast.backends.etcd.protocol.messages import KeyValue
 
 METHOD_KEY = "key"
 
@@ -26,13 +26,13 @@ class Record(NamedTuple):
     nonce: str = ""
 
 
-def written(ticket: Ticket, since: float, method: str = "") -> bytes:
+def encode_record(ticket: Ticket, since: float, method: str = "") -> bytes:
     extra = f'"method":"{method}",' if method else ""
     who_and_when = f'"nonce":"{ticket.nonce}","since":{since:.6f},"agent":{json.dumps(ticket.agent)}'
     return f'{{"holdfast":1,{extra}{who_and_when},"info":{ticket.info}}}'.encode()
 
 
-def record(value: bytes) -> Record:
+def parse_record(value: bytes) -> Record:
     try:
         found: Any = json.loads(value)
         if found["holdfast"] == 1:
@@ -49,20 +49,20 @@ def record(value: bytes) -> Record:
     return Record(is_ours=False, method="", agent="another program", since=0.0, info="")
 
 
-def holder_of(found: Sequence[Entry]) -> str | None:
+def holder_of(found: Sequence[KeyValue]) -> str | None:
     """Who the first of these is, for messages."""
     if not found:
         return None
-    known = record(found[0].value)
+    known = parse_record(found[0].value)
     return process_text(known.info) if known.is_ours else "another program"
 
 
-def described(entry: Entry, remaining: float, *, granted: bool, ticketed: Ticketed | None = None) -> TicketInfo:
-    known = record(entry.value)
-    kind = ticketed or read(entry.key, entry.created)
+def ticket_info(kv: KeyValue, remaining: float, *, granted: bool, entry: QueueEntry | None = None) -> TicketInfo:
+    known = parse_record(kv.value)
+    kind = entry or parse_key(kv.key, kv.created)
     return make_ticket_info(
         info=known.info,
-        fence=entry.created if granted else None,
+        fence=kv.created if granted else None,
         agent=known.agent,
         since=known.since,
         remaining=remaining,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.port import LeaseNotFound
 from holdfast.backends.etcd.protocol.leases import Lease
-from holdfast.backends.etcd.protocol.messages import entries, get, modified_at, put, succeeded, txn
+from holdfast.backends.etcd.protocol.messages import get, kvs, modified_at, put, succeeded, txn
 from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ READS_MAX = 100  # in one transaction
 TTL_MAX = 9_000_000_000  # seconds: etcd refuses more
 
 
-class Mark(NamedTuple):
+class Register(NamedTuple):
     """A mark as it was found."""
 
     number: int = 0
@@ -33,61 +33,61 @@ class Mark(NamedTuple):
     revision: int = 0  # of its key; 0: there is none
 
 
-class Marks:
+class Registers:
     """Those of one client, whatever the method of its locks."""
 
     def __init__(self, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
         self._port, self._runtime, self._keys = port, runtime, keys
         self._leases: dict[int, Lease] = {}  # the latest, by how many seconds marks are to be kept
 
-    async def raise_to(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        """See ports.py: `advance_register`."""
-        key = self._keys.advance_register(name)
+    async def advance(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        """See ports.py: `register`."""
+        key = self._keys.register(name)
         # Most who ask come too late, and need no lease for that.
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        found = _read(name, answer.message, 0)
+        found = _parse(name, answer.message, 0)
         while found.number < number:
-            lease = await self._lasting(keep, deadline)
+            lease = await self._lease_for(keep, deadline)
             write = put(key, f"{number} {nonce}".encode(), lease.id)
             request = txn([modified_at(key, found.revision)], [write], [get(key)])
             try:
                 answer = await self._port.call("kv/txn", request, deadline=deadline)
             except LeaseNotFound:  # somebody revoked it
-                lease.is_over = True
+                lease.has_expired = True
                 continue
             if succeeded(answer.message):
                 return True
-            found = _read(name, answer.message, 0)
+            found = _parse(name, answer.message, 0)
         return (found.number, found.nonce) == (number, nonce)
 
-    async def all(self, names: Sequence[str], deadline: float) -> list[int]:
+    async def read(self, names: Sequence[str], deadline: float) -> list[int]:
         """See ports.py: `read_registers`."""
         numbers: list[int] = []
         for start in range(0, len(names), READS_MAX):
             some = names[start : start + READS_MAX]
-            request = txn([], [get(self._keys.advance_register(name)) for name in some])
+            request = txn([], [get(self._keys.register(name)) for name in some])
             answer = await self._port.call("kv/txn", request, deadline=deadline)
-            numbers += [_read(name, answer.message, number).number for number, name in enumerate(some)]
+            numbers += [_parse(name, answer.message, number).number for number, name in enumerate(some)]
         return numbers
 
-    async def _lasting(self, keep: float, deadline: float) -> Lease:
+    async def _lease_for(self, keep: float, deadline: float) -> Lease:
         """A lease that lives for `keep` seconds at least from whenever what is asked until the deadline is done."""
         seconds = max(1, math.ceil(keep))
         lease = self._leases.get(seconds)
-        if lease is not None and not lease.is_over and lease.deadline >= deadline + keep:
+        if lease is not None and not lease.has_expired and lease.deadline >= deadline + keep:
             return lease
         asked = min(TTL_MAX, 2 * seconds + math.ceil(max(0.0, deadline - self._runtime.now())))
         answer = await self._port.call("lease/grant", {"TTL": str(asked)}, deadline=deadline)
         lease = self._leases[seconds] = Lease(int(answer.message["ID"]), asked)
-        lease.answered(int(answer.message["TTL"]), answer.sent)
+        lease.renewed(int(answer.message["TTL"]), answer.sent)
         return lease
 
 
-def _read(name: str, answer: Message, place: int) -> Mark:
-    there = entries(answer, place)
+def _parse(name: str, answer: Message, index: int) -> Register:
+    there = kvs(answer, index)
     if not there:
-        return Mark()
+        return Register()
     number, _, nonce = there[0].value.decode("ascii", "replace").partition(" ")
     if not number.isdigit():
         raise NameConflict(lock=name, reason=f"etcd's key {there[0].key.decode()!r} holds something else than a mark")
-    return Mark(int(number), nonce, there[0].modified)
+    return Register(int(number), nonce, there[0].modified)

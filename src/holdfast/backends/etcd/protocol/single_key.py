@@ -10,29 +10,29 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
-from holdfast.backends.etcd.protocol.acquire_all import FREE, Seen, Together
-from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, Place
+from holdfast.backends.etcd.protocol.acquire_all import FREE, AcquireAll, LockState
+from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey
 from holdfast.backends.etcd.protocol.guarantees import KEY, KEY_LACKS
-from holdfast.backends.etcd.protocol.keys import Keys, Ticketed, after
-from holdfast.backends.etcd.protocol.leases import Lease, Unheard
+from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, range_end
+from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import (
-    Entry,
+    KeyValue,
     absent,
     all_in_order,
     created_at,
     delete,
     deleted,
-    entries,
-    entry,
     first,
     get,
+    key_value,
+    kvs,
     leased_to,
     put,
     revision,
     succeeded,
     txn,
 )
-from holdfast.backends.etcd.protocol.records import METHOD_KEY, described, holder_of, record, written
+from holdfast.backends.etcd.protocol.records import METHOD_KEY, encode_record, holder_of, parse_record, ticket_info
 from holdfast.core.tickets import POLL_INTERVAL, Granted, LockInfo, Ticket, Waiting
 from holdfast.errors import (
     BackendError,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 
-class KeyBackend(Together):
+class KeyBackend(AcquireAll):
     """Locks in one cluster, a key for each."""
 
     guarantees = KEY
@@ -68,10 +68,10 @@ class KeyBackend(Together):
         try:
             outcome = await self._try_acquire(ticket, deadline)
         except (BackendUnavailable, ConfigurationError) as error:
-            await self._refused(ticket, error, deadline)
+            await self._undo_or_report_unknown(ticket, error, deadline)
             raise
         if not queue and isinstance(outcome, Waiting):
-            if ticket.nonce in self._unheard:
+            if ticket.nonce in self._unanswered:
                 # It does not wait, so nobody will withdraw it; but what another member was asked may still come.
                 (left,) = await self.release([ticket], deadline=deadline)
                 if isinstance(left, BackendError):
@@ -84,35 +84,35 @@ class KeyBackend(Together):
         while True:
             lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
             try:
-                return await self._try(ticket, lease, deadline)
+                return await self._try_once(ticket, lease, deadline)
             except LeaseNotFound:
-                self._leases.is_over(lease)
+                self._leases.mark_expired(lease)
 
-    async def _try(self, ticket: Ticket, lease: Lease, deadline: float) -> Granted | Waiting:
-        unheard = Unheard(lease, self._keys.gone(ticket.nonce))
+    async def _try_once(self, ticket: Ticket, lease: Lease, deadline: float) -> Granted | Waiting:
+        unanswered = Unanswered(lease, self._keys.tombstone(ticket.nonce))
         request = txn(
-            [*self._compares(ticket), absent(unheard.note)],
-            self._then(ticket, lease),
-            [*self._looks(ticket), get(unheard.note, keys_only=True)],
+            [*self._compares_free(ticket), absent(unanswered.tombstone)],
+            self._creates(ticket, lease),
+            [*self._reads(ticket), get(unanswered.tombstone, keys_only=True)],
         )
         sent = self._runtime.now()
-        answer = await self._ask_for([ticket.nonce], unheard, request, deadline)
+        answer = await self._send_create([ticket.nonce], unanswered, request, deadline)
         now = revision(answer)
         if succeeded(answer):
-            granted = self._came(ticket, lease, now, sent)  # for now: whoever cannot give it back owes that
+            granted = self._granted(ticket, lease, now, sent)  # for now: whoever cannot give it back owes that
             await self._check_methods([ticket], answer, deadline)
             return granted
-        if entries(answer, 1):
+        if kvs(answer, 1):
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-        seen = self._seen_of(ticket, lease, answer, 0)
+        seen = self._state_of(ticket, lease, answer, 0)
         if seen.created:
-            return self._came(ticket, lease, seen.created, sent)
+            return self._granted(ticket, lease, seen.created, sent)
         self._seen[ticket.nonce] = now
         return Waiting(min(POLL_INTERVAL, lease.ttl / 4), seen.holder)
 
     async def _check_methods(self, tickets: Sequence[Ticket], answer: Message, deadline: float) -> None:
         """None of the locks that were just taken may be in use by the other method."""
-        shared = [ticket for number, ticket in enumerate(tickets) if entries(answer, 2 * number + 1)]
+        shared = [ticket for number, ticket in enumerate(tickets) if kvs(answer, 2 * number + 1)]
         if shared:
             for left in await self.release(tickets, deadline=deadline):
                 if isinstance(left, BackendError):
@@ -128,35 +128,35 @@ class KeyBackend(Together):
         answer = await super()._create_all(tickets, leases, deadline)
         if succeeded(answer):
             for ticket, lease in zip(tickets, leases, strict=True):
-                self._came(ticket, lease, revision(answer), sent)
+                self._granted(ticket, lease, revision(answer), sent)
             await self._check_methods(tickets, answer, deadline)
         return answer
 
-    def _compares(self, ticket: Ticket) -> list[Message]:
+    def _compares_free(self, ticket: Ticket) -> list[Message]:
         return [absent(self._key(ticket))]
 
-    def _then(self, ticket: Ticket, lease: Lease) -> list[Message]:
+    def _creates(self, ticket: Ticket, lease: Lease) -> list[Message]:
         folder = self._keys.folder(ticket.name)
-        value = written(ticket, self._runtime.wall(), METHOD_KEY)
-        return [put(self._key(ticket), value, lease.id), first(folder, after(folder))]
+        value = encode_record(ticket, self._runtime.wall(), METHOD_KEY)
+        return [put(self._key(ticket), value, lease.id), first(folder, range_end(folder))]
 
-    def _looks(self, ticket: Ticket) -> list[Message]:
+    def _reads(self, ticket: Ticket) -> list[Message]:
         return [get(self._key(ticket))]
 
-    def _seen_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> Seen:
+    def _state_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> LockState:
         if succeeded(answer):
-            return Seen(created=revision(answer))
-        there = entries(answer, number)
+            return LockState(created=revision(answer))
+        there = kvs(answer, number)
         if not there:
             return FREE
-        known = record(there[0].value)
+        known = parse_record(there[0].value)
         if known.method != METHOD_KEY:
             raise NameConflict(lock=ticket.name, reason=f"etcd's key {there[0].key.decode()!r} holds something else")
         if known.nonce == ticket.nonce and there[0].lease == lease.id:  # from a request whose answer was lost
-            return Seen(created=there[0].created)
-        return Seen(is_busy=True, holder=holder_of(there))
+            return LockState(created=there[0].created)
+        return LockState(is_busy=True, holder=holder_of(there))
 
-    def _turned_away(self, ticket: Ticket) -> None:
+    def _give_back_slot(self, ticket: Ticket) -> None:
         """There is nothing to remember of it."""
 
     # ── wait, leave ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,19 +164,19 @@ class KeyBackend(Together):
     async def wait(self, ticket: Ticket, until: float) -> None:
         seen = self._seen.get(ticket.nonce)
         if seen is not None:
-            self._port.follow(ticket.nonce, (Watch(self._key(ticket), seen + 1),))
+            self._port.watch(ticket.nonce, (Watch(self._key(ticket), seen + 1),))
         await self._wakeups.wait(ticket.nonce, until)
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         found: list[bool | BackendError] = []
         for start in range(0, len(tickets), OPERATIONS_MAX // 2):  # two compares each
-            found += await self._leave_some(tickets[start : start + OPERATIONS_MAX // 2], deadline)
+            found += await self._release_some(tickets[start : start + OPERATIONS_MAX // 2], deadline)
         return found
 
-    async def _leave_some(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
+    async def _release_some(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
         if len(tickets) > 1:
             try:
-                if await self._leave_together(tickets, deadline):
+                if await self._release_in_one_step(tickets, deadline):
                     return [True] * len(tickets)
             except BackendError as error:
                 return [error] * len(tickets)
@@ -193,13 +193,15 @@ class KeyBackend(Together):
                 self._forget(ticket.nonce)
         return found
 
-    async def _leave_together(self, tickets: Sequence[Ticket], deadline: float) -> bool:
+    async def _release_in_one_step(self, tickets: Sequence[Ticket], deadline: float) -> bool:
         """Give all of them back in one step, if nothing is to be said about any: whether that was done."""
-        places = [(self._key(ticket), self._places.get(ticket.nonce)) for ticket in tickets]
-        ours = [(key, place) for key, place in places if place is not None]
-        if len(ours) < len(tickets) or any(ticket.nonce in self._unheard for ticket in tickets):
+        own_keys = [(self._key(ticket), self._ticket_keys.get(ticket.nonce)) for ticket in tickets]
+        ours = [(key, own_key) for key, own_key in own_keys if own_key is not None]
+        if len(ours) < len(tickets) or any(ticket.nonce in self._unanswered for ticket in tickets):
             return False
-        request = txn([one for key, place in ours for one in _is(key, place)], [delete(key) for key, _ in ours])
+        request = txn(
+            [one for key, own_key in ours for one in _compares_own(key, own_key)], [delete(key) for key, _ in ours]
+        )
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
         except ClusterChanged:
@@ -212,21 +214,21 @@ class KeyBackend(Together):
 
     async def _release(self, ticket: Ticket, deadline: float) -> bool:
         key = self._key(ticket)
-        unheard = tuple(self._unheard.get(ticket.nonce, ()))
-        for lease, note in unheard:
-            if lease.is_over:
+        unanswered = tuple(self._unanswered.get(ticket.nonce, ()))
+        for lease, tombstone in unanswered:
+            if lease.has_expired:
                 continue
             try:  # what may still be on its way comes under the same lease as this note: one ends with the other
-                await self._port.call("kv/txn", txn([], [put(note, b"", lease.id)]), deadline=deadline)
+                await self._port.call("kv/txn", txn([], [put(tombstone, b"", lease.id)]), deadline=deadline)
             except LeaseNotFound:
-                self._leases.is_over(lease)
-        place = self._places.get(ticket.nonce)
-        if place is not None:
-            return await self._delete(key, _is(key, place), deadline)
-        if not unheard:
+                self._leases.mark_expired(lease)
+        own_key = self._ticket_keys.get(ticket.nonce)
+        if own_key is not None:
+            return await self._delete(key, _compares_own(key, own_key), deadline)
+        if not unanswered:
             return False  # it was told that it had to wait, and left nothing behind
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        ours = [one for one in entries(answer.message, 0) if record(one.value).nonce == ticket.nonce]
+        ours = [one for one in kvs(answer.message, 0) if parse_record(one.value).nonce == ticket.nonce]
         if not ours:
             return False
         return await self._delete(key, [created_at(key, ours[0].created), leased_to(key, ours[0].lease)], deadline)
@@ -241,17 +243,17 @@ class KeyBackend(Together):
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         answer = await self._port.call("kv/txn", txn([], [get(self._keys.base(name))]), deadline=deadline)
-        there = [one for one in entries(answer.message, 0) if record(one.value).method == METHOD_KEY]
-        return await self._described(name, there, deadline)
+        there = [one for one in kvs(answer.message, 0) if parse_record(one.value).method == METHOD_KEY]
+        return await self._lock_info(name, there, deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        start = self._keys.starting(prefix)
-        found = all_in_order(start, after(start), keys_only=False)["request_range"]
+        start = self._keys.prefix(prefix)
+        found = all_in_order(start, range_end(start), keys_only=False)["request_range"]
         answer = await self._port.call("kv/range", found, deadline=deadline)
         infos = [
-            await self._described(name, [one], deadline)
-            for one in map(entry, answer.message.get("kvs", ()))
-            if record(one.value).method == METHOD_KEY and (name := self._keys.base_name(one.key))
+            await self._lock_info(name, [one], deadline)
+            for one in map(key_value, answer.message.get("kvs", ()))
+            if parse_record(one.value).method == METHOD_KEY and (name := self._keys.single_key_name(one.key))
         ]
         return sorted(infos, key=lambda info: info.name)
 
@@ -259,12 +261,12 @@ class KeyBackend(Together):
         key = self._keys.base(name)
         return await self._delete(key, [created_at(key, fence)], deadline) if fence > 0 else False
 
-    async def _described(self, name: str, there: Sequence[Entry], deadline: float) -> LockInfo:
+    async def _lock_info(self, name: str, there: Sequence[KeyValue], deadline: float) -> LockInfo:
         holders = []
         for one in there:
             remaining = await self._leases.remaining(one.lease, deadline)
-            kind = Ticketed(one.key, one.created, exclusive=True, limit=1, is_ours=True)
-            holders.append(described(one, remaining, granted=True, ticketed=kind))
+            kind = QueueEntry(one.key, one.created, exclusive=True, limit=1, is_ours=True)
+            holders.append(ticket_info(one, remaining, granted=True, entry=kind))
         return LockInfo(name, tuple(holders), ())
 
     # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,13 +276,13 @@ class KeyBackend(Together):
 
     def _forget(self, nonce: str) -> None:
         super()._forget(nonce)
-        self._unheard.pop(nonce, None)
+        self._unanswered.pop(nonce, None)
 
     def _stop_waiting(self, nonce: str) -> None:
         self._seen.pop(nonce, None)
         super()._stop_waiting(nonce)
 
 
-def _is(key: bytes, place: Place) -> list[Message]:
+def _compares_own(key: bytes, own_key: TicketKey) -> list[Message]:
     """That it is this ticket's key: after a restored snapshot, another client's can have the same create revision."""
-    return [created_at(key, place.created), leased_to(key, place.lease.id if place.lease is not None else 0)]
+    return [created_at(key, own_key.created), leased_to(key, own_key.lease.id if own_key.lease is not None else 0)]

@@ -7,9 +7,9 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.zookeeper.config import Place, place_of
-from holdfast.backends.zookeeper.io.blocking import Awaited
-from holdfast.backends.zookeeper.io.driver import KazooSession, Kept
+from holdfast.backends.zookeeper.config import ZookeeperConfig, config_of
+from holdfast.backends.zookeeper.io.blocking import BlockingReply
+from holdfast.backends.zookeeper.io.driver import KazooSession, Reply
 from holdfast.backends.zookeeper.io.ensemble import Ensemble
 from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
-    place = place_of(address)
-    return ZookeeperBackend(place, LoopEnsemble(place, runtime), runtime)
+    config = config_of(address)
+    return ZookeeperBackend(config, LoopEnsemble(config, runtime), runtime)
 
 
 class LoopEnsemble(Ensemble):
     """Has the loop wait."""
 
-    def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, runtime)
+    def __init__(self, config: ZookeeperConfig, runtime: AsyncioRuntime) -> None:
+        super().__init__(config, runtime)
         self._loops = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_loop = True
@@ -41,20 +41,20 @@ class LoopEnsemble(Ensemble):
             self._loops.check_loop()
         return await super().open(timeout, deadline=deadline)
 
-    def _awaited(self) -> Kept:
-        return _Bridge(self._loops) if self._has_loop else Awaited()
+    def _new_reply(self) -> Reply:
+        return _LoopReply(self._loops) if self._has_loop else BlockingReply()
 
-    async def _wait(self, reply: Kept, deadline: float) -> bool:
+    async def _wait(self, reply: Reply, deadline: float) -> bool:
         seconds = max(0.0, deadline - self._runtime.now())
-        if isinstance(reply, Awaited):
+        if isinstance(reply, BlockingReply):
             return reply.wait(seconds)
-        return isinstance(reply, _Bridge) and await reply.wait(seconds)
+        return isinstance(reply, _LoopReply) and await reply.wait(seconds)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._has_loop:  # the process ends before a session needs its heartbeat
             return
         # In a context of its own: what the caller's context holds must not live as long as the client does.
-        task = self._loops.loop.create_task(work(), name="holdfast-pulse", context=contextvars.Context())
+        task = self._loops.loop.create_task(work(), name="holdfast-heartbeat", context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -69,7 +69,7 @@ class LoopEnsemble(Ensemble):
         self._loops.call_from_thread(function, *arguments)
 
 
-class _Bridge(Kept):
+class _LoopReply(Reply):
     """Its task waits for it, on the loop."""
 
     __slots__ = ("_future", "_runtime")

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.zookeeper.config import place_of
-from holdfast.backends.zookeeper.io.driver import Kept
+from holdfast.backends.zookeeper.config import config_of
+from holdfast.backends.zookeeper.io.driver import Reply
 from holdfast.backends.zookeeper.io.ensemble import Ensemble
 from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
 from holdfast.runtimes.threads import run_sync, start_thread
@@ -21,8 +21,8 @@ JOIN_MAX = 1.0  # seconds: the pulse ends at once, unless it is just asking; the
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
-    place = place_of(address)
-    return ZookeeperBackend(place, BlockingEnsemble(place, runtime), runtime)
+    config = config_of(address)
+    return ZookeeperBackend(config, BlockingEnsemble(config, runtime), runtime)
 
 
 class BlockingEnsemble(Ensemble):
@@ -30,14 +30,14 @@ class BlockingEnsemble(Ensemble):
 
     _threads: tuple[threading.Thread, ...] = ()
 
-    def _awaited(self) -> Kept:
-        return Awaited()
+    def _new_reply(self) -> Reply:
+        return BlockingReply()
 
-    async def _wait(self, reply: Kept, deadline: float) -> bool:
-        return isinstance(reply, Awaited) and reply.wait(max(0.0, deadline - self._runtime.now()))
+    async def _wait(self, reply: Reply, deadline: float) -> bool:
+        return isinstance(reply, BlockingReply) and reply.wait(max(0.0, deadline - self._runtime.now()))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        thread = start_thread(lambda: run_sync(work()), "pulse")
+        thread = start_thread(lambda: run_sync(work()), "heartbeat")
         self._threads = (*(one for one in self._threads if one.is_alive()), thread)
 
     async def close(self, *, keeps_session: bool = False) -> None:
@@ -53,27 +53,27 @@ class BlockingEnsemble(Ensemble):
         function(*arguments)
 
 
-class Awaited(Kept):
+class BlockingReply(Reply):
     """Its thread waits for it."""
 
-    __slots__ = ("_gate",)
+    __slots__ = ("_done",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._done = threading.Lock()
+        self._done.acquire()
 
     def set(self, value: Any) -> None:
         self.value = value
-        self._open()
+        self._finish()
 
     def set_exception(self, error: Exception) -> None:
         self.error = error
-        self._open()
+        self._finish()
 
     def wait(self, seconds: float) -> bool:
-        return self._gate.acquire(timeout=seconds)
+        return self._done.acquire(timeout=seconds)
 
-    def _open(self) -> None:
-        if self._gate.locked():  # kazoo may tell twice that it is closed
-            self._gate.release()
+    def _finish(self) -> None:
+        if self._done.locked():  # kazoo may tell twice that it is closed
+            self._done.release()

@@ -13,12 +13,12 @@ import random
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol import serialization as wire
+from kazoo.protocol import serialization
 from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.security import ACL, Id
@@ -31,15 +31,15 @@ from holdfast.backends.zookeeper.port import (
     Children,
     Create,
     Created,
-    CreateLasting,
     CreateParent,
+    CreatePersistent,
     Delete,
     Ephemerals,
     Get,
     Node,
     Refusal,
     Set,
-    Together,
+    Transaction,
 )
 from holdfast.backends.zookeeper.protocol.nodes import SESSIONS
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, ThreadStartError
@@ -47,7 +47,7 @@ from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import Place, Tls
+    from holdfast.backends.zookeeper.config import Tls, ZookeeperConfig
     from holdfast.backends.zookeeper.port import Answer, Request
     from holdfast.errors import HoldfastError
 
@@ -63,7 +63,10 @@ _REFUSALS = {
     exceptions.NoAuthError: Refusal.NO_RIGHT,
     exceptions.UnimplementedError: Refusal.UNKNOWN_REQUEST,
 }
-_BESIDE = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)  # another one of the same transaction
+_ROLLED_BACK_WITH_OTHERS = (
+    exceptions.RolledBackError,
+    exceptions.RuntimeInconsistency,
+)  # another one of the same transaction
 _NOT_SENT = (exceptions.SessionExpiredError, exceptions.ConnectionClosedError, exceptions.SessionMovedError)
 
 # kazoo writes whole requests into its log at DEBUG, the login included.
@@ -71,14 +74,7 @@ _logger = logging.getLogger("holdfast.zookeeper")
 _logger.setLevel(logging.INFO)
 
 
-class Reply(Protocol):
-    """Who is told of an answer, by kazoo's own thread."""
-
-    def set(self, value: Any) -> None: ...
-    def set_exception(self, error: Exception) -> None: ...
-
-
-class Kept:
+class Reply:
     """Keeps the answer until it is looked at, which is after a later one has come."""
 
     __slots__ = ("error", "value")
@@ -95,35 +91,38 @@ class Kept:
 
 
 class KazooSession:
-    """One session. On kazoo's thread it calls `told` when anything about it has changed, `fired` when a watch fires."""
+    """One session.
+
+    On kazoo's thread it calls `on_change` after each change of its state or connection, and `fired` when a watch fires.
+    """
 
     def __init__(
         self,
-        place: Place,
+        config: ZookeeperConfig,
         timeout: float,
         now: Callable[[], float],
-        told: Callable[[KazooSession], None],
+        on_change: Callable[[KazooSession], None],
         fired: Callable[[KazooSession, str], None],
     ) -> None:
-        self.number = 0
+        self.id = 0
         self.requested = self.timeout = timeout
-        self.is_over = False
-        self.went_back = False
+        self.is_closed = False
+        self.rolled_back = False
         self.seen = 0
-        self.connected = 0.0
+        self.connected_at = 0.0
         self.rounds_failed = 0  # rounds through all servers, without finding one
         self.problem = "no server has answered yet"
-        self.has_ended = False  # its thread too
-        self._place = place
+        self.thread_ended = False  # its thread too
+        self._config = config
         self._now = now
-        self._told = told
+        self._on_change = on_change
         self._fired = fired
         self._connections = 0
         self._is_live = False
-        self._is_left = False
-        self.is_refused = False  # user and password
-        self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in place.acl]
-        self._client = self._make()
+        self._is_detached = False
+        self.login_refused = False  # user and password
+        self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in config.acl]
+        self._client = self._make_client()
 
     @property
     def connection(self) -> int:
@@ -139,32 +138,32 @@ class KazooSession:
             self._client.start_async()
         except (RuntimeError, MemoryError) as error:
             self.abandon()
-            self.has_ended = True
-            self._told(self)  # to those who wait for its connection
+            self.thread_ended = True
+            self._on_change(self)  # to those who wait for its connection
             raise ThreadStartError(thread="kazoo", problem=str(error) or type(error).__name__) from error
 
     def send(self, request: Request, reply: Reply | None) -> None:
         """Into the queue, behind those before; a reply that is None has nobody to tell."""
-        self._client._call(self._wire(request), Kept() if reply is None else reply)
+        self._client._call(self._encoded(request), Reply() if reply is None else reply)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Tell the servers, if they can be told, and let the thread end."""
-        self.is_over = True
+        self.is_closed = True
         client = self._client
         if client._stopped.is_set():
             return
         client._stopped.set()
-        client._queue.append((wire.CloseInstance, None))
+        client._queue.append((serialization.CloseInstance, None))
         with contextlib.suppress(OSError, AttributeError):  # it has ended already
             client._connection._write_sock.send(b"\0")
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Without a word to the servers, whose timer ends the session; and let the thread end."""
-        self.is_over = self._is_left = True
+        self.is_closed = self._is_detached = True
         self._client._stopped.set()
-        self.hang_up()
+        self.disconnect()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Cut the connection: kazoo goes on to the next server."""
         with contextlib.suppress(OSError, AttributeError):
             self._client._connection._socket.shutdown(socket.SHUT_RDWR)
@@ -175,74 +174,74 @@ class KazooSession:
         for end in (connection._socket, connection._read_sock, connection._write_sock):
             if end is not None:
                 end.close()
-        self.is_over = True
+        self.is_closed = True
 
-    def why_not(self, url: str) -> HoldfastError:
+    def connect_error(self, url: str) -> HoldfastError:
         """What to raise while there is no connection."""
-        if self.is_refused:
+        if self.login_refused:
             return ConfigurationError(f"{url}: the servers do not accept this user and password")
         return BackendUnavailable(backend=url, problem=self.problem)
 
-    def _make(self) -> Any:
-        place = self._place
+    def _make_client(self) -> Any:
+        config = self._config
         client = KazooClient(
-            hosts=place.hosts,
+            hosts=config.hosts,
             timeout=self.requested,
-            handler=_Handler(None if place.tls is None else _context(place.tls)),
+            handler=_Handler(None if config.tls is None else _tls_context(config.tls)),
             connection_retry={"max_tries": -1, "delay": _PAUSE_MIN, "backoff": 2, "max_delay": _PAUSE_MAX},
-            auth_data=[("digest", place.login)] if place.login else None,
+            auth_data=[("digest", config.login)] if config.login else None,
             logger=_logger,
         )
         client._session_timeout = round(self.requested * 1000)  # kazoo would round it down
-        client._connection = _Line(self, client)
+        client._connection = _Connection(self, client)
         client.add_listener(self._on_state)
         return client
 
     def _on_state(self, state: str) -> None:
         """On kazoo's thread."""
         if state == KazooState.CONNECTED:
-            self.number = self._client._session_id & 0xFFFFFFFFFFFFFFFF
+            self.id = self._client._session_id & 0xFFFFFFFFFFFFFFFF
             self._connections += 1
             self._is_live = True
-            if self._is_left:  # while it was connecting
-                self.hang_up()
+            if self._is_detached:  # while it was connecting
+                self.disconnect()
         else:
             self._is_live = False
         if state == KazooState.LOST:
             self.seen = self._client.last_zxid  # which kazoo is about to reset
-            self.is_over = True
+            self.is_closed = True
             self._client._stopped.set()  # it must not open another session by itself
-        self._told(self)
+        self._on_change(self)
 
     def _watcher(self, event: Any) -> None:
         """On kazoo's thread."""
         if event.path is not None:
             self._fired(self, event.path)
 
-    def _wire(self, request: Request | Check) -> Any:
+    def _encoded(self, request: Request | Check) -> Any:
         match request:
-            case Create(path, data, is_numbered):
-                return wire.Create2(path, data, self._acl, _EPHEMERAL | (_SEQUENCE if is_numbered else 0))
+            case Create(path, data, is_sequential):
+                return serialization.Create2(path, data, self._acl, _EPHEMERAL | (_SEQUENCE if is_sequential else 0))
             case Delete(path, version):
-                return wire.Delete(path, version)
+                return serialization.Delete(path, version)
             case Children(path, watch):
-                return wire.GetChildren(path, self._watcher if watch else None)
+                return serialization.GetChildren(path, self._watcher if watch else None)
             case Get(path, watch):
-                return wire.GetData(path, self._watcher if watch else None)
+                return serialization.GetData(path, self._watcher if watch else None)
             case Ephemerals(path):
                 return _GetEphemerals(path, None)
             case Set(path, data, version):
-                return wire.SetData(path, data, version)
+                return serialization.SetData(path, data, version)
             case Check(path, version):
-                return wire.CheckVersion(path, version)
-            case Together(requests):
-                return wire.Transaction([self._wire(one) for one in requests])
-            case CreateLasting(path, data):
-                return wire.Create2(path, data, self._acl, 0)
+                return serialization.CheckVersion(path, version)
+            case Transaction(requests):
+                return serialization.Transaction([self._encoded(one) for one in requests])
+            case CreatePersistent(path, data):
+                return serialization.Create2(path, data, self._acl, 0)
             case CreateParent(path, is_container):
                 if is_container:
                     return _CreateContainer(path, b"", self._acl, _CONTAINER)
-                return wire.Create2(path, b"", self._acl, 0)
+                return serialization.Create2(path, b"", self._acl, 0)
 
 
 def answer(request: Request, value: Any, error: Exception | None, url: str) -> Answer:
@@ -267,8 +266,10 @@ def answer(request: Request, value: Any, error: Exception | None, url: str) -> A
             data, stat = value
             times = (stat.ctime / 1000, stat.mtime / 1000)
             return Node(data or b"", stat.czxid, *times, stat.ephemeralOwner, stat.version)
-        case Together():
-            refused = (one for one in value if isinstance(one, Exception) and not isinstance(one, _BESIDE))
+        case Transaction():
+            refused = (
+                one for one in value if isinstance(one, Exception) and not isinstance(one, _ROLLED_BACK_WITH_OTHERS)
+            )
             return next((_REFUSALS.get(type(one), Refusal.OTHER) for one in refused), None)
         case _:
             return None
@@ -292,7 +293,7 @@ def failure(error: Exception, url: str) -> BackendUnavailable | OutcomeUnknown:
     return raised
 
 
-def _context(tls: Tls) -> ssl.SSLContext:
+def _tls_context(tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca_certs)
         if tls.certfile is not None:
@@ -305,23 +306,23 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _backoff(seconds: float) -> float:
+def _bounded(seconds: float) -> float:
     return min(max(seconds, CONNECT_TIMEOUT_MIN), CONNECT_TIMEOUT)
 
 
-class _CreateContainer(wire.Create2):  # type: ignore[misc]
+class _CreateContainer(serialization.Create2):  # type: ignore[misc]
     """Like Create2, for a node that the server takes away once it is empty; kazoo does not have it."""
 
     type = 19
 
 
-class _GetEphemerals(wire.GetChildren):  # type: ignore[misc]  # kazoo has no types
+class _GetEphemerals(serialization.GetChildren):  # type: ignore[misc]  # kazoo has no types
     """Answered like GetChildren, with whole paths; kazoo does not have it."""
 
     type = 103
 
     def serialize(self) -> bytes:
-        return bytes(wire.write_string(self.path))
+        return bytes(serialization.write_string(self.path))
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -344,7 +345,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
     ) -> socket.socket:
         """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
-        seconds = _backoff(timeout / 3)
+        seconds = _bounded(timeout / 3)
         made = run_sync(open_socket(*address, BlockingPoller(), system.now() + seconds))
         try:
             made.settimeout(seconds)
@@ -354,24 +355,24 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
 
-class _Line(ConnectionHandler):  # type: ignore[misc]
+class _Connection(ConnectionHandler):  # type: ignore[misc]
     """Notes what kazoo does not keep: when a session was asked for, what was negotiated, and what went wrong."""
 
     def __init__(self, session: KazooSession, client: Any) -> None:
         super().__init__(client, client._conn_retry.copy(), logger=_logger)
         self._session = session
         self._socket: Any = None
-        self._is_turned_away = False  # the connection was closed in place of an answer about the session
+        self._was_rejected = False  # the connection was closed in place of an answer about the session
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         sent = self._session._now()
         try:
-            result = super()._invoke(_backoff(timeout), request, xid)
+            result = super()._invoke(_bounded(timeout), request, xid)
         except ConnectionDropped:
-            self._is_turned_away = isinstance(request, wire.Connect) and request.last_zxid_seen > 0
+            self._was_rejected = isinstance(request, serialization.Connect) and request.last_zxid_seen > 0
             raise
-        if isinstance(request, wire.Connect) and result[0].time_out > 0:  # else the session has expired
-            self._session.connected = sent
+        if isinstance(request, serialization.Connect) and result[0].time_out > 0:  # else the session has expired
+            self._session.connected_at = sent
             self._session.timeout = result[0].time_out / 1000
         return result
 
@@ -404,23 +405,23 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
         return found
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
-        self._is_turned_away = False
+        self._was_rejected = False
         try:
             try:
                 return super()._connect(host, hostip, port)
             except ConnectionDropped:
-                if self._is_turned_away and self._has_gone_back(host, hostip, port):
-                    self._session.went_back = True
+                if self._was_rejected and self._rolled_back(host, hostip, port):
+                    self._session.rolled_back = True
                     raise exceptions.SessionExpiredError("the servers came back with older data") from None
                 raise
         except exceptions.AuthFailedError:
-            self._session.is_refused = True
+            self._session.login_refused = True
             raise
         except Exception as error:
             self._session.problem = f"{host}:{port}: {error}" if str(error) else f"{host}:{port} does not answer"
             raise
 
-    def _has_gone_back(self, host: str, hostip: str, port: int) -> bool:
+    def _rolled_back(self, host: str, hostip: str, port: int) -> bool:
         """Whether the ensemble has fewer transactions than this client has seen: its data were restored or deleted.
 
         A server that knows fewer closes the connection without a word. It may only lag behind the others. So a write in
@@ -434,12 +435,12 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
                 self._socket = self.handler.create_connection((hostip, port), hostname=host, timeout=3 * timeout)
             self._socket.setblocking(0)
             requested = self.client._session_timeout
-            greeting, _ = super()._invoke(timeout, wire.Connect(0, 0, requested, 0, bytes(16), False))  # noqa: FBT003
+            greeting, _ = super()._invoke(timeout, serialization.Connect(0, 0, requested, 0, bytes(16), False))  # noqa: FBT003
             if greeting.time_out <= 0:
                 return False
-            self._submit(wire.Delete(f"{self._session._place.root}/{SESSIONS}/%none", -1), timeout, 1)
+            self._submit(serialization.Delete(f"{self._session._config.root}/{SESSIONS}/%none", -1), timeout, 1)
             header, _, _ = self._read_header(timeout)
-            self._submit(wire.CloseInstance, timeout, 2)
+            self._submit(serialization.CloseInstance, timeout, 2)
             self._read_header(timeout)
         except (ConnectionDropped, self.handler.timeout_exception):
             return False
@@ -452,12 +453,12 @@ class _Line(ConnectionHandler):  # type: ignore[misc]
         finally:
             # A round that found a server ends when its connection does, which is no failure.
             self._session.rounds_failed += self._session._connections == before
-            self._session._told(self._session)
+            self._session._on_change(self._session)
 
     def zk_loop(self) -> None:
         try:
             super().zk_loop()
         finally:
             self.close()
-            self._session.is_over = self._session.has_ended = True
-            self._session._told(self._session)
+            self._session.is_closed = self._session.thread_ended = True
+            self._session._on_change(self._session)

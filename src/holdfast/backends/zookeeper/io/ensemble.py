@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.zookeeper.io.driver import KazooSession, Kept, answer
+from holdfast.backends.zookeeper.io.driver import KazooSession, Reply, answer
 from holdfast.backends.zookeeper.port import Children, Ephemerals, Get
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import Place
+    from holdfast.backends.zookeeper.config import ZookeeperConfig
     from holdfast.backends.zookeeper.port import Answer, Request, Session
     from holdfast.core.ports import Event, Runtime
 
@@ -22,39 +22,44 @@ END_MAX = 1.0  # seconds that closing waits for the servers to confirm the end o
 class Ensemble(ABC):
     """The sessions of one client, one at a time for each timeout."""
 
-    def __init__(self, place: Place, runtime: Runtime) -> None:
-        self._url = place.url
-        self._place = place
+    def __init__(self, config: ZookeeperConfig, runtime: Runtime) -> None:
+        self._url = config.url
+        self._config = config
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._sessions: dict[float, KazooSession] = {}  # by the timeout that was requested
         self._waiters: list[Event] = []  # who wants to know of any change
         # Those of them who wait for a connection of a session, in the order in which they came.
-        self._lines: dict[KazooSession, list[Event]] = {}
+        self._connect_queues: dict[KazooSession, list[Event]] = {}
         self._closed = False
-        self._fired: Callable[[Session, str], None] = _nobody
-        self._changed: Callable[[Session], None] = _nobody
+        self._fired: Callable[[Session, str], None] = _ignore
+        self._changed: Callable[[Session], None] = _ignore
 
     @property
     def sessions(self) -> list[KazooSession]:
-        return [session for session in list(self._sessions.values()) if not session.is_over]
+        return [session for session in list(self._sessions.values()) if not session.is_closed]
 
-    def listen(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
+    def on_events(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
         self._fired, self._changed = fired, changed
 
     async def open(self, timeout: float, *, deadline: float) -> KazooSession:
         while True:
             session = self._sessions.get(timeout)
-            if session is not None and session.connection and not session.is_over and session not in self._lines:
+            if (
+                session is not None
+                and session.connection
+                and not session.is_closed
+                and session not in self._connect_queues
+            ):
                 return session
-            if session is None or session.is_over:
+            if session is None or session.is_closed:
                 session = self._start(timeout)
-            await self._stand_in_line(session, deadline)
-            if session.connection and not session.is_over:
+            await self._wait_for_connection(session, deadline)
+            if session.connection and not session.is_closed:
                 return session
             # A session that the servers have ended says nothing of the servers: a new one may be opened at once.
-            if not session.is_over or session.is_refused or self._closed or self._runtime.now() >= deadline:
-                raise session.why_not(self._url)
+            if not session.is_closed or session.login_refused or self._closed or self._runtime.now() >= deadline:
+                raise session.connect_error(self._url)
 
     def _start(self, timeout: float) -> KazooSession:
         """A new session, unless another thread has just started one."""
@@ -62,17 +67,17 @@ class Ensemble(ABC):
             if self._closed:
                 raise BackendUnavailable(backend=self._url, problem="this client is closed")
             session = self._sessions.get(timeout)
-            if session is None or session.is_over:
+            if session is None or session.is_closed:
                 self._forget_ended()
-                session = KazooSession(self._place, timeout, self._runtime.now, self._told, self._watch_fired)
+                session = KazooSession(self._config, timeout, self._runtime.now, self._on_change, self._watch_fired)
                 self._sessions[timeout] = session  # first: if the start is interrupted, it is known and can be ended
                 session.start()
             return session
 
     def _forget_ended(self) -> None:
-        self._sessions = {timeout: one for timeout, one in self._sessions.items() if not one.has_ended}
+        self._sessions = {timeout: one for timeout, one in self._sessions.items() if not one.thread_ended}
 
-    async def _stand_in_line(self, session: KazooSession, deadline: float) -> None:
+    async def _wait_for_connection(self, session: KazooSession, deadline: float) -> None:
         """Until there is a connection, or there will be none.
 
         A connection comes on kazoo's thread, before those who wait for it have heard of it. Who asks in between sees it
@@ -81,34 +86,34 @@ class Ensemble(ABC):
         failed = session.rounds_failed
         event = self._runtime.event()
         with self._mutex:
-            line = self._lines.setdefault(session, [])
-            line.append(event)
+            queue = self._connect_queues.setdefault(session, [])
+            queue.append(event)
 
         def is_decided() -> bool:
-            return bool(session.connection or session.is_over or session.rounds_failed > failed)
+            return bool(session.connection or session.is_closed or session.rounds_failed > failed)
 
         try:
-            await self._until(lambda: line[0] is event and is_decided(), deadline, event)
+            await self._until(lambda: queue[0] is event and is_decided(), deadline, event)
         finally:
             with self._mutex:
-                line.remove(event)
-                if not line:
-                    self._lines.pop(session, None)
-            for following in line[:1]:
+                queue.remove(event)
+                if not queue:
+                    self._connect_queues.pop(session, None)
+            for following in queue[:1]:
                 following.set()
 
-    def tell(self, session: Session, request: Request) -> None:
-        _ours(session).send(request, None)
+    def send(self, session: Session, request: Request) -> None:
+        _kazoo_session(session).send(request, None)
 
-    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        replies = [*(Kept() for _ in requests[1:]), self._awaited()]
-        ours = _ours(session)
+    async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+        replies = [*(Reply() for _ in requests[1:]), self._new_reply()]
+        ours = _kazoo_session(session)
         connection, sent = ours.connection, self._runtime.now()
         for request, reply in zip(requests, replies, strict=True):
             ours.send(request, reply)
         if not await self._wait(replies[-1], deadline):
             if self._runtime.now() - sent >= SILENCE_MAX and ours.connection == connection:
-                ours.hang_up()  # another server, or another connection, may do better
+                ours.disconnect()  # another server, or another connection, may do better
             problem = "no answer came in time"
             if all(isinstance(request, Children | Get | Ephemerals) for request in requests):
                 raise BackendUnavailable(backend=self._url, problem=problem)
@@ -119,18 +124,18 @@ class Ensemble(ABC):
         ]
 
     @abstractmethod
-    def _awaited(self) -> Kept:
+    def _new_reply(self) -> Reply:
         """For the last of several: the others are there by then, for answers come in order."""
 
     @abstractmethod
-    async def _wait(self, reply: Kept, deadline: float) -> bool:
+    async def _wait(self, reply: Reply, deadline: float) -> bool:
         """Whether its answer has come, at the deadline at the latest."""
 
-    def hang_up(self, session: Session) -> None:
-        _ours(session).hang_up()
+    def disconnect(self, session: Session) -> None:
+        _kazoo_session(session).disconnect()
 
-    def end(self, session: Session) -> None:
-        _ours(session).end()
+    def close_session(self, session: Session) -> None:
+        _kazoo_session(session).close()
 
     async def close(self, *, keeps_session: bool = False) -> None:
         with self._mutex:
@@ -138,11 +143,11 @@ class Ensemble(ABC):
             sessions = list(self._sessions.values())
         for session in sessions:
             if keeps_session:
-                session.leave()
+                session.detach()
             else:
-                session.end()
+                session.close()
         until, event = self._runtime.now() + END_MAX, self._runtime.event()
-        await self._until(lambda: all(session.has_ended for session in sessions), until, event)
+        await self._until(lambda: all(session.thread_ended for session in sessions), until, event)
 
     def abandon(self) -> None:
         self._closed = True
@@ -153,13 +158,13 @@ class Ensemble(ABC):
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call it, from kazoo's thread, where the protocol's state may be touched."""
 
-    def _told(self, session: KazooSession) -> None:
-        self._post(self._tell_change, session)
+    def _on_change(self, session: KazooSession) -> None:
+        self._post(self._notify_change, session)
 
     def _watch_fired(self, session: KazooSession, path: str) -> None:
         self._post(self._fired, session, path)
 
-    def _tell_change(self, session: KazooSession) -> None:
+    def _notify_change(self, session: KazooSession) -> None:
         for waiter in list(self._waiters):
             waiter.set()
         self._changed(session)
@@ -178,11 +183,11 @@ class Ensemble(ABC):
             event.clear()
 
 
-def _ours(session: Session) -> KazooSession:
+def _kazoo_session(session: Session) -> KazooSession:
     if not isinstance(session, KazooSession):
         raise TypeError(f"not a session of kazoo's: {session!r}")
     return session
 
 
-def _nobody(*_: object) -> None:
+def _ignore(*_: object) -> None:
     """Who is told before anybody listens."""

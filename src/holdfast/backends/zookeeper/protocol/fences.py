@@ -18,14 +18,14 @@ class Fences:
         self.greatest = 0  # of all transactions that were seen
         self.problem = ""  # what is wrong, for people; "" again as soon as fences are greater than all before
 
-    def saw(self, number: int) -> None:
+    def observe(self, number: int) -> None:
         """The servers have applied a transaction with this number."""
         self.greatest = max(self.greatest, number)
 
-    def note(self, fence: int, before: int) -> None:
+    def check_fence(self, fence: int, before: int) -> None:
         """A node was made that has this number; `before` is what was the greatest when it was requested."""
         if fence > before:
-            self.saw(fence)
+            self.observe(fence)
             if fence >= self.greatest:
                 self.problem = ""
             return

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.backends.zookeeper.port import Create, Delete, Ephemerals, Refusal, Set
 from holdfast.backends.zookeeper.protocol.nodes import SESSIONS
 from holdfast.backends.zookeeper.protocol.session_classes import CLASSES_MAX, timeout_for
-from holdfast.backends.zookeeper.protocol.session_proof import Standing
+from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
 from holdfast.core.events import logger
 from holdfast.errors import BackendError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import Place
+    from holdfast.backends.zookeeper.config import ZookeeperConfig
     from holdfast.backends.zookeeper.port import Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Event, Runtime
@@ -28,13 +28,16 @@ DEFAULT_TIMEOUT = 30.0  # seconds: requested for what has no ttl, if no session 
 # A session without tickets is used again if at least this share of its timeout is proven. The first is more than
 # APART_SHARE, so that pairs prove more in time. A session that was only read in has sent none yet, so it needs more.
 _PROVEN_MIN, _PROVEN_MIN_READ = 1 / 3, 1 / 2
-_PATIENCE_MIN, _PATIENCE_SHARE = 0.9, 1 / 3  # seconds for a write, unless that is more than this share of the timeout
+_WRITE_TIMEOUT_MIN, _WRITE_TIMEOUT_SHARE = (
+    0.9,
+    1 / 3,
+)  # seconds for a write, unless that is more than this share of the timeout
 
 
-class Chores(Protocol):
+class HeartbeatTasks(Protocol):
     """What its users have done at each pulse."""
 
-    def needs(self, session: Session) -> bool:
+    def is_needed(self, session: Session) -> bool:
         """Somebody has a node that goes with the session, or may have one."""
 
     async def sweep(self, session: Session, deadline: float) -> None:
@@ -43,11 +46,11 @@ class Chores(Protocol):
     def next_sweep(self, session: Session) -> float:
         """When there will be such, as far as is known."""
 
-    def released_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+    def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
         """Which of these ephemeral nodes of the session are to be deleted: they belong to no ticket."""
 
 
-class _Class:
+class _TimeoutClass:
     """One timeout that sessions are requested with, one session after the other."""
 
     def __init__(self, timeout: float, used: float) -> None:
@@ -57,25 +60,27 @@ class _Class:
         self.session: Session | None = None
 
 
-class _Beat:
+class _Heartbeat:
     """The pulse of one session."""
 
-    def __init__(self, standing: Standing, waker: Event) -> None:
-        self.standing, self.waker = standing, waker
+    def __init__(self, proof: SessionProof, waker: Event) -> None:
+        self.proof, self.waker = proof, waker
         self.checked = 0  # the last connection on which the session's nodes were compared with its tickets
         self.creates = False  # while the session is only read in, its node is made only in a store that exists
 
 
-class Pulse:
+class Heartbeats:
     """Of one client."""
 
-    def __init__(self, place: Place, port: ZookeeperPort, parents: Parents, runtime: Runtime, chores: Chores) -> None:
-        self._url, self._root = place.url, place.root
-        self._fixed = place.session_timeout
-        self._port, self._parents, self._runtime, self._chores = port, parents, runtime, chores
+    def __init__(
+        self, config: ZookeeperConfig, port: ZookeeperPort, parents: Parents, runtime: Runtime, tasks: HeartbeatTasks
+    ) -> None:
+        self._url, self._root = config.url, config.root
+        self._fixed = config.session_timeout
+        self._port, self._parents, self._runtime, self._tasks = port, parents, runtime, tasks
         self._mutex = runtime.mutex()
-        self._classes: dict[float, _Class] = {}
-        self._beats: dict[Session, _Beat] = {}  # of the sessions that are open
+        self._classes: dict[float, _TimeoutClass] = {}
+        self._heartbeats: dict[Session, _Heartbeat] = {}  # of the sessions that are open
         self._closed = False
 
     async def open(self, ttl: float, deadline: float) -> Session:
@@ -101,214 +106,216 @@ class Pulse:
         self._end_unproven(self._class_of(timeouts[0]))
         return await self._open_to_write(self._class_of(timeouts[0]), deadline)
 
-    async def _open_to_write(self, of: _Class, deadline: float) -> Session:
+    async def _open_to_write(self, of: _TimeoutClass, deadline: float) -> Session:
         session = await self._open(of, deadline)
-        beat = self._beats.get(session)
-        if beat is not None and not beat.creates:
-            beat.creates = True
-            beat.waker.set()
+        heartbeat = self._heartbeats.get(session)
+        if heartbeat is not None and not heartbeat.creates:
+            heartbeat.creates = True
+            heartbeat.waker.set()
         return session
 
-    def _end_unproven(self, of: _Class) -> None:
+    def _end_unproven(self, of: _TimeoutClass) -> None:
         """End a session without tickets of which too little is proven: a proof would take seconds, a new one does not.
 
         The process was paused, or has only read in that session.
         """
         session = of.session
-        beat = self._beats.get(session) if session is not None else None
-        if session is None or beat is None or self._chores.needs(session):
+        heartbeat = self._heartbeats.get(session) if session is not None else None
+        if session is None or heartbeat is None or self._tasks.is_needed(session):
             return
-        needed = _PROVEN_MIN if beat.creates else _PROVEN_MIN_READ
-        if beat.standing.until < self._runtime.now() + beat.standing.timeout * needed:
-            self._end(session)
+        needed = _PROVEN_MIN if heartbeat.creates else _PROVEN_MIN_READ
+        if heartbeat.proof.valid_until < self._runtime.now() + heartbeat.proof.timeout * needed:
+            self._close(session)
 
     async def reopen(self, session: Session, deadline: float) -> Session:
         """The same session, connected; the one that follows it if it is over."""
         return await self._open_to_write(self._class_of(session.requested), deadline)
 
-    async def _open(self, of: _Class, deadline: float) -> Session:
+    async def _open(self, of: _TimeoutClass, deadline: float) -> Session:
         of.used = self._runtime.now()
         session = of.session = await self._port.open(of.timeout, deadline=deadline)
-        beat = self._beats.get(session)
-        if beat is None:
-            beat = self._begin(session)
-        beat.standing.connected(session.connection, session.connected)
+        heartbeat = self._heartbeats.get(session)
+        if heartbeat is None:
+            heartbeat = self._begin(session)
+        heartbeat.proof.record_connection(session.connection, session.connected_at)
         return session
 
-    def _class_for(self, ttl: float) -> _Class:
+    def _class_for(self, ttl: float) -> _TimeoutClass:
         found = self._classes.get(ttl if self._fixed is None else self._fixed)
         if found is None:
             with self._mutex:
                 if self._fixed is None and ttl not in self._classes and len(self._classes) == CLASSES_MAX:
                     self._make_room()
                 timeout = timeout_for(ttl, self._classes) if self._fixed is None else self._fixed
-                found = self._classes.setdefault(timeout, _Class(timeout, self._runtime.now()))
+                found = self._classes.setdefault(timeout, _TimeoutClass(timeout, self._runtime.now()))
         found.shortest = min(found.shortest, ttl)
         return found
 
-    def _class_of(self, timeout: float) -> _Class:
+    def _class_of(self, timeout: float) -> _TimeoutClass:
         with self._mutex:
-            return self._classes.setdefault(timeout, _Class(timeout, self._runtime.now()))
+            return self._classes.setdefault(timeout, _TimeoutClass(timeout, self._runtime.now()))
 
     def _make_room(self) -> None:
         """End a session that has no tickets. One that was used just now may be about to get some."""
         now = self._runtime.now()
         for one in list(self._classes.values()):
             session = one.session
-            if now - one.used > SPARE_AFTER and (session is None or not self._chores.needs(session)):
+            if now - one.used > SPARE_AFTER and (session is None or not self._tasks.is_needed(session)):
                 del self._classes[one.timeout]
-                if session is not None and not session.is_over:
-                    self._port.end(session)
+                if session is not None and not session.is_closed:
+                    self._port.close_session(session)
                 return
 
     def proven(self, session: Session) -> float:
         """Until when the ensemble certainly keeps it."""
-        beat = self._beats.get(session)
-        return 0.0 if beat is None else beat.standing.until
+        heartbeat = self._heartbeats.get(session)
+        return 0.0 if heartbeat is None else heartbeat.proof.valid_until
 
     def next_proof(self, session: Session) -> float:
         """When more of it is expected to be proven."""
-        now, beat = self._runtime.now(), self._beats.get(session)
-        return now if beat is None else beat.standing.next_proof_after(now)
+        now, heartbeat = self._runtime.now(), self._heartbeats.get(session)
+        return now if heartbeat is None else heartbeat.proof.next_proof_after(now)
 
-    def own(self, session: Session) -> str:
+    def node_path(self, session: Session) -> str:
         """The path of the node that the session's heartbeat writes to."""
-        return f"{self._root}/{SESSIONS}/{session.number:016x}"
+        return f"{self._root}/{SESSIONS}/{session.id:016x}"
 
-    def late(self) -> Sequence[tuple[float, float]]:
+    def late_timeouts(self) -> Sequence[tuple[float, float]]:
         """Session timeouts, as granted by the servers, that are longer than the shortest ttl in them; and that ttl."""
         there = [(one.session, one.shortest) for one in list(self._classes.values())]
         return [
             (session.timeout, ttl)
             for session, ttl in there
-            if session is not None and session.number and not session.is_over and session.timeout > ttl + 0.001
+            if session is not None and session.id and not session.is_closed and session.timeout > ttl + 0.001
         ]
 
     def changed(self, session: Session) -> None:
         """The session or its connection came or went."""
-        beat = self._beats.get(session)
-        if beat is not None:
-            beat.waker.set()
+        heartbeat = self._heartbeats.get(session)
+        if heartbeat is not None:
+            heartbeat.waker.set()
 
     def close(self) -> None:
         self._closed = True
-        for beat in list(self._beats.values()):
-            beat.waker.set()
+        for heartbeat in list(self._heartbeats.values()):
+            heartbeat.waker.set()
 
     def abandon(self) -> None:
         """In a forked child, which has nobody to tell."""
         self._closed = True
 
-    def _begin(self, session: Session) -> _Beat:
+    def _begin(self, session: Session) -> _Heartbeat:
         with self._mutex:
-            beat = self._beats.get(session)
-            if beat is not None:
-                return beat
-            beat = self._beats[session] = _Beat(Standing(session.timeout), self._runtime.event())
+            heartbeat = self._heartbeats.get(session)
+            if heartbeat is not None:
+                return heartbeat
+            heartbeat = self._heartbeats[session] = _Heartbeat(SessionProof(session.timeout), self._runtime.event())
         try:
-            self._port.start(lambda: self._run(session, beat))
+            self._port.start(lambda: self._run(session, heartbeat))
         except ThreadStartError:  # without its pulse a session is of no use
-            self._end(session)
+            self._close(session)
             raise
-        return beat
+        return heartbeat
 
-    def _end(self, session: Session) -> None:
-        self._beats.pop(session, None)
+    def _close(self, session: Session) -> None:
+        self._heartbeats.pop(session, None)
         with self._mutex:
             known = self._classes.get(session.requested)
             if known is not None and known.session is session:
                 del self._classes[session.requested]
-        self._port.end(session)
+        self._port.close_session(session)
 
-    async def _run(self, session: Session, beat: _Beat) -> None:
+    async def _run(self, session: Session, heartbeat: _Heartbeat) -> None:
         try:
-            await self._keep(session, beat)
+            await self._beat_until_closed(session, heartbeat)
         finally:
-            self._beats.pop(session, None)
+            self._heartbeats.pop(session, None)
 
-    async def _keep(self, session: Session, beat: _Beat) -> None:
-        own, standing = self.own(session), beat.standing
+    async def _beat_until_closed(self, session: Session, heartbeat: _Heartbeat) -> None:
+        node_path, proof = self.node_path(session), heartbeat.proof
         is_there = False
-        while not session.is_over and not self._closed:
-            await self._chores.sweep(session, self._runtime.now() + standing.pause)
+        while not session.is_closed and not self._closed:
+            await self._tasks.sweep(session, self._runtime.now() + proof.pause)
             if self._is_idle(session):
-                self._end(session)
+                self._close(session)
                 return
             connection = session.connection
             try:
                 if connection:
-                    is_there = is_there or await self._make_own(session, beat, own, self._backoff(standing))
+                    is_there = is_there or await self._create_node(
+                        session, heartbeat, node_path, self._write_deadline(proof)
+                    )
                 if connection and is_there:
-                    is_there = await self._pair(session, standing, own)
-                if connection and beat.checked != connection:
-                    await self._check_nodes(session, beat, own)
+                    is_there = await self._write_pair(session, proof, node_path)
+                if connection and heartbeat.checked != connection:
+                    await self._check_nodes(session, heartbeat, node_path)
             except BackendError as error:
                 logger().info("the pulse of the session with %s got no answer: %s", self._url, error)
                 if session.connection == connection:
-                    self._port.hang_up(session)  # another server may answer; this one has had its time
+                    self._port.disconnect(session)  # another server may answer; this one has had its time
             except HoldfastError as error:
                 logger().warning("the session with %s cannot be kept: %s", self._url, error)
             # After a pause of the process its leases may end soon, so a pair is sent as soon as it proves more.
             now = self._runtime.now()
-            times = [now + standing.pause, self._chores.next_sweep(session)]
-            if standing.next_proof > now:
-                times.append(standing.next_proof)
-            await beat.waker.wait(min(times))
-            beat.waker.clear()  # what rang until now is looked at after this
+            times = [now + proof.pause, self._tasks.next_sweep(session)]
+            if proof.next_proof > now:
+                times.append(proof.next_proof)
+            await heartbeat.waker.wait(min(times))
+            heartbeat.waker.clear()  # what rang until now is looked at after this
 
     def _is_idle(self, session: Session) -> bool:
         known = self._classes.get(session.requested)
         used = known.used if known is not None and known.session is session else 0.0
-        return self._runtime.now() - used > IDLE_MAX and not self._chores.needs(session)
+        return self._runtime.now() - used > IDLE_MAX and not self._tasks.is_needed(session)
 
-    def _backoff(self, standing: Standing) -> float:
+    def _write_deadline(self, proof: SessionProof) -> float:
         """When to give up a write that begins now."""
-        return self._runtime.now() + max(standing.pause, min(_PATIENCE_MIN, standing.timeout * _PATIENCE_SHARE))
+        return self._runtime.now() + max(proof.pause, min(_WRITE_TIMEOUT_MIN, proof.timeout * _WRITE_TIMEOUT_SHARE))
 
-    async def _make_own(self, session: Session, beat: _Beat, own: str, deadline: float) -> bool:
-        above, _, _ = own.rpartition("/")
-        create = Create(own, b"", is_numbered=False)
-        parents = self._parents.made(above) if beat.creates else ()
-        *answers, created = await self._port.ask(session, (*parents, create), deadline=deadline)
-        if created is Refusal.NO_NODE and not beat.creates:
+    async def _create_node(self, session: Session, heartbeat: _Heartbeat, node_path: str, deadline: float) -> bool:
+        above, _, _ = node_path.rpartition("/")
+        create = Create(node_path, b"", is_sequential=False)
+        parents = self._parents.creates(above) if heartbeat.creates else ()
+        *answers, created = await self._port.call(session, (*parents, create), deadline=deadline)
+        if created is Refusal.NO_NODE and not heartbeat.creates:
             return False
         if created is Refusal.NO_NODE:
-            self._parents.missed(above, answers)
+            self._parents.handle_missing(above, answers)
             return False  # the next pulse tries again
         if isinstance(created, Refusal) and created is not Refusal.EXISTS:
-            raise self._parents.refused(created, own)
+            raise self._parents.error_for(created, node_path)
         return True
 
-    async def _check_nodes(self, session: Session, beat: _Beat, own: str) -> None:
+    async def _check_nodes(self, session: Session, heartbeat: _Heartbeat, node_path: str) -> None:
         """Once on each connection: delete nodes of the session that belong to no ticket.
 
         The servers may have been restored since the connection before. The write makes the server apply everything
         that was committed before it, restored nodes included; its answer does not matter.
         """
-        connection, deadline = session.connection, self._backoff(beat.standing)
-        _, listed = await self._port.ask(session, (Set(own, b""), Ephemerals(self._root)), deadline=deadline)
-        released = self._chores.released_in(session, listed) if isinstance(listed, list) else ()
+        connection, deadline = session.connection, self._write_deadline(heartbeat.proof)
+        _, listed = await self._port.call(session, (Set(node_path, b""), Ephemerals(self._root)), deadline=deadline)
+        released = self._tasks.orphans_in(session, listed) if isinstance(listed, list) else ()
         if released:
             logger().warning(
                 "%s: deleting %d released tickets that exist again, because the servers were restored from a copy",
                 self._url,
                 len(released),
             )
-            await self._port.ask(session, [Delete(path) for path in released], deadline=deadline)
-        beat.checked = connection
+            await self._port.call(session, [Delete(path) for path in released], deadline=deadline)
+        heartbeat.checked = connection
 
-    async def _pair(self, session: Session, standing: Standing, own: str) -> bool:
+    async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
         """Two writes, one after the other: what that proves, standing.py says. False if the node is not there."""
         connection = session.connection
-        standing.connected(connection, session.connected)
+        proof.record_connection(connection, session.connected_at)
         times = []
         for _ in range(2):
             times.append(self._runtime.now())
-            (answer,) = await self._port.ask(session, (Set(own, b""),), deadline=self._backoff(standing))
+            (answer,) = await self._port.call(session, (Set(node_path, b""),), deadline=self._write_deadline(proof))
             if answer is Refusal.NO_NODE:
                 return False  # it was deleted by hand, or is not in older data that were restored
             if answer is not None:
-                raise self._parents.refused(answer, own)
+                raise self._parents.error_for(answer, node_path)
         if connection and session.connection == connection:
-            standing.pair(connection, times[0], times[1], self._runtime.now())
+            proof.record_pair(connection, times[0], times[1], self._runtime.now())
         return True

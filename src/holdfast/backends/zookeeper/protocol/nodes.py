@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 LAYOUTS = ("curator", "kazoo")
 # No name of a lock is written like these.
 SESSIONS = "%sessions"  # where each client's own node is
-MARKS = "%marks"  # where marks are, each a node that stays
+REGISTERS = "%marks"  # where marks are, each a node that stays
 
 # What may stand as it is. ZooKeeper refuses control characters, and all that its Java would write with surrogates.
 _PLAIN = re.compile(r"[^\x00-\x1f%/\x7f-\x9f\ud800-\U0010ffff]*")
@@ -30,7 +30,7 @@ _OURS = re.compile(r"(?:_c_)?([0-9a-f]{16})-([0-9a-f]{32})-(w|r|s\d+)(t?)(?:-loc
 _NUMBERED = re.compile(r"(?:lock-|__)(-\d{9,10}|\d{10})$|(\d{10})$")
 
 
-class Contender(NamedTuple):
+class QueueEntry(NamedTuple):
     """A node below a lock's node, as far as its name tells."""
 
     node: str
@@ -56,7 +56,7 @@ def escaped(name: str) -> str:
     return "".join(one if _PLAIN.fullmatch(one) else _percent(one) for one in name)
 
 
-def plain(node: str) -> str | None:
+def unescaped(node: str) -> str | None:
     """The lock's name; None if no name is written like this."""
     try:
         name = unquote_to_bytes(node).decode()
@@ -65,7 +65,7 @@ def plain(node: str) -> str | None:
     return name if escaped(name) == node else None
 
 
-def why_invalid(path: str) -> str:
+def path_problem(path: str) -> str:
     """What ZooKeeper would not like in this path, or ""."""
     if not path.startswith("/") or path.endswith("/"):
         return "it has to begin with /, and must not end with one"
@@ -81,7 +81,9 @@ def why_invalid(path: str) -> str:
     return ""
 
 
-def beginning(layout: str, session: int, nonce: str, limit: int | None, *, exclusive: bool, waits: bool = True) -> str:
+def node_prefix(
+    layout: str, session: int, nonce: str, limit: int | None, *, exclusive: bool, waits: bool = True
+) -> str:
     """What the server puts the number behind."""
     kind = ("w" if exclusive else "r" if limit is None else f"s{limit}") + ("" if waits else "t")
     if layout == "kazoo":
@@ -89,32 +91,32 @@ def beginning(layout: str, session: int, nonce: str, limit: int | None, *, exclu
     return f"_c_{session:016x}-{nonce}-{kind}-lock-"
 
 
-def contender(node: str) -> Contender | None:
+def parse_node(node: str) -> QueueEntry | None:
     """What a node's name tells; None if it has no number and so no place in the order."""
     ours = _OURS.fullmatch(node)
     if ours is not None:
         session, nonce, kind, tries, number = ours.groups()
         limit = 1 if kind == "w" else None if kind == "r" else int(kind[1:])
-        return Contender(node, int(number), nonce, int(session, 16), limit, kind == "w", not tries)
+        return QueueEntry(node, int(number), nonce, int(session, 16), limit, kind == "w", not tries)
     numbered = _NUMBERED.search(node)
     if numbered is None:
         return None
-    return Contender(node, int(numbered[1] or numbered[2]), "", 0, 1, exclusive=True)
+    return QueueEntry(node, int(numbered[1] or numbered[2]), "", 0, 1, exclusive=True)
 
 
-def in_order(nodes: Iterable[str]) -> list[Contender]:
+def queue_entries(nodes: Iterable[str]) -> list[QueueEntry]:
     """The contenders among these, first come first.
 
     Their numbers are 32 bits wide and go round: of two, the one that is less than half a turn behind came first.
     """
-    found = [one for one in map(contender, nodes) if one is not None]
+    found = [one for one in map(parse_node, nodes) if one is not None]
     if len(found) > 1:
         base = found[0].number
-        found.sort(key=lambda one: behind(one.number, base))
+        found.sort(key=lambda one: sequence_distance(one.number, base))
     return found
 
 
-def behind(number: int, other: int) -> int:
+def sequence_distance(number: int, other: int) -> int:
     """How far it stands behind the other; negative: before it."""
     return (number - other + 2**31) % 2**32 - 2**31
 

@@ -25,15 +25,15 @@ class Parents:
         self._has_containers = True
         self._known: set[str] = set()  # nodes that locks stand below, and locks' nodes, that were there
 
-    def missing(self, path: str) -> tuple[CreateParent, ...]:
+    def creates_if_unknown(self, path: str) -> tuple[CreateParent, ...]:
         """What makes the node, and all that it stands below; nothing if it is known to be there."""
-        return () if path in self._known else self.made(path)
+        return () if path in self._known else self.creates(path)
 
-    def made(self, path: str) -> tuple[CreateParent, ...]:
+    def creates(self, path: str) -> tuple[CreateParent, ...]:
         """What makes the node, known or not, and what it stands below unless that is known to be there."""
-        return (*self.above(path), self.itself(path))
+        return (*self.ancestor_creates(path), self.create(path))
 
-    def above(self, path: str) -> tuple[CreateParent, ...]:
+    def ancestor_creates(self, path: str) -> tuple[CreateParent, ...]:
         """What makes all that the node stands below, to stay; nothing if that is known to be there."""
         above, _, _ = path.rpartition("/")
         missing: list[CreateParent] = []
@@ -42,18 +42,18 @@ class Parents:
             above, _, _ = above.rpartition("/")
         return tuple(reversed(missing))
 
-    def itself(self, path: str) -> CreateParent:
+    def create(self, path: str) -> CreateParent:
         """What makes the node alone."""
         return CreateParent(path, is_container=self._has_containers)
 
-    def note(self, path: str) -> None:
+    def add_known(self, path: str) -> None:
         """It is there: something was made below it."""
         if path not in self._known:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             self._known.update((path, path.rpartition("/")[0]))
 
-    def missed(self, path: str, answers: Sequence[Answer]) -> None:
+    def handle_missing(self, path: str, answers: Sequence[Answer]) -> None:
         """A node below it could not be made: begin from the top, or find that we cannot."""
         if not answers or Refusal.NO_NODE in answers:
             # What was known to exist does not: it was deleted, or the servers came back with older data.
@@ -61,9 +61,9 @@ class Parents:
         if answers and answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
             self._has_containers = False
         elif (refused := next((one for one in answers if one not in _DONE), None)) is not None:
-            raise self.refused(refused, path)
+            raise self.error_for(refused, path)
 
-    def refused(self, answer: Answer, what: str) -> HoldfastError:
+    def error_for(self, answer: Answer, what: str) -> HoldfastError:
         """What to raise."""
         if answer is Refusal.NO_RIGHT:
             return ConfigurationError(

@@ -10,13 +10,13 @@ from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer, Session
-    from holdfast.backends.zookeeper.protocol.nodes import Contender
+    from holdfast.backends.zookeeper.protocol.nodes import QueueEntry
     from holdfast.core.tickets import Ticket
 
 DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 
 
-def written(ticket: Ticket, session: Session) -> bytes:
+def encode_record(ticket: Ticket, session: Session) -> bytes:
     """Raises ConfigurationError: its `meta` is too long."""
     data = f"{ticket.info}\n{session.timeout:g}\n{ticket.agent}".encode("utf-8", "replace")
     if len(data) > DATA_MAX:
@@ -24,7 +24,7 @@ def written(ticket: Ticket, session: Session) -> bytes:
     return data
 
 
-def name_of(node: Answer) -> str:
+def holder_name(node: Answer) -> str:
     """Who holds it, for messages."""
     if not isinstance(node, Node):
         return "somebody who has just left"
@@ -32,7 +32,7 @@ def name_of(node: Answer) -> str:
     return process_text(info) if rest else "another program"
 
 
-def described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:
+def ticket_info(one: QueueEntry, node: Node, *, granted: bool) -> TicketInfo:
     info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
     timeout, _, agent = rest.partition("\n")
     try:
@@ -41,9 +41,9 @@ def described(one: Contender, node: Node, *, is_in: bool) -> TicketInfo:
         remaining = float("inf")
     return make_ticket_info(
         info="" if one.is_foreign else info,
-        fence=None if not is_in else 0 if one.is_foreign else node.czxid,
+        fence=None if not granted else 0 if one.is_foreign else node.czxid,
         agent="" if one.is_foreign else agent,
-        since=node.mtime if is_in else node.ctime,
+        since=node.mtime if granted else node.ctime,
         remaining=float("inf") if one.is_foreign else remaining,
         exclusive=one.exclusive,
         limit=one.limit,

@@ -14,9 +14,19 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.zookeeper.port import Check, Children, CreateLasting, Delete, Get, Node, Refusal, Set, Together
+from holdfast.backends.zookeeper.port import (
+    Check,
+    Children,
+    CreatePersistent,
+    Delete,
+    Get,
+    Node,
+    Refusal,
+    Set,
+    Transaction,
+)
 from holdfast.backends.zookeeper.protocol import nodes
-from holdfast.backends.zookeeper.protocol.nodes import MARKS
+from holdfast.backends.zookeeper.protocol.nodes import REGISTERS
 from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
 from holdfast.core.events import logger
 from holdfast.errors import BackendUnavailable, HoldfastError, NameConflict
@@ -27,139 +37,145 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 REAP_EVERY = 64  # marks that are new, on average, until somebody looks for old ones
-LOOKED_AT = 4 * REAP_EVERY  # of all, at one time: so in the long run no more than a quarter of those there is old
-AT_ONCE = 64  # in one round trip: others wait behind it, and the servers drop who sends more than a megabyte
+REAP_SAMPLE = 4 * REAP_EVERY  # of all, at one time: so in the long run no more than a quarter of those there is old
+BATCH_MAX = 64  # in one round trip: others wait behind it, and the servers drop who sends more than a megabyte
 KEEP_MAX = 100 * 366 * 86400.0  # seconds: as good as for ever
 
 _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")
 
 
-class _Mark(NamedTuple):
+class _Register(NamedTuple):
     number: int
     nonce: str
     keep: float  # seconds since it was raised: both by the leader's clock
 
 
-class Marks:
+class Registers:
     """Those below one node."""
 
     def __init__(self, url: str, root: str, port: ZookeeperPort, runtime: Runtime, parents: Parents) -> None:
         self._url, self._port, self._runtime, self._parents = url, port, runtime, parents
-        self._above = f"{root}/{MARKS}"
+        self._parent = f"{root}/{REGISTERS}"
 
-    async def raise_to(
+    async def advance(
         self, session: Session, name: str, number: int, *, nonce: str, keep: float, deadline: float
     ) -> bool:
         """See core/ports.py: `advance_register`."""
         path = self._path(name)
         # In this order: what was taken away since the first look is noticed.
-        look = (Get(self._above), Get(path))
-        above, there = await self._port.ask(session, look, deadline=deadline)
+        look = (Get(self._parent), Get(path))
+        parent, there = await self._port.call(session, look, deadline=deadline)
         for _ in range(ATTEMPTS_MAX):
             while isinstance(there, Node):
                 # A server that lags behind shows one that was lower, and has another version: writing it is refused,
                 # and what is read behind that is up to date.
                 known = _read(there)
                 if known is None:
-                    raise _no_mark(name)
+                    raise _conflict(name)
                 if known.number >= number:
                     return (known.number, known.nonce) == (number, nonce)
                 # The number before must not come back either, before its own time is over.
-                data = _written(_Mark(number, nonce, max(keep, known.keep)))
-                write = Together((Check(self._above, _version(above)), Set(path, data, there.version)))
-                answer, above, there = await self._port.ask(session, (write, *look), deadline=deadline)
+                data = _written(_Register(number, nonce, max(keep, known.keep)))
+                write = Transaction((Check(self._parent, _version(parent)), Set(path, data, there.version)))
+                answer, parent, there = await self._port.call(session, (write, *look), deadline=deadline)
                 if answer is None:
                     return True
                 if answer not in (Refusal.CHANGED, Refusal.NO_NODE):
-                    raise self._parents.refused(answer, path)
-            parents = self._parents.above(path)  # no container: what it counts would begin anew with the next one
-            create = CreateLasting(path, _written(_Mark(number, nonce, keep)))
-            *answers, answer, above, there = await self._port.ask(session, (*parents, create, *look), deadline=deadline)
+                    raise self._parents.error_for(answer, path)
+            parents = self._parents.ancestor_creates(
+                path
+            )  # no container: what it counts would begin anew with the next one
+            create = CreatePersistent(path, _written(_Register(number, nonce, keep)))
+            *answers, answer, parent, there = await self._port.call(
+                session, (*parents, create, *look), deadline=deadline
+            )
             if answer is None:
-                self._parents.note(self._above)
-                if isinstance(there, Node) and self._is_time():
-                    await self._reap(session, there.mtime, _version(above), deadline)
+                self._parents.add_known(self._parent)
+                if isinstance(there, Node) and self._should_reap():
+                    await self._reap(session, there.mtime, _version(parent), deadline)
                 return True
             if answer is Refusal.NO_NODE:
-                self._parents.missed(self._above, answers)
+                self._parents.handle_missing(self._parent, answers)
             elif answer is not Refusal.EXISTS:
-                raise self._parents.refused(answer, path)
+                raise self._parents.error_for(answer, path)
         raise BackendUnavailable(backend=self._url, problem=f"{path} was taken away as often as it was made")
 
-    async def all(self, session: Session, names: Sequence[str], deadline: float) -> list[int]:
+    async def read(self, session: Session, names: Sequence[str], deadline: float) -> list[int]:
         """See core/ports.py: `read_registers`."""
         requests = [Get(self._path(name)) for name in names]
-        answers = await self._port.ask(session, requests, deadline=deadline) if requests else []
+        answers = await self._port.call(session, requests, deadline=deadline) if requests else []
         numbers: list[int] = []
         for name, request, answer in zip(names, requests, answers, strict=True):
             if answer is Refusal.NO_NODE:
                 numbers.append(0)
                 continue
             if not isinstance(answer, Node):
-                raise self._parents.refused(answer, request.path)
+                raise self._parents.error_for(answer, request.path)
             known = _read(answer)
             if known is None:
-                raise _no_mark(name)
+                raise _conflict(name)
             numbers.append(known.number)
         return numbers
 
-    def _is_time(self) -> bool:
+    def _should_reap(self) -> bool:
         return self._runtime.jitter() < 1 / REAP_EVERY
 
     async def _reap(self, session: Session, now: float, version: int, deadline: float) -> None:
         """Take away marks whose time is over, of some: `now` by the leader's clock, and `version` that of `%marks`."""
         try:
-            paths = await self._some(session, deadline)
-            for first in range(0, len(paths), AT_ONCE):
-                some = paths[first : first + AT_ONCE]
-                found = await self._port.ask(session, [Get(path) for path in some], deadline=deadline)
+            paths = await self._sample(session, deadline)
+            for first in range(0, len(paths), BATCH_MAX):
+                some = paths[first : first + BATCH_MAX]
+                found = await self._port.call(session, [Get(path) for path in some], deadline=deadline)
                 over = [
                     Delete(path, node.version)
                     for path, node in zip(some, found, strict=True)
-                    if isinstance(node, Node) and (mark := _read(node)) is not None and node.mtime + mark.keep < now
+                    if isinstance(node, Node)
+                    and (register := _read(node)) is not None
+                    and node.mtime + register.keep < now
                 ]
                 if not over:
                     continue
-                together = Together((Set(self._above, b"", version), *over))
-                (answer,) = await self._port.ask(session, (together,), deadline=deadline)
+                transaction = Transaction((Set(self._parent, b"", version), *over))
+                (answer,) = await self._port.call(session, (transaction,), deadline=deadline)
                 if answer is not None:
                     return  # one was raised, or others take marks away; there will be other times
                 version += 1  # only now: else it might be what somebody else has counted
         except HoldfastError as error:
             logger().info("old marks in %s stay for now: %s", self._url, error)  # the mark is made, whatever this is
 
-    async def _some(self, session: Session, deadline: float) -> list[str]:
+    async def _sample(self, session: Session, deadline: float) -> list[str]:
         """The paths of so many marks that one may look at them, beginning anywhere."""
-        (names,) = await self._port.ask(session, (Children(self._above),), deadline=deadline)
+        (names,) = await self._port.call(session, (Children(self._parent),), deadline=deadline)
         if not isinstance(names, list):
-            raise self._parents.refused(names, self._above)
+            raise self._parents.error_for(names, self._parent)
         first = int(self._runtime.jitter() * len(names))
-        some = [names[place % len(names)] for place in range(first, first + min(LOOKED_AT, len(names)))]
-        return [f"{self._above}/{name}" for name in some]
+        some = [names[index % len(names)] for index in range(first, first + min(REAP_SAMPLE, len(names)))]
+        return [f"{self._parent}/{name}" for name in some]
 
     def _path(self, name: str) -> str:
-        return f"{self._above}/{nodes.escaped(name)}"
+        return f"{self._parent}/{nodes.escaped(name)}"
 
 
-def _version(above: Answer) -> int:
+def _version(parent: Answer) -> int:
     """Of the node that marks stand below. Had it not been there, it is new, and so is all below it."""
-    return above.version if isinstance(above, Node) else 0
+    return parent.version if isinstance(parent, Node) else 0
 
 
-def _written(mark: _Mark) -> bytes:
-    keep_ms = math.ceil(min(mark.keep, KEEP_MAX) * 1000)
-    return f"{mark.number}\n{mark.nonce}\n{keep_ms}".encode()
+def _written(register: _Register) -> bytes:
+    keep_ms = math.ceil(min(register.keep, KEEP_MAX) * 1000)
+    return f"{register.number}\n{register.nonce}\n{keep_ms}".encode()
 
 
-def _read(node: Node) -> _Mark | None:
+def _read(node: Node) -> _Register | None:
     """None: it is no mark."""
     parts = _WRITTEN.fullmatch(node.data)
     if parts is None:
         return None
     number, nonce, keep_ms = parts.groups()
     keep = KEEP_MAX if keep_ms is None else int(keep_ms) / 1000  # where nobody has said how long, it stays
-    return _Mark(int(number), nonce.decode("ascii", "replace"), keep)
+    return _Register(int(number), nonce.decode("ascii", "replace"), keep)
 
 
-def _no_mark(name: str) -> NameConflict:
+def _conflict(name: str) -> NameConflict:
     return NameConflict(lock=name, reason="its node among the marks holds something else")

@@ -29,48 +29,48 @@ from holdfast.core.clock import lease_deadline
 # Seconds within which the leader has certainly sent a ping: it does so every half tickTime. The least timeout that
 # servers grant is two tickTimes unless they were told otherwise, so that is a quarter of the timeout at most; and
 # nobody has a tickTime of 8 s.
-APART_MAX = 4.0
-APART_SHARE = 0.3
+GAP_MAX = 4.0
+GAP_SHARE = 0.3
 PAIRS = 6  # in one timeout, at least: then half of the timeout or more is left at any time, while all goes well
 
 
-class Standing:
+class SessionProof:
     """What is proven of one session."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.pause = timeout / PAIRS
-        self._apart = min(APART_MAX, timeout * APART_SHARE)
-        self._since = float("-inf")  # the timer was started after this moment
+        self._gap = min(GAP_MAX, timeout * GAP_SHARE)
+        self._timer_started = float("-inf")  # the timer was started after this moment
         self.next_proof = 0.0  # a pair of writes that begins then, or later, proves more
         self._connection = 0
-        self._heard: deque[tuple[float, float]] = deque()  # writes that may serve as A: when sent, when answered
+        self._writes: deque[tuple[float, float]] = deque()  # writes that may serve as A: when sent, when answered
 
     @property
-    def until(self) -> float:
+    def valid_until(self) -> float:
         """The session lives until then, by our clock."""
-        return lease_deadline(self._since, self.timeout, 0.0)
+        return lease_deadline(self._timer_started, self.timeout, 0.0)
 
     def next_proof_after(self, now: float) -> float:
         """When more is expected to be proven: by the pair that is on its way, or else by a later one."""
         if self.next_proof > now:
             return self.next_proof
         # Overdue pairs mean that the process was paused: what they prove may be as old as the pause.
-        return now if now - self.next_proof < self.pause / 2 else now + self._apart
+        return now if now - self.next_proof < self.pause / 2 else now + self._gap
 
-    def connected(self, connection: int, sent: float) -> None:
+    def record_connection(self, connection: int, sent: float) -> None:
         """The session was opened, or found again, on this connection by a request sent then."""
         if connection > self._connection:
             self._connection = connection
-            self._heard.clear()  # what another server has heard it may not have told
-            self._since = max(self._since, sent)
-            self.next_proof = sent + self._apart
+            self._writes.clear()  # what another server has heard it may not have told
+            self._timer_started = max(self._timer_started, sent)
+            self.next_proof = sent + self._gap
 
-    def pair(self, connection: int, first_sent: float, second_sent: float, second_answered: float) -> None:
+    def record_pair(self, connection: int, first_sent: float, second_sent: float, second_answered: float) -> None:
         """Two writes were answered on this connection, one after the other."""
         if connection != self._connection:
             return
-        while self._heard and self._heard[0][1] + self._apart <= first_sent:
-            self._since = max(self._since, self._heard.popleft()[0])
-        self._heard.append((second_sent, second_answered))
-        self.next_proof = self._heard[0][1] + self._apart
+        while self._writes and self._writes[0][1] + self._gap <= first_sent:
+            self._timer_started = max(self._timer_started, self._writes.popleft()[0])
+        self._writes.append((second_sent, second_answered))
+        self.next_proof = self._writes[0][1] + self._gap

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.zookeeper.port import Children, Delete, Get, Node, Refusal
 from holdfast.backends.zookeeper.protocol import nodes
-from holdfast.backends.zookeeper.protocol.nodes import MARKS, SESSIONS, in_order
-from holdfast.backends.zookeeper.protocol.records import described
+from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, SESSIONS, queue_entries
+from holdfast.backends.zookeeper.protocol.records import ticket_info
 from holdfast.core.tickets import LockInfo, TicketInfo, first_blocker
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import Place
+    from holdfast.backends.zookeeper.config import ZookeeperConfig
     from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
 
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
 class Tree:
     """As one client sees it."""
 
-    def __init__(self, place: Place, port: ZookeeperPort, parents: Parents) -> None:
-        self._root = place.root
-        self._raw_names = place.raw_names
+    def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, parents: Parents) -> None:
+        self._root = config.root
+        self._raw_names = config.raw_names
         self._port = port
         self._parents = parents
 
-    def path(self, name: str) -> str:
+    def lock_path(self, name: str) -> str:
         """Of the lock's node."""
         if not self._raw_names:
             return f"{self._root}/{nodes.escaped(name)}"
         path = f"/{name}"
         top = name.partition("/")[0]
-        problem = nodes.why_invalid(path) or (f"{top} is taken" if top in (SESSIONS, MARKS) else "")
+        problem = nodes.path_problem(path) or (f"{top} is taken" if top in (SESSIONS, REGISTERS) else "")
         if problem:
             raise ConfigurationError(f"name {name!r} cannot be a node of ZooKeeper as it is (raw_names): {problem}")
         return self._root + path
 
     async def children(self, session: Session, lock: str, deadline: float) -> list[str]:
-        (children,) = await self._port.ask(session, (Children(lock),), deadline=deadline)
-        return self.listed(children)
+        (children,) = await self._port.call(session, (Children(lock),), deadline=deadline)
+        return self.children_of(children)
 
-    def listed(self, answer: Answer) -> list[str]:
+    def children_of(self, answer: Answer) -> list[str]:
         """The children of a lock's node, of which there are none if it is not there."""
         if isinstance(answer, list):
             return answer
         if answer is Refusal.NO_NODE:
             return []
-        raise self._parents.refused(answer, "the lock's node")
+        raise self._parents.error_for(answer, "the lock's node")
 
     # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, session: Session, name: str, deadline: float) -> LockInfo:
-        info, _ = await self._describe(session, name, self.path(name), deadline)
+        info, _ = await self._describe(session, name, self.lock_path(name), deadline)
         return info
 
     async def locks(self, session: Session, prefix: str, deadline: float) -> list[LockInfo]:
         found = []
-        for name, path in await self._names(session, deadline):
+        for name, path in await self._lock_paths(session, deadline):
             if name.startswith(prefix):
                 info, _ = await self._describe(session, name, path, deadline)
                 if info.holders or info.waiters:
@@ -65,50 +65,50 @@ class Tree:
         return sorted(found, key=lambda info: info.name)
 
     async def break_lock(self, session: Session, name: str, fence: int, deadline: float) -> bool:
-        info, paths = await self._describe(session, name, self.path(name), deadline)
+        info, paths = await self._describe(session, name, self.lock_path(name), deadline)
         broken = [path for path, holder in zip(paths, info.holders, strict=False) if holder.fence == fence > 0]
         if not broken:
             return False
-        (answer,) = await self._port.ask(session, (Delete(broken[0]),), deadline=deadline)
+        (answer,) = await self._port.call(session, (Delete(broken[0]),), deadline=deadline)
         if answer is not None and answer is not Refusal.NO_NODE:
-            raise self._parents.refused(answer, broken[0])
+            raise self._parents.error_for(answer, broken[0])
         return answer is None
 
     async def _describe(self, session: Session, name: str, lock: str, deadline: float) -> tuple[LockInfo, list[str]]:
         """Who is there, and the paths of the nodes, in order."""
-        ordered = in_order(await self.children(session, lock, deadline))
+        ordered = queue_entries(await self.children(session, lock, deadline))
         if not ordered:
             return LockInfo(name, (), ()), []
         requests = [Get(f"{lock}/{one.node}") for one in ordered]
-        answers = await self._port.ask(session, requests, deadline=deadline)
+        answers = await self._port.call(session, requests, deadline=deadline)
         there = [(one, node) for one, node in zip(ordered, answers, strict=True) if isinstance(node, Node)]
         holders: list[TicketInfo] = []
         waiters: list[TicketInfo] = []
-        for place, (one, node) in enumerate(there):
-            is_in = first_blocker(one.limit, (other for other, _ in there[:place])) is None and not waiters
-            if is_in or one.waits:
-                (holders if is_in else waiters).append(described(one, node, is_in=is_in))
+        for config, (one, node) in enumerate(there):
+            granted = first_blocker(one.limit, (other for other, _ in there[:config])) is None and not waiters
+            if granted or one.waits:
+                (holders if granted else waiters).append(ticket_info(one, node, granted=granted))
         return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{one.node}" for one, _ in there]
 
-    async def _names(self, session: Session, deadline: float) -> list[tuple[str, str]]:
+    async def _lock_paths(self, session: Session, deadline: float) -> list[tuple[str, str]]:
         """All locks whose nodes are there, with their paths."""
         found: list[tuple[str, str]] = []
         below = [""]
         while below:
             parents = [self._root + part for part in below]
-            listed = await self._port.ask(session, [Children(parent or "/") for parent in parents], deadline=deadline)
+            listed = await self._port.call(session, [Children(parent or "/") for parent in parents], deadline=deadline)
             next_below: list[str] = []
             for part, names in zip(below, listed, strict=True):
                 for node in names if isinstance(names, list) else ():
                     path = f"{part}/{node}"
-                    if path in (f"/{SESSIONS}", f"/{MARKS}", "/zookeeper") or (
-                        part and nodes.contender(node) is not None
+                    if path in (f"/{SESSIONS}", f"/{REGISTERS}", "/zookeeper") or (
+                        part and nodes.parse_node(node) is not None
                     ):
                         continue
                     if self._raw_names:
                         found.append((path[1:], self._root + path))
                         next_below.append(path)
-                    elif (name := nodes.plain(node)) is not None:
+                    elif (name := nodes.unescaped(node)) is not None:
                         found.append((name, self._root + path))
             below = next_below
         return found

@@ -33,7 +33,7 @@ class SimPort:
         self._runtime = runtime
         self._wake: Callable[[str], None] = lambda _: None
         self.wanted: dict[str, Sequence[Watch]] = {}  # by nonce
-        self._heard: dict[str, Sequence[Watch]] = {}
+        self._active: dict[str, Sequence[Watch]] = {}
         self.connection = 0  # the one that hears is the so-manieth
         self._is_opening = False
 
@@ -41,27 +41,27 @@ class SimPort:
         now = self._runtime.now()
         if once:
             sent = now
-            return Answer(await self._ask(lambda: self._server.answer(method, message), deadline), sent)
+            return Answer(await self._request(lambda: self._server.answer(method, message), deadline), sent)
         try:
             half = now + (deadline - now) / 2
-            return Answer(await self._ask(lambda: self._server.answer(method, message), half), now)
+            return Answer(await self._request(lambda: self._server.answer(method, message), half), now)
         except OutcomeUnknown:
             sent = self._runtime.now()
             try:
-                answer = await self._ask(lambda: self._server.answer(method, message), deadline)
+                answer = await self._request(lambda: self._server.answer(method, message), deadline)
             except BackendUnavailable as error:
                 raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
             return Answer(answer, sent, repeated=True)
 
-    def turn(self, name: str, *, deadline: float) -> contextlib.AbstractAsyncContextManager[None]:
+    def name_mutex(self, name: str, *, deadline: float) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
-    async def _ask(self, step: Callable[[], T], deadline: float) -> T:
+    async def _request(self, step: Callable[[], T], deadline: float) -> T:
         return await self.link.request_in_this_run(step, deadline)
 
     # ── watches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
+    def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         old = self.wanted.get(nonce)
         if old is not None and [one._replace(revision=0) for one in old] == [
             one._replace(revision=0) for one in watches
@@ -70,24 +70,24 @@ class SimPort:
         self.wanted[nonce] = watches
         self._open()
 
-    def unfollow(self, nonce: str) -> None:
+    def unwatch(self, nonce: str) -> None:
         self.wanted.pop(nonce, None)
-        self._heard.pop(nonce, None)
+        self._active.pop(nonce, None)
         self._server.forget(self, nonce)
 
-    def listen(self, wake: Callable[[str], None]) -> None:
+    def on_change(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
-    def hear(self, connection: int, nonce: str) -> None:
+    def notify(self, connection: int, nonce: str) -> None:
         if connection == self.connection:
             self._wake(nonce)
 
-    def broken(self, connection: int) -> None:
+    def connection_lost(self, connection: int) -> None:
         """It turns out that the connection that hears is no more."""
         if connection == self.connection:
-            self._server.hang_up(self)
+            self._server.disconnect(self)
             self.connection += 1
-            self._heard.clear()
+            self._active.clear()
             self._open()
 
     def _open(self) -> None:
@@ -98,12 +98,12 @@ class SimPort:
     async def _open_all(self) -> None:
         try:
             while True:
-                new = {nonce: its for nonce, its in self.wanted.items() if self._heard.get(nonce) is not its}
+                new = {nonce: its for nonce, its in self.wanted.items() if self._active.get(nonce) is not its}
                 if not new:
                     return
                 connection = self.connection
                 try:
-                    await self._ask(
+                    await self._request(
                         lambda to_open=new, on=connection: self._server.watch(self, on, to_open),  # type: ignore[misc]
                         self._runtime.now() + RECONNECT_TIMEOUT,
                     )
@@ -111,12 +111,12 @@ class SimPort:
                     await self._runtime.sleep(RECONNECT_PAUSE)
                     continue
                 if connection == self.connection:
-                    self._heard |= new
+                    self._active |= new
         finally:
             self._is_opening = False
 
     async def close(self) -> None:
-        self._server.hang_up(self)
+        self._server.disconnect(self)
 
     def abandon(self) -> None:
         """The process is gone; the server sees its connections end."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.etcd.protocol.guarantees import KEY, QUEUE
-from holdfast.backends.etcd.protocol.keys import Keys, Ticketed, read
+from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, parse_key
 from holdfast.backends.etcd.protocol.leases import WAITER_TTL
 from holdfast.backends.etcd.protocol.messages import delete, txn
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
-from holdfast.backends.etcd.protocol.records import METHOD_KEY, record
+from holdfast.backends.etcd.protocol.records import METHOD_KEY, parse_record
 from holdfast.backends.etcd.protocol.single_key import KeyBackend
 from holdfast.checking import history as h
 from holdfast.sim.recorder import Entry
@@ -57,7 +57,7 @@ class EtcdServer(Server):
         self.ports: list[SimPort] = []
         # Who watches what, on which connection. A stream that is opened late does not take the place of a later one.
         self._watches: dict[tuple[SimPort, str, tuple[Watch, ...]], int] = {}
-        self._passed_on = 0  # how many changes watches have heard of
+        self._notified = 0  # how many changes watches have heard of
         self._prolonged = 0.0
         self._snapshot = self.store.snapshot()
 
@@ -73,13 +73,13 @@ class EtcdServer(Server):
         try:
             return step()
         finally:
-            self._pass_on()
+            self._notify_watchers()
             self.recorder.look(self.tickets())
 
     def answer(self, method: str, message: Mapping[str, Any]) -> Message:
         answer = self.store.call(method, message, self.world.now)
         if method == "lease/grant":
-            self._end_in_time(int(answer["ID"]))
+            self._schedule_expiry(int(answer["ID"]))
         return answer
 
     def watch(self, port: SimPort, connection: int, wanted: Mapping[str, Sequence[Watch]]) -> None:
@@ -87,51 +87,51 @@ class EtcdServer(Server):
             return  # it has been closed since: the answer finds nobody
         for nonce, watches in wanted.items():
             self._watches[port, nonce, tuple(watches)] = connection
-            if any(_sees(watches, change) for change in self.store.changes[: self._passed_on]):
-                port.link.ring(port.hear, connection, nonce)
+            if any(_match(watches, change) for change in self.store.changes[: self._notified]):
+                port.link.ring(port.notify, connection, nonce)
 
     def forget(self, port: SimPort, nonce: str) -> None:
-        for watched in [watched for watched in self._watches if watched[:2] == (port, nonce)]:
-            del self._watches[watched]
+        for subscription in [subscription for subscription in self._watches if subscription[:2] == (port, nonce)]:
+            del self._watches[subscription]
 
-    def hang_up(self, port: SimPort) -> bool:
+    def disconnect(self, port: SimPort) -> bool:
         """The connection on which this client hears has ended. Whether it heard anything."""
-        heard = [watched for watched in self._watches if watched[0] is port]
-        for watched in heard:
-            del self._watches[watched]
-        return bool(heard)
+        subscriptions = [subscription for subscription in self._watches if subscription[0] is port]
+        for subscription in subscriptions:
+            del self._watches[subscription]
+        return bool(subscriptions)
 
-    def _pass_on(self) -> None:
-        new = self.store.changes[self._passed_on :]
-        self._passed_on += len(new)
+    def _notify_watchers(self) -> None:
+        new = self.store.changes[self._notified :]
+        self._notified += len(new)
         for (port, nonce, watches), connection in list(self._watches.items()) if new else ():
-            if any(_sees(watches, change) for change in new):
-                port.link.ring(port.hear, connection, nonce)
+            if any(_match(watches, change) for change in new):
+                port.link.ring(port.notify, connection, nonce)
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _end_in_time(self, lease_id: int) -> None:
+    def _schedule_expiry(self, lease_id: int) -> None:
         lease = self.store.leases.get(lease_id)
         if lease is not None:
-            self.world.at(lease.ends, self.when_it_answers, self._end, lease_id)
+            self.world.at(lease.expires_at, self.when_it_answers, self._expire, lease_id)
 
-    def _end(self, lease_id: int) -> None:
+    def _expire(self, lease_id: int) -> None:
         lease = self.store.leases.get(lease_id)
         if lease is None:
             return
-        if lease.ends > self.world.now:
-            self._end_in_time(lease_id)  # it was kept alive meanwhile
+        if lease.expires_at > self.world.now:
+            self._schedule_expiry(lease_id)  # it was kept alive meanwhile
         else:
-            self.execute(lambda: self.store.end_lease(lease_id))
+            self.execute(lambda: self.store.expire_lease(lease_id))
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
-        locks: dict[str, list[Ticketed]] = {}
+        locks: dict[str, list[QueueEntry]] = {}
         for key, value in self.store.keys.items():
-            name = self.keys.name_in(key)
+            name = self.keys.lock_name(key)
             if name is not None:
-                locks.setdefault(name, []).append(read(key, value.created))
+                locks.setdefault(name, []).append(parse_key(key, value.created))
         found: dict[str, Entry] = {}
         for name, there in locks.items():
             there.sort(key=lambda one: one.created)
@@ -139,7 +139,7 @@ class EtcdServer(Server):
             for number, one in enumerate(there):
                 is_in = number == 0 if one.exclusive else is_open and (one.limit is None or number < one.limit)
                 is_open = is_open and not one.exclusive
-                nonce = record(self.store.keys[one.key].value).nonce
+                nonce = parse_record(self.store.keys[one.key].value).nonce
                 found[nonce] = Entry(name, one.created, one.created if is_in else None, one.limit, one.exclusive)
         return found
 
@@ -154,7 +154,7 @@ class EtcdServer(Server):
         # Several locks that were taken in one transaction have one revision.
         broken = {nonce for nonce, entry in self.tickets().items() if entry.lock == name and entry.fence == fence}
         of_that_revision = [(key, one.value) for key, one in self.store.keys.items() if one.created == fence]
-        there = [key for key, value in of_that_revision if record(value).nonce in broken]
+        there = [key for key, value in of_that_revision if parse_record(value).nonce in broken]
         self.execute(lambda: self.store.call("kv/txn", txn([], [delete(key) for key in there]), self.world.now))
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +164,7 @@ class EtcdServer(Server):
         self.store.term += 1
         self._prolonged += self.store.renew_all(self.world.now)
         for port in self.ports:
-            self._cut(port)
+            self._break_connection(port)
 
     def back_up(self) -> None:
         self._snapshot = self.store.snapshot()
@@ -172,31 +172,31 @@ class EtcdServer(Server):
     def restore_data(self) -> None:
         self.starts += 1
         self.store.restore(self._snapshot, self.world.now)
-        self._passed_on = len(self.store.changes)
+        self._notified = len(self.store.changes)
         for lease_id, lease in self.store.leases.items():
             self._prolonged = max(self._prolonged, lease.ttl)
-            self._end_in_time(lease_id)
+            self._schedule_expiry(lease_id)
         for port in self.ports:
-            self._cut(port)
+            self._break_connection(port)
         self.recorder.look(self.tickets())
 
     def forgot(self, what: h.WhatForgot, detail: str = "") -> list[h.Event]:
         return [h.Forgot(self.world.now, what, detail=detail, restored=what == "data")]
 
     def drop(self, process: Process) -> bool:
-        return sum(self._cut(port) for port in self.ports if port.link.process is process) > 0
+        return sum(self._break_connection(port) for port in self.ports if port.link.process is process) > 0
 
     def process_died(self, process: Process) -> None:
         for port in self.ports:
             if port.link.process is process:
-                self.hang_up(port)
+                self.disconnect(port)
 
-    def _cut(self, port: SimPort) -> bool:
-        if not self.hang_up(port):
+    def _break_connection(self, port: SimPort) -> bool:
+        if not self.disconnect(port):
             return False
         world = self.world
         noticed = world.now + world.choices.between(0.0, NOTICED_MAX)
-        world.at(noticed, port.link.process.do, port.broken, port.connection)
+        world.at(noticed, port.link.process.do, port.connection_lost, port.connection)
         return True
 
     @property
@@ -214,13 +214,13 @@ class EtcdKeyServer(EtcdServer):
     def tickets(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
         for key, value in self.store.keys.items():
-            known, name = record(value.value), self.keys.base_name(key)
+            known, name = parse_record(value.value), self.keys.single_key_name(key)
             if known.method == METHOD_KEY and name is not None:
                 found[known.nonce] = Entry(name, value.created, value.created, 1, exclusive=True)
         return found
 
 
-def _sees(watches: Sequence[Watch], change: Change) -> bool:
+def _match(watches: Sequence[Watch], change: Change) -> bool:
     return any(
         change.revision >= watch.revision
         and (change.is_delete or watch.puts)

@@ -37,7 +37,7 @@ class Lease:
     """One lease."""
 
     ttl: int
-    ends: float
+    expires_at: float
     keys: set[bytes] = field(default_factory=set)
 
 
@@ -81,7 +81,7 @@ class Store:
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _txn(self, message: Mapping[str, Any], now: float) -> Message:
-        succeeded = all(self._holds(compare) for compare in message.get("compare", ()))
+        succeeded = all(self._is_true(compare) for compare in message.get("compare", ()))
         operations = message.get("success" if succeeded else "failure", ())
         for operation in operations:
             lease = int(operation.get("request_put", {}).get("lease", 0))
@@ -109,7 +109,7 @@ class Store:
         return self._delete_all(message, self.revision + 1)
 
     def _delete_all(self, wanted: Mapping[str, Any], revision: int) -> Message:
-        gone = list(self._within(wanted))
+        gone = list(self._keys_in(wanted))
         for key in gone:
             self._delete(key, revision)
         deleted = {"deleted": str(len(gone))} if gone else {}
@@ -137,7 +137,7 @@ class Store:
         self.revision = change.revision
 
     def _range(self, message: Mapping[str, Any], now: float) -> Message:
-        there = [(key, self.keys[key]) for key in self._within(message)]
+        there = [(key, self.keys[key]) for key in self._keys_in(message)]
         count, until = len(there), int(message.get("max_create_revision", 0))
         if until:
             there = [(key, value) for key, value in there if value.created <= until]
@@ -148,12 +148,12 @@ class Store:
         if limit and len(there) > limit:
             there, answer["more"] = there[:limit], True
         if there:
-            answer["kvs"] = [_shown(key, value, is_bare=bool(message.get("keys_only"))) for key, value in there]
+            answer["kvs"] = [_as_json(key, value, is_bare=bool(message.get("keys_only"))) for key, value in there]
         return {**answer, "count": str(count)} if count else answer
 
-    def _holds(self, compare: Mapping[str, Any]) -> bool:
+    def _is_true(self, compare: Mapping[str, Any]) -> bool:
         """Of a range every key is compared; if there is none, revision 0."""
-        there = [self.keys[key] for key in self._within(compare)]
+        there = [self.keys[key] for key in self._keys_in(compare)]
         if compare["target"] == "MOD":
             wanted, found = int(compare.get("mod_revision", 0)), [one.modified for one in there] or [0]
         elif compare["target"] == "LEASE":
@@ -168,7 +168,7 @@ class Store:
             case _:
                 return all(revision == wanted for revision in found)
 
-    def _within(self, message: Mapping[str, Any]) -> Iterator[bytes]:
+    def _keys_in(self, message: Mapping[str, Any]) -> Iterator[bytes]:
         key, end = b64decode(message["key"]), b64decode(message.get("range_end", ""))
         if not end:
             yield from (one for one in (key,) if one in self.keys)
@@ -187,24 +187,24 @@ class Store:
         lease = self.leases.get(int(message["ID"]))
         answer = {"header": self._header(), "ID": message["ID"]}
         if lease is not None:
-            lease.ends = now + lease.ttl
+            lease.expires_at = now + lease.ttl
             answer["TTL"] = str(lease.ttl)
         return {"result": answer}
 
     def _revoke(self, message: Mapping[str, Any], now: float) -> Message:
         if int(message["ID"]) not in self.leases:
             raise LeaseNotFound("etcdserver: requested lease not found")
-        self.end_lease(int(message["ID"]))
+        self.expire_lease(int(message["ID"]))
         return {"header": self._header()}
 
     def _time_to_live(self, message: Mapping[str, Any], now: float) -> Message:
         lease = self.leases.get(int(message["ID"]))
         if lease is None:
             return {"header": self._header(), "ID": message["ID"], "TTL": "-1"}
-        left = {"TTL": str(int(lease.ends - now)), "grantedTTL": str(lease.ttl)}
+        left = {"TTL": str(int(lease.expires_at - now)), "grantedTTL": str(lease.ttl)}
         return {"header": self._header(), "ID": message["ID"], **left}
 
-    def end_lease(self, lease_id: int) -> None:
+    def expire_lease(self, lease_id: int) -> None:
         """With all its keys, in one revision."""
         new = self.revision + 1
         for key in sorted(self.leases[lease_id].keys):
@@ -213,13 +213,13 @@ class Store:
 
     def renew_all(self, now: float) -> float:
         """What a new leader does, who does not know how much of them is left. By how much that prolongs one at most."""
-        before = {lease_id: lease.ends for lease_id, lease in self.leases.items()}
+        before = {lease_id: lease.expires_at for lease_id, lease in self.leases.items()}
         for lease in self.leases.values():
-            lease.ends = now + lease.ttl
-        return max((lease.ends - before[lease_id] for lease_id, lease in self.leases.items()), default=0.0)
+            lease.expires_at = now + lease.ttl
+        return max((lease.expires_at - before[lease_id] for lease_id, lease in self.leases.items()), default=0.0)
 
     def snapshot(self) -> Snapshot:
-        leases = {number: Lease(lease.ttl, lease.ends, set(lease.keys)) for number, lease in self.leases.items()}
+        leases = {number: Lease(lease.ttl, lease.expires_at, set(lease.keys)) for number, lease in self.leases.items()}
         return Snapshot(self.revision, dict(self.keys), leases, len(self.changes))
 
     def restore(self, old: Snapshot, now: float) -> None:
@@ -242,7 +242,7 @@ def _created(there: tuple[bytes, Value]) -> int:
     return there[1].created
 
 
-def _shown(key: bytes, value: Value, *, is_bare: bool) -> Message:
+def _as_json(key: bytes, value: Value, *, is_bare: bool) -> Message:
     shown = {
         "key": b64(key),
         "create_revision": str(value.created),

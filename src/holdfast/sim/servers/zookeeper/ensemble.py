@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.zookeeper.config import Place
+from holdfast.backends.zookeeper.config import ZookeeperConfig
 from holdfast.backends.zookeeper.port import Answer, Children, CreateParent, Delete, Ephemerals, Get, Request
 from holdfast.backends.zookeeper.protocol.guarantees import GUARANTEES
-from holdfast.backends.zookeeper.protocol.nodes import in_order
+from holdfast.backends.zookeeper.protocol.nodes import queue_entries
 from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
 from holdfast.checking import history as h
 from holdfast.core.tickets import first_blocker
@@ -26,7 +26,15 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
-from holdfast.sim.servers.zookeeper.port import HANGS, TURNED_AWAY, Reply, SimPort, SimSession, Way, Welcome
+from holdfast.sim.servers.zookeeper.port import (
+    NO_ANSWER,
+    REJECTED,
+    ConnectReply,
+    Reply,
+    SimConnection,
+    SimPort,
+    SimSession,
+)
 from holdfast.sim.servers.zookeeper.tree import Change, Tree, Watch
 
 if TYPE_CHECKING:
@@ -64,15 +72,15 @@ class _Session:
 class Member(Server):
     """One server: what it has applied, who is connected to it, what they watch. It can be cut off, and restarted."""
 
-    def __init__(self, whole: ZookeeperServer, number: int) -> None:
-        super().__init__(whole.world, whole.recorder)
-        self.whole = whole
+    def __init__(self, ensemble: ZookeeperServer, number: int) -> None:
+        super().__init__(ensemble.world, ensemble.recorder)
+        self.ensemble = ensemble
         self.number = number
-        self.tree = Tree(whole.first_number)
+        self.tree = Tree(ensemble.first_number)
         self.applied = 0
         self.starts = 1
         self.reaches_leader = True  # while it is cut off: its words get through, and no answer does
-        self.heard: set[int] = set()  # sessions, since the last ping
+        self.active_sessions: set[int] = set()  # sessions, since the last ping
         self.watches: dict[Watch, dict[SimSession, int]] = {}  # who is told, on which connection
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
@@ -82,47 +90,47 @@ class Member(Server):
         raise NotImplementedError  # likewise
 
     def tickets(self) -> dict[str, Entry]:
-        return self.whole.tickets()
+        return self.ensemble.tickets()
 
     def live(self) -> dict[str, Entry]:
-        return self.whole.live()
+        return self.ensemble.live()
 
     def break_lock(self, name: str, fence: int) -> None:
-        self.whole.break_lock(name, fence)
+        self.ensemble.break_lock(name, fence)
 
     def catch_up(self, until: int) -> None:
         """Apply what was committed, and tell who watches."""
-        while self.applied < min(until, len(self.whole.log)):
-            for watch in self.tree.apply(self.whole.log[self.applied]):
+        while self.applied < min(until, len(self.ensemble.log)):
+            for watch in self.tree.apply(self.ensemble.log[self.applied]):
                 for session, connection in self.watches.pop(watch, {}).items():
                     session.port.link.ring(session.port.fire, session, connection, watch[1])
             self.applied += 1
 
     def restart(self) -> None:
-        self.whole.restarted(self)
+        self.ensemble.restarted(self)
 
     def lose_data(self) -> None:
-        self.whole.go_back([], {})
+        self.ensemble.roll_back([], {})
 
     def back_up(self) -> None:
-        self.whole.back_up()
+        self.ensemble.back_up()
 
     def restore_data(self) -> None:
-        self.whole.restore_data()
+        self.ensemble.restore_data()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """All connections to it have ended."""
         self.starts += 1
         self.watches.clear()
-        self.heard.clear()
-        for port in self.whole.ports:
-            port.will_notice(self)
+        self.active_sessions.clear()
+        for port in self.ensemble.ports:
+            port.notice_later(self)
 
     def stalls(self) -> h.Event:
-        return self.whole.cut_off(self)
+        return self.ensemble.cut_off(self)
 
     def stalls_no_more(self) -> h.Event:
-        return self.whole.rejoins(self)
+        return self.ensemble.rejoins(self)
 
 
 class ZookeeperServer(Server):
@@ -167,7 +175,7 @@ class ZookeeperServer(Server):
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = SimPort(self, link, runtime)
         self.ports.append(port)
-        place = Place(
+        config = ZookeeperConfig(
             url="sim://zookeeper",
             hosts="",
             root=ROOT,
@@ -178,18 +186,18 @@ class ZookeeperServer(Server):
             acl=(),
             tls=None,
         )
-        backend: Backend = type(self).backend(place, port, runtime)
+        backend: Backend = type(self).backend(config, port, runtime)
         return backend
 
     # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
 
-    def connect(self, member: Member, client: SimSession, connection: int) -> Welcome | object:
+    def connect(self, member: Member, client: SimSession, connection: int) -> ConnectReply | object:
         """A new session for one without a number. The least timeout is two ticks."""
         if not self._answers(member):
-            return HANGS
-        number = client.number
+            return NO_ANSWER
+        number = client.id
         if client.seen > member.tree.zxid:
-            return TURNED_AWAY
+            return REJECTED
         if not number:
             self._last_session += 1
             number = self._last_session
@@ -199,18 +207,23 @@ class ZookeeperServer(Server):
         if session is None:
             raise Expired
         session.touched, session.connection = self.world.now, connection
-        return Welcome(number, member.starts, session.timeout)
+        return ConnectReply(number, member.starts, session.timeout)
 
     def next_zxid(self, member: Member) -> int | object:
         """The number of a transaction that changes nothing, done through this member."""
-        return self.zxid + 1 if self._answers(member) else HANGS
+        return self.zxid + 1 if self._answers(member) else NO_ANSWER
 
-    def handle(self, way: Way, requests: Sequence[Request]) -> Reply | object:
+    def handle(self, connection_used: SimConnection, requests: Sequence[Request]) -> Reply | object:
         """What was sent on one connection."""
-        client, member, number, connection = way.session, way.member, way.number, way.connection
-        if member.starts != way.starts or client.dropped == connection:
+        client, member, number, connection = (
+            connection_used.session,
+            connection_used.member,
+            connection_used.session_id,
+            connection_used.connection,
+        )
+        if member.starts != connection_used.starts or client.dropped == connection:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
-        member.heard.add(number)
+        member.active_sessions.add(number)
         if member is self.leader and number in self.sessions:
             self.sessions[number].touched = self.world.now
         answers: list[Answer] = []
@@ -223,10 +236,10 @@ class ZookeeperServer(Server):
                 continue
             is_answered = self._answers(member)
             if not is_answered and not (member.reaches_leader and self._has_majority()):
-                return HANGS
+                return NO_ANSWER
             answers.append(self._write(request, number, connection))
             if not is_answered:
-                return HANGS
+                return NO_ANSWER
             member.catch_up(len(self.log))
         return Reply(answers, member.tree.zxid)
 
@@ -260,9 +273,9 @@ class ZookeeperServer(Server):
         self.leader.catch_up(until)
         for member in self._members:
             if member is not self.leader and not member.is_stalled:
-                world.at(world.now + world.choices.between(0.0, APPLIED_MAX), self._spread, member, until)
+                world.at(world.now + world.choices.between(0.0, APPLIED_MAX), self._apply_later, member, until)
 
-    def _spread(self, member: Member, until: int) -> None:
+    def _apply_later(self, member: Member, until: int) -> None:
         if not member.is_stalled:
             member.catch_up(until)
 
@@ -286,10 +299,10 @@ class ZookeeperServer(Server):
             for member in self._members:
                 if not member.is_stalled:
                     member.catch_up(len(self.log))
-                    for number in member.heard:
+                    for number in member.active_sessions:
                         if number in self.sessions:
                             self.sessions[number].touched = now
-                    member.heard.clear()
+                    member.active_sessions.clear()
             for number, session in list(self.sessions.items()):
                 if math.floor((session.touched + session.timeout) / self.tick + 1) * self.tick <= now:
                     del self.sessions[number]
@@ -308,7 +321,7 @@ class ZookeeperServer(Server):
             for member in self._members:
                 if not member.is_stalled:
                     member.catch_up(len(self.log))
-                    member.hang_up()
+                    member.disconnect()
             for session in self.sessions.values():
                 session.touched = self.world.now
 
@@ -318,18 +331,18 @@ class ZookeeperServer(Server):
         if member is self.leader:
             self._elect()
         else:
-            member.hang_up()
+            member.disconnect()
 
     def back_up(self) -> None:
         self._copy = ([*self.log], {number: session.timeout for number, session in self.sessions.items()})
 
     def restore_data(self) -> None:
-        self.go_back(*self._copy)
+        self.roll_back(*self._copy)
 
     def lose_data(self) -> None:
-        self.go_back([], {})
+        self.roll_back([], {})
 
-    def go_back(self, log: Sequence[Change], sessions: Mapping[int, float]) -> None:
+    def roll_back(self, log: Sequence[Change], sessions: Mapping[int, float]) -> None:
         """All members come back with the data of then. Sessions of then are back too, and their timers begin anew."""
         self.log[:] = log
         self.zxid = log[-1].zxid if log else 0
@@ -345,7 +358,7 @@ class ZookeeperServer(Server):
             if not member.is_stalled:
                 member.catch_up(len(log))
                 member.tree.zxid = self.zxid
-            member.hang_up()
+            member.disconnect()
         self._latest()
         self.recorder.look(self.tickets())
 
@@ -362,7 +375,7 @@ class ZookeeperServer(Server):
         member.is_stalled = False
         if had_majority:
             member.catch_up(len(self.log))
-            member.hang_up()
+            member.disconnect()
         else:
             self._elect()
         return h.FaultEnded(self.world.now, "stall", f"member {member.number}")
@@ -376,9 +389,9 @@ class ZookeeperServer(Server):
         found: dict[str, Entry] = {}
         tree = self.leader.tree
         for lock in sorted(tree.nodes[ROOT].children) if ROOT in tree.nodes else ():
-            ordered = in_order(tree.nodes[f"{ROOT}/{lock}"].children)
+            ordered = queue_entries(tree.nodes[f"{ROOT}/{lock}"].children)
             newest = {one.nonce: one for one in ordered}
-            for place, one in enumerate(ordered):
+            for config, one in enumerate(ordered):
                 if not one.nonce:
                     continue
                 path = f"{ROOT}/{lock}/{one.node}"
@@ -386,12 +399,12 @@ class ZookeeperServer(Server):
                     self._replaced.add(path)  # also when the other one has gone: it is no ticket of the client
                 if path in self._replaced:
                     continue
-                is_in = first_blocker(one.limit, ordered[:place]) is None
-                if not is_in and not one.waits:
+                granted = first_blocker(one.limit, ordered[:config]) is None
+                if not granted and not one.waits:
                     continue  # it came between a look and a create, and is about to go
                 czxid = tree.nodes[path].czxid
                 key = one.nonce if one.nonce not in found else f"{one.nonce}+{czxid}"
-                found[key] = Entry(lock, czxid, czxid if is_in else None, one.limit, one.exclusive)
+                found[key] = Entry(lock, czxid, czxid if granted else None, one.limit, one.exclusive)
         return found
 
     def live(self) -> dict[str, Entry]:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
 
-HANGS = object()  # in place of an answer: none comes
-TURNED_AWAY = object()  # and the connection is closed
+NO_ANSWER = object()  # in place of an answer: none comes
+REJECTED = object()  # and the connection is closed
 CONNECT_TIMEOUT, RECONNECT_PAUSE = 0.5, 0.05
-TELL_TIMEOUT = 1.0
+SEND_TIMEOUT = 1.0
 
 
 class SimSession:
@@ -24,26 +24,26 @@ class SimSession:
 
     def __init__(self, port: SimPort, requested: float) -> None:
         self.port = port
-        self.number = 0
+        self.id = 0
         self.requested = self.timeout = requested
-        self.is_over = False
-        self.went_back = False
+        self.is_closed = False
+        self.rolled_back = False
         self.seen = 0
         self.connection = 0
-        self.connected = 0.0
+        self.connected_at = 0.0
         self.dropped = 0  # the connection that has ended, and it does not know
         self.is_connecting = False
         self.member: Member | None = None  # to which it is connected,
         self.starts = 0  # since its so-manieth start
 
 
-class Way(NamedTuple):
+class SimConnection(NamedTuple):
     """One connection of a client, to a member since its so-manieth start."""
 
     session: SimSession
     member: Member
     starts: int
-    number: int
+    session_id: int
     connection: int
 
 
@@ -54,10 +54,10 @@ class Reply(NamedTuple):
     zxid: int
 
 
-class Welcome(NamedTuple):
+class ConnectReply(NamedTuple):
     """What a member answers to who connects."""
 
-    number: int
+    session_id: int
     starts: int
     timeout: float
 
@@ -71,16 +71,16 @@ class SimPort:
         self._server = server
         self._runtime = runtime
         self._sessions: dict[float, SimSession] = {}  # by the timeout that was requested
-        self._news = runtime.event()
+        self._changes = runtime.event()
         self._fired: Callable[[Session, str], None] = lambda *_: None
         self._changed: Callable[[Session], None] = lambda _: None
         self._closed = False
 
     @property
     def sessions(self) -> list[SimSession]:
-        return [session for session in self._sessions.values() if not session.is_over]
+        return [session for session in self._sessions.values() if not session.is_closed]
 
-    def listen(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
+    def on_events(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
         self._fired, self._changed = fired, changed
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,18 +88,18 @@ class SimPort:
     async def open(self, timeout: float, *, deadline: float) -> SimSession:
         while True:
             session = self._sessions.get(timeout)
-            if session is None or session.is_over:
+            if session is None or session.is_closed:
                 session = self._sessions[timeout] = SimSession(self, timeout)
             while session.is_connecting and self._runtime.now() < deadline:
-                self._news.clear()
-                await self._news.wait(deadline)
+                self._changes.clear()
+                await self._changes.wait(deadline)
             try:
-                if not session.connection and not session.is_over:
+                if not session.connection and not session.is_closed:
                     await self._connect(session, deadline)
             except BackendUnavailable:
-                if not session.is_over or self._runtime.now() >= deadline:
+                if not session.is_closed or self._runtime.now() >= deadline:
                     raise
-            if not session.is_over:
+            if not session.is_closed:
                 return session
 
     async def _connect(self, session: SimSession, deadline: float) -> None:
@@ -110,7 +110,7 @@ class SimPort:
             try:
                 await self._connect_to(members[(first + number) % len(members)], session, deadline)
             except BackendUnavailable:
-                if session.is_over or number == len(members) - 1 or self._runtime.now() >= deadline:
+                if session.is_closed or number == len(members) - 1 or self._runtime.now() >= deadline:
                     raise
             else:
                 return
@@ -124,41 +124,41 @@ class SimPort:
         self.connections += 1
         connection, sent = self.connections, runtime.now()
         try:
-            answer: Any = await self._ask(lambda: server.connect(member, session, connection), deadline)
-            if answer is TURNED_AWAY and await self._has_gone_back(member, session, deadline):
-                session.went_back = True
+            answer: Any = await self._request(lambda: server.connect(member, session, connection), deadline)
+            if answer is REJECTED and await self._rolled_back(member, session, deadline):
+                session.rolled_back = True
                 raise Expired
-            if answer is TURNED_AWAY:
+            if answer is REJECTED:
                 raise OutcomeUnknown(backend="sim", problem="connection reset")
         except Expired:
-            session.is_over = True
+            session.is_closed = True
             raise BackendUnavailable(backend="sim", problem="the session has expired") from None
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend="sim", problem="not connected") from error
         finally:
             session.is_connecting = False
-            self._tell(session)
-        session.number, session.starts, session.timeout = answer
-        session.member, session.connection, session.connected = member, connection, sent
-        self._tell(session)
+            self._notify(session)
+        session.id, session.starts, session.timeout = answer
+        session.member, session.connection, session.connected_at = member, connection, sent
+        self._notify(session)
 
-    async def _has_gone_back(self, member: Member, session: SimSession, deadline: float) -> bool:
+    async def _rolled_back(self, member: Member, session: SimSession, deadline: float) -> bool:
         """See backends/zookeeper/io/driver.py: a write in a new session tells how many transactions there are."""
-        zxid: int = await self._ask(lambda: self._server.next_zxid(member), deadline)
+        zxid: int = await self._request(lambda: self._server.next_zxid(member), deadline)
         return zxid < session.seen
 
-    async def ask(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
+    async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         from holdfast.sim.servers.zookeeper.ensemble import Expired
 
         ours, server = _ours(session), self._server
         connection, member = ours.connection, ours.member
-        if session.is_over or not connection or member is None:
+        if session.is_closed or not connection or member is None:
             raise BackendUnavailable(backend="sim", problem="not connected")
-        way = Way(ours, member, ours.starts, ours.number, connection)
+        connection_used = SimConnection(ours, member, ours.starts, ours.id, connection)
         try:
-            reply: Reply = await self._ask(lambda: server.handle(way, requests), deadline)
+            reply: Reply = await self._request(lambda: server.handle(connection_used, requests), deadline)
         except Expired:
-            session.is_over = True
+            session.is_closed = True
             self._lose(ours, connection)
             raise BackendUnavailable(backend="sim", problem="the session has expired") from None
         except OutcomeUnknown:
@@ -167,17 +167,17 @@ class SimPort:
         ours.seen = reply.zxid
         return reply.answers
 
-    async def _ask(self, step: Callable[[], Any], deadline: float) -> Any:
+    async def _request(self, step: Callable[[], Any], deadline: float) -> Any:
         answer = await self.link.request(step, deadline)
-        if answer is HANGS:
+        if answer is NO_ANSWER:
             await self._runtime.sleep(max(0.0, deadline - self._runtime.now()))
             raise OutcomeUnknown(backend="sim", problem="no answer in time")
         return answer
 
-    def tell(self, session: Session, request: Request) -> None:
+    def send(self, session: Session, request: Request) -> None:
         async def send() -> None:
             try:
-                await self.ask(session, (request,), deadline=self._runtime.now() + TELL_TIMEOUT)
+                await self.call(session, (request,), deadline=self._runtime.now() + SEND_TIMEOUT)
             except BackendError:
                 return  # nobody waits for it
 
@@ -185,19 +185,19 @@ class SimPort:
 
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def hang_up(self, session: Session) -> None:
+    def disconnect(self, session: Session) -> None:
         self._lose(_ours(session), session.connection)
 
     def _lose(self, session: SimSession, connection: int) -> None:
         if not connection or session.connection != connection:
             return
         session.connection, session.member = 0, None
-        self._tell(session)
-        if not session.is_over and not self._closed:
+        self._notify(session)
+        if not session.is_closed and not self._closed:
             self._runtime.spawn(lambda: self._reconnect(session), "reconnect")
 
     async def _reconnect(self, session: SimSession) -> None:
-        while not (session.connection or session.is_over or self._closed):
+        while not (session.connection or session.is_closed or self._closed):
             if not session.is_connecting:
                 try:
                     await self._connect(session, self._runtime.now() + len(self._server.nodes) * CONNECT_TIMEOUT)
@@ -207,11 +207,11 @@ class SimPort:
                     return
             await self._runtime.sleep(RECONNECT_PAUSE)
 
-    def will_notice(self, member: Member) -> bool:
+    def notice_later(self, member: Member) -> bool:
         """The other end has gone. It takes a while until this is seen here."""
-        return sum(self._will_notice(session, member) for session in self.sessions) > 0
+        return sum(self._notice_later(session, member) for session in self.sessions) > 0
 
-    def _will_notice(self, session: SimSession, member: Member) -> bool:
+    def _notice_later(self, session: SimSession, member: Member) -> bool:
         if session.member is not member:
             return False
         world, process = self.link.process.world, self.link.process
@@ -230,29 +230,29 @@ class SimPort:
         session.dropped = session.connection
         for watching in member.watches.values():
             watching.pop(session, None)
-        return self._will_notice(session, member)
+        return self._notice_later(session, member)
 
     def fire(self, session: SimSession, connection: int, path: str) -> None:
         if session.connection == connection:
             self._fired(session, path)
 
-    def _tell(self, session: SimSession) -> None:
-        self._news.set()
+    def _notify(self, session: SimSession) -> None:
+        self._changes.set()
         self._changed(session)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._runtime.spawn(work, "pulse")
+        self._runtime.spawn(work, "heartbeat")
 
-    def end(self, session: Session) -> None:
-        session.is_over = True
-        self._tell(_ours(session))
-        number, server = session.number, self._server
+    def close_session(self, session: Session) -> None:
+        session.is_closed = True
+        self._notify(_ours(session))
+        session_id, server = session.id, self._server
 
         async def close() -> None:
             try:
-                await self._ask(lambda: server.close(number), self._runtime.now() + TELL_TIMEOUT)
+                await self._request(lambda: server.close(session_id), self._runtime.now() + SEND_TIMEOUT)
             except BackendError:
                 return  # its timer ends it
 
@@ -261,7 +261,7 @@ class SimPort:
     async def close(self, *, keeps_session: bool = False) -> None:
         self._closed = True
         for session in self.sessions if not keeps_session else ():
-            self.end(session)
+            self.close_session(session)
 
     def without_loop(self) -> None:
         """A simulated process has no loop."""

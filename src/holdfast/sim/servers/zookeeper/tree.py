@@ -10,8 +10,8 @@ from holdfast.backends.zookeeper.port import (
     Children,
     Create,
     Created,
-    CreateLasting,
     CreateParent,
+    CreatePersistent,
     Delete,
     Ephemerals,
     Get,
@@ -19,7 +19,7 @@ from holdfast.backends.zookeeper.port import (
     Refusal,
     Request,
     Set,
-    Together,
+    Transaction,
 )
 
 Watch = tuple[type[Children | Get], str]
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 class Znode:
     """One node of the tree."""
 
-    __slots__ = ("children", "ctime", "czxid", "data", "mtime", "numbers", "owner", "version")
+    __slots__ = ("children", "ctime", "czxid", "data", "mtime", "next_sequence", "owner", "version")
 
     def __init__(self, data: bytes, czxid: int, time: float, owner: int) -> None:
         self.data = data
@@ -49,7 +49,7 @@ class Znode:
         self.owner = owner
         self.version = 0
         self.children: set[str] = set()
-        self.numbers = 0  # children that it ever had: the number of the next one
+        self.next_sequence = 0  # children that it ever had: the number of the next one
 
 
 class Tree:
@@ -62,13 +62,13 @@ class Tree:
 
     def refusal(self, request: Request) -> Refusal | None:
         """Why a write could not be done here and now."""
-        if isinstance(request, Create | CreateParent | CreateLasting):
+        if isinstance(request, Create | CreateParent | CreatePersistent):
             path = request.path
             if parent_of(path) not in self.nodes:
                 return Refusal.NO_NODE
-            is_numbered = isinstance(request, Create) and request.is_numbered
-            return Refusal.EXISTS if path in self.nodes and not is_numbered else None
-        parts = request.requests if isinstance(request, Together) else (request,)
+            is_sequential = isinstance(request, Create) and request.is_sequential
+            return Refusal.EXISTS if path in self.nodes and not is_sequential else None
+        parts = request.requests if isinstance(request, Transaction) else (request,)
         versions = {one.path: self.nodes[one.path].version for one in parts if one.path in self.nodes}
         for one in parts:  # each finds what those before it have done
             if one.path not in versions:
@@ -84,17 +84,17 @@ class Tree:
     def plan(self, request: Request, session: int, zxid: int, now: float) -> Change:
         """The transaction that a write becomes."""
         match request:
-            case Create(path, data, is_numbered):
-                if is_numbered:
-                    path += numbered(self.nodes[parent_of(path)].numbers)
+            case Create(path, data, is_sequential):
+                if is_sequential:
+                    path += sequence_suffix(self.nodes[parent_of(path)].next_sequence)
                 return Change(zxid, path, data, now, is_new=True, owner=session)
             case CreateParent(path, _):
                 return Change(zxid, path, b"", now, is_new=True)
-            case CreateLasting(path, data):
+            case CreatePersistent(path, data):
                 return Change(zxid, path, data, now, is_new=True)
             case Set(path, data, _):
                 return Change(zxid, path, data, now)
-            case Together(requests):
+            case Transaction(requests):
                 parts = (self.plan(one, session, zxid, now) for one in requests if not isinstance(one, Check))
                 return Change(zxid, "", None, now, parts=tuple(parts))
             case _:
@@ -112,9 +112,9 @@ class Tree:
             return [(Get, path), (Children, path), (Children, above)]
         if change.is_new:
             made = self.nodes[path] = Znode(change.data, change.zxid, change.time, change.owner)
-            made.numbers = self._first_number
+            made.next_sequence = self._first_number
             self.nodes[above].children.add(name_of(path))
-            self.nodes[above].numbers += 1
+            self.nodes[above].next_sequence += 1
             return [(Get, path), (Children, above)]
         node = self.nodes[path]
         node.data, node.mtime = change.data, change.time
@@ -147,6 +147,6 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def numbered(number: int) -> str:
+def sequence_suffix(number: int) -> str:
     """Ten digits of 32 bits: after 2147483647 comes -2147483648."""
     return f"{(number + 2**31) % 2**32 - 2**31:010d}"

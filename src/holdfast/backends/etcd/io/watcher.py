@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.config import Node
-    from holdfast.backends.etcd.io.connection import Wire
+    from holdfast.backends.etcd.io.connection import Connection
     from holdfast.backends.etcd.port import Message, Watch
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.ports import Runtime
@@ -41,21 +41,21 @@ _OK = 200
 _ENDED = (OSError, NotHttp, ValueError)
 
 
-class Streams(Protocol):
+class StreamOpener(Protocol):
     """Who opens streams."""
 
-    async def open_stream(self, method: str, body: bytes, until: float) -> Wire: ...
+    async def open_stream(self, method: str, body: bytes, until: float) -> Connection: ...
 
-    def token_refused(self) -> None: ...
+    def discard_token(self) -> None: ...
 
-    def move_on(self, node: Node) -> None: ...
+    def avoid(self, node: Node) -> None: ...
 
 
-class Stream:
+class WatchStream:
     """One connection, and what is watched on it."""
 
-    def __init__(self, wire: Wire, watches: dict[str, Sequence[Watch]], opened: float) -> None:
-        self.wire = wire
+    def __init__(self, connection: Connection, watches: dict[str, Sequence[Watch]], opened: float) -> None:
+        self.connection = connection
         self.watches = watches  # by nonce, in the order in which they were asked for
         self.response = Response()
         self._confirmed = 0  # of all watches, in the same order
@@ -78,7 +78,7 @@ class Stream:
         """All of them are there."""
         return self._confirmed >= sum(map(len, self.watches.values()))
 
-    def heard(self, now: float) -> Iterator[tuple[str, Sequence[Watch]]]:
+    def active_watches(self, now: float) -> Iterator[tuple[str, Sequence[Watch]]]:
         """Those tickets whose watches are there, or can still be expected to be."""
         can_come = now < self._last_confirmed + CONFIRMED_MAX
         number = 0
@@ -89,7 +89,7 @@ class Stream:
 
     def read(self) -> list[Message]:
         """What has come. Raises one of _ENDED if that is the end."""
-        self.wire.read_into(self.response)
+        self.connection.read_into(self.response)
         if self.response.is_complete:  # it should not: a refusal, or the server goes down
             raise NotHttp("the stream has ended")
         return [json.loads(line) for line in self.response.lines()]
@@ -98,7 +98,7 @@ class Stream:
     def is_refused(self) -> bool:
         return self.response.status not in (0, _OK)
 
-    def meant(self, event: Message) -> Iterable[str]:
+    def nonces_for(self, event: Message) -> Iterable[str]:
         """The tickets that wait for this."""
         yield from self._by_key.get(event["kv"]["key"], ())
         if self._ranges and event.get("type") == "DELETE":
@@ -106,10 +106,12 @@ class Stream:
             yield from (nonce for nonce, _ in self._ranges)
 
 
-class Listener:
+class Watcher:
     """What one client hears."""
 
-    def __init__(self, url: str, streams: Streams, poller: Poller, background: Background, runtime: Runtime) -> None:
+    def __init__(
+        self, url: str, streams: StreamOpener, poller: Poller, background: Background, runtime: Runtime
+    ) -> None:
         self._url, self._opener, self._poller, self._background, self._runtime = (
             url,
             streams,
@@ -122,17 +124,17 @@ class Listener:
         self._idle_since = 0.0
         self._waker: Waker | None = None  # while the listener runs
         self._wake: Callable[[str], None] = lambda _: None
-        self._distrusted: set[Node] = set()  # members that gave no answer: what they say is not waited for
-        self._is_deaf = False  # said so already
+        self._avoided: set[Node] = set()  # members that gave no answer: what they say is not waited for
+        self._has_warned = False  # said so already
         self._closed = False
 
-    def listen(self, wake: Callable[[str], None]) -> None:
+    def on_change(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
-    def follow(self, nonce: str, watches: Sequence[Watch]) -> None:
+    def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         with self._mutex:
             there = self._wanted.get(nonce)
-            if self._closed or (there is not None and _are_same(there, watches)):
+            if self._closed or (there is not None and _same_keys(there, watches)):
                 return  # from an earlier revision on, and so much the better
             self._wanted[nonce] = watches
             if self._waker is not None:
@@ -145,16 +147,16 @@ class Listener:
                 self._close_waker(waker)
                 raise
 
-    def unfollow(self, nonce: str) -> None:
+    def unwatch(self, nonce: str) -> None:
         with self._mutex:
             self._wanted.pop(nonce, None)
             self._idle_since = self._runtime.now()
 
-    def distrust(self, node: Node) -> None:
+    def avoid(self, node: Node) -> None:
         """This member is silent: hear from another one."""
         with self._mutex:
             if self._waker is not None:
-                self._distrusted.add(node)
+                self._avoided.add(node)
                 self._waker.wake()
 
     async def close(self) -> None:
@@ -173,24 +175,26 @@ class Listener:
     # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self, waker: Waker) -> None:
-        streams: list[Stream] = []
+        streams: list[WatchStream] = []
         pause, not_before = PAUSE_MIN, 0.0
         try:
-            while not self._is_done(waker):
+            while not self._should_stop(waker):
                 now = self._runtime.now()
                 is_well = True
                 if now >= not_before:
                     try:
-                        await self._open_what_is_new(streams)
-                        self._is_deaf = False
+                        await self._open_missing(streams)
+                        self._has_warned = False
                     except HoldfastError as error:
                         is_well = False
-                        if not self._is_deaf:
+                        if not self._has_warned:
                             logger().warning("cannot watch on %s, so waiters have to poll: %s", self._url, error)
-                        self._is_deaf = True
+                        self._has_warned = True
                 if is_well:
                     until = now + (IDLE_MAX / 2 if all(stream.is_confirmed for stream in streams) else CONFIRMED_MAX)
-                    is_well = await self._hear(streams, waker, until if now >= not_before else min(until, not_before))
+                    is_well = await self._receive(
+                        streams, waker, until if now >= not_before else min(until, not_before)
+                    )
                 if not is_well:
                     not_before = self._runtime.now() + pause
                     pause = min(2 * pause, PAUSE_MAX)
@@ -198,78 +202,78 @@ class Listener:
                     pause = PAUSE_MIN
         finally:
             for stream in streams:
-                stream.wire.close()
+                stream.connection.close()
             with self._mutex:
                 self._close_waker(waker)
 
-    async def _open_what_is_new(self, streams: list[Stream]) -> None:
+    async def _open_missing(self, streams: list[WatchStream]) -> None:
         with self._mutex:
             wanted = dict(self._wanted)
-            distrusted, self._distrusted = self._distrusted, set()
+            avoided, self._avoided = self._avoided, set()
         for stream in list(streams):
-            if stream.wire.node in distrusted or not any(
+            if stream.connection.node in avoided or not any(
                 wanted.get(nonce) is watches for nonce, watches in stream.watches.items()
             ):
-                self._end(streams, stream)  # or nobody waits for it any more
+                self._close_stream(streams, stream)  # or nobody waits for it any more
         now = self._runtime.now()
-        heard = {nonce for stream in streams for nonce, its in stream.heard(now) if wanted.get(nonce) is its}
+        heard = {nonce for stream in streams for nonce, its in stream.active_watches(now) if wanted.get(nonce) is its}
         new = {nonce: watches for nonce, watches in wanted.items() if nonce not in heard}
         if not new:
             return
-        if len(streams) >= STREAMS_MAX + len(list(_in_parts(wanted))):
+        if len(streams) >= STREAMS_MAX + len(list(_batches(wanted))):
             for old in list(streams):
-                self._end(streams, old)
+                self._close_stream(streams, old)
             new = wanted
-        for watches in _in_parts(new):
+        for watches in _batches(new):
             body = b"".join(encoded(watch_request(watch)) for several in watches.values() for watch in several)
-            wire = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
-            streams.append(Stream(wire, watches, self._runtime.now()))
+            connection = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
+            streams.append(WatchStream(connection, watches, self._runtime.now()))
 
-    async def _hear(self, streams: list[Stream], waker: Waker, until: float) -> bool:
+    async def _receive(self, streams: list[WatchStream], waker: Waker, until: float) -> bool:
         """Pass on what comes; False if a stream has ended."""
-        wanted = [(waker.fileno(), READ), *((stream.wire.fileno(), READ) for stream in streams)]
+        wanted = [(waker.fileno(), READ), *((stream.connection.fileno(), READ) for stream in streams)]
         ready = await self._poller.poll(wanted, until)
         if waker.fileno() in ready:
             waker.drain()
         before = len(streams)
-        for stream in [one for one in streams if one.wire.fileno() in ready]:
+        for stream in [one for one in streams if one.connection.fileno() in ready]:
             try:
-                for said in stream.read():
-                    self._pass_on(streams, stream, said)
+                for message in stream.read():
+                    self._handle(streams, stream, message)
             except _ENDED:
                 # Whatever was to come can still be heard: the next stream begins at the same revisions.
                 if stream.is_refused:
-                    self._opener.token_refused()
-                self._opener.move_on(stream.wire.node)
-                self._end(streams, stream)
+                    self._opener.discard_token()
+                self._opener.avoid(stream.connection.node)
+                self._close_stream(streams, stream)
         return len(streams) == before
 
-    def _pass_on(self, streams: list[Stream], stream: Stream, said: Message) -> None:
-        result = said.get("result")
+    def _handle(self, streams: list[WatchStream], stream: WatchStream, message: Message) -> None:
+        result = message.get("result")
         if result is None or result.get("canceled"):
             # Refused: an old token, say; or the revision is compacted away. Whoever waits looks, and follows anew.
             if result is None or "compact_revision" not in result:
-                self._opener.token_refused()
+                self._opener.discard_token()
             with self._mutex:
                 for nonce in stream.watches:
                     if self._wanted.get(nonce) is stream.watches[nonce]:
                         del self._wanted[nonce]
             for nonce in stream.watches:
                 self._wake(nonce)
-            self._end(streams, stream)
+            self._close_stream(streams, stream)
             return
         if result.get("created"):
             stream.confirmed(self._runtime.now())
         for event in result.get("events", ()):
-            for nonce in stream.meant(event):
+            for nonce in stream.nonces_for(event):
                 self._wake(nonce)
 
-    def _end(self, streams: list[Stream], stream: Stream) -> None:
-        stream.wire.close()
+    def _close_stream(self, streams: list[WatchStream], stream: WatchStream) -> None:
+        stream.connection.close()
         if stream in streams:
             streams.remove(stream)
 
-    def _is_done(self, waker: Waker) -> bool:
+    def _should_stop(self, waker: Waker) -> bool:
         """Nobody needs it any more; if so, it is not there any more for who comes next."""
         with self._mutex:
             if self._waker is not waker:
@@ -286,19 +290,19 @@ class Listener:
         waker.close()
 
 
-def _in_parts(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:
+def _batches(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:
     """Each for one stream."""
-    part: dict[str, Sequence[Watch]] = {}
+    batch: dict[str, Sequence[Watch]] = {}
     number = 0
     for nonce, several in watches.items():
-        part[nonce] = several
+        batch[nonce] = several
         number += len(several)
         if number >= WATCHES_MAX:
-            yield part
-            part, number = {}, 0
-    if part:
-        yield part
+            yield batch
+            batch, number = {}, 0
+    if batch:
+        yield batch
 
 
-def _are_same(old: Sequence[Watch], new: Sequence[Watch]) -> bool:
+def _same_keys(old: Sequence[Watch], new: Sequence[Watch]) -> bool:
     return [watch._replace(revision=0) for watch in old] == [watch._replace(revision=0) for watch in new]
