@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from holdfast.backends.mysql.config import place_of
-from holdfast.backends.mysql.io.connections import Lines
+from holdfast.backends.mysql.config import config_of
+from holdfast.backends.mysql.io.connections import Connections
 from holdfast.backends.mysql.port import Answer, Row, Statement, Value
 from holdfast.backends.mysql.protocol import statements as s
 from holdfast.backends.mysql.protocol import version as v
@@ -24,7 +24,7 @@ from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.sim.mutants import mysql as mutants
-from holdfast.sim.servers.mysql.marks import Mark
+from holdfast.sim.servers.mysql.registers import Register
 from holdfast.sim.servers.mysql.tables import Lock, Tables, Ticket
 from holdfast.url import parse
 from tests.support.mysql import shared
@@ -39,16 +39,16 @@ BEGIN = 1_700_000_000_000_000
 _COLUMNS = {
     "holdfast_locks": [field.name for field in dataclasses.fields(Lock)],
     "holdfast_tickets": [field.name for field in dataclasses.fields(Ticket)],
-    "holdfast_marks": [field.name for field in dataclasses.fields(Mark)],
+    "holdfast_marks": [field.name for field in dataclasses.fields(Register)],
 }
 _WRITES = (
-    s.TAKE,
-    s.GIVE_BACK,
+    s.FAST_ACQUIRE,
+    s.FAST_RELEASE,
     v._CREATE,
-    v._SWAP,
-    v._SWAP_BACK,
-    v._OUTDATE,
-    s.MARK,
+    v._CAS_ACQUIRE,
+    v._CAS_RELEASE,
+    v._BUMP_VERSION,
+    s.ADVANCE_REGISTER,
     s.REBASE,
 )  # whose count tells
 
@@ -61,28 +61,28 @@ class Real:
 
     def __init__(self) -> None:
         self._runtime = ThreadRuntime()
-        self._lines = Lines(place_of(parse(shared.fresh_url())), BlockingPoller(), self._runtime)
+        self._connections = Connections(config_of(parse(shared.fresh_url())), BlockingPoller(), self._runtime)
 
-    def ask(self, statement: Statement, values: Sequence[Value]) -> Answer:
-        return run_sync(self._lines.ask(statement, values, deadline=self._runtime.now() + 10.0))
+    def execute(self, statement: Statement, values: Sequence[Value]) -> Answer:
+        return run_sync(self._connections.execute(statement, values, deadline=self._runtime.now() + 10.0))
 
-    def say(self, sql: str) -> Sequence[Row]:
-        return self.ask(Statement("said", sql), ()).rows
+    def query(self, sql: str) -> Sequence[Row]:
+        return self.execute(Statement("said", sql), ()).rows
 
     def set_clock(self, now: int) -> None:
         """Of the session: one after the other, all is asked on the same connection."""
-        self.say(f"SET timestamp = {now // 1_000_000}.{now % 1_000_000:06}")
+        self.query(f"SET timestamp = {now // 1_000_000}.{now % 1_000_000:06}")
 
     def rows(self, table: str) -> list[Row]:
         columns = ", ".join("HEX(id)" if column == "id" else f"`{column}`" for column in _COLUMNS[table])
-        return sorted(self.say(f"SELECT {columns} FROM {table}"), key=str)  # noqa: S608  (our own words)
+        return sorted(self.query(f"SELECT {columns} FROM {table}"), key=str)  # noqa: S608  (our own words)
 
     def empty(self) -> None:
         for table in _COLUMNS:
-            self.say(f"DELETE FROM {table}")  # noqa: S608  (likewise)
+            self.query(f"DELETE FROM {table}")  # noqa: S608  (likewise)
 
     def close(self) -> None:
-        run_sync(self._lines.close())
+        run_sync(self._connections.close())
 
 
 class Modelled(Tables):
@@ -96,10 +96,10 @@ class Modelled(Tables):
         return Answer(int(self.locks.pop(key, None) is not None))
 
     def rows(self, table: str) -> list[Row]:
-        tables: dict[str, Sequence[Lock | Ticket | Mark]] = {
+        tables: dict[str, Sequence[Lock | Ticket | Register]] = {
             "holdfast_locks": [*self.locks.values()],
             "holdfast_tickets": self.tickets,
-            "holdfast_marks": [*self.marks.values()],
+            "holdfast_marks": [*self.registers.values()],
         }
         rows = tables[table]
         found = [tuple(_said(getattr(row, column)) for column in _COLUMNS[table]) for row in rows]
@@ -140,15 +140,15 @@ class Steps:
         self._pass_time()
         statement, values = self._next()
         self._real.set_clock(self._model.now)
-        expected = self._real.ask(statement, values)
-        if statement in (s.ENTER, s.ENTER_OWNED):
+        expected = self._real.execute(statement, values)
+        if statement in (s.TRY_ACQUIRE, s.TRY_ACQUIRE_OWNED):
             self.seen["set back"] += any(one.renewed > self._model.now for one in self._model.tickets)
         if statement is DELETE:
             self.seen["deleted with tickets"] += any(one.id == values[0] for one in self._model.tickets)
-        before, marks = len(self._model.locks), len(self._model.marks)
+        before, registers = len(self._model.locks), len(self._model.registers)
         answer = self._model.run(statement, values)
         self.seen["reaped"] += len(self._model.locks) < before
-        self.seen["marks reaped"] += len(self._model.marks) < marks
+        self.seen["marks reaped"] += len(self._model.registers) < registers
         what = f"{statement.name} {values} at {self._model.now}"
         assert sorted(answer.rows, key=str) == sorted(expected.rows, key=str), what
         if statement in _WRITES:
@@ -162,16 +162,16 @@ class Steps:
             self.seen[f"{statement.name}: {answer.changed}"] += 1
             self._fences += [answer.number] if answer.number else []
         for row in answer.rows:
-            is_told = statement.name in {"enter", "enter_owned", "leave", "leave_all", "break"}
+            is_told = statement.name in {"try_acquire", "try_acquire_owned", "release", "release_all", "break"}
             self.seen[f"{statement.name}: {row[0] if is_told else 'found'}"] += 1
-            if statement is s.ENTER_OWNED and row[0] == "in":
+            if statement is s.TRY_ACQUIRE_OWNED and row[0] == "in":
                 self.seen["with the same fence"] += int(row[1] or 0) in self._fences
-            self._fences += [int(row[1] or 0)] if statement in (s.ENTER, s.ENTER_OWNED) else []
-            if statement.name == "take_all":
+            self._fences += [int(row[1] or 0)] if statement in (s.TRY_ACQUIRE, s.TRY_ACQUIRE_OWNED) else []
+            if statement.name == "fast_acquire_all":
                 fences = [int(fence) for fence in (row[0] or "").split(",")[:-1]]
-                self.seen[f"take_all: {'all' if all(fences) else 'some' if any(fences) else 'none'}"] += 1
-            if statement is s.GIVE_BACK_ALL:
-                self.seen[f"give_back_all: {row[1]}"] += 1
+                self.seen[f"fast_acquire_all: {'all' if all(fences) else 'some' if any(fences) else 'none'}"] += 1
+            if statement is s.FAST_RELEASE_ALL:
+                self.seen[f"fast_release_all: {row[1]}"] += 1
 
     def _pass_time(self) -> None:
         """A moment; to the end of a lease, exactly or nearly; the time for which something is remembered; or back."""
@@ -179,7 +179,7 @@ class Steps:
         leases = [lock.expires for lock in model.locks.values() if lock.nonce is not None]
         leases += [ticket.expires for ticket in model.tickets]
         leases += [lock.departed_until for lock in model.locks.values()]
-        leases += [mark.expires for mark in model.marks.values()]
+        leases += [register.expires for register in model.registers.values()]
         ends = [end for end in leases if model.now <= end < model.now + us(60.0)]
         (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[20, 3, 2, 0.6, 0.5])
         if how == "end" and ends:
@@ -196,14 +196,14 @@ class Steps:
     def _next(self) -> tuple[Statement, list[Value]]:
         draw = self._draw
         often = {
-            "take": 4,
-            "enter": 6,
+            "fast_acquire": 4,
+            "try_acquire": 6,
             "again": 5,
-            "give back": 2,
-            "leave": 4,
+            "fast release": 2,
+            "release": 4,
             "renew": 2,
             "break": 1,
-            "look": 2,
+            "poll": 2,
             "inspect": 1,
             "locks": 0.5,
             "reap": 0.7,
@@ -212,24 +212,24 @@ class Steps:
             "confirm": 1.5,
             "delete": 0.7,
             "create": 1,
-            "swap": 3,
-            "swap back": 2,
-            "outdate": 1,
+            "cas_acquire": 3,
+            "cas release": 2,
+            "bump_version": 1,
             "take all": 1.5,
             "give back all": 0.7,
             "leave all": 0.7,
-            "mark": 2,
+            "advance_register": 2,
             "marks": 0.5,
             "reap marks": 0.5,
         }
         (verb,) = draw.choices([*often], weights=[*often.values()])
-        if verb in ("take", "enter") or not self._tickets:
-            verb = verb if verb == "take" else "enter"
-            limit, exclusive = draw.choice(SHAPES) if verb == "enter" else (1, True)
+        if verb in ("fast_acquire", "try_acquire") or not self._tickets:
+            verb = verb if verb == "fast_acquire" else "try_acquire"
+            limit, exclusive = draw.choice(SHAPES) if verb == "try_acquire" else (1, True)
             name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(self._names)
             self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive))
-            self._owners[self._tickets[-1][1]] = draw.choice(OWNERS) if verb == "enter" and exclusive else ""
-        ticket = self._tickets[-1] if verb in ("take", "enter") else draw.choice(self._tickets[-12:])
+            self._owners[self._tickets[-1][1]] = draw.choice(OWNERS) if verb == "try_acquire" and exclusive else ""
+        ticket = self._tickets[-1] if verb in ("fast_acquire", "try_acquire") else draw.choice(self._tickets[-12:])
         if verb == "again" and self._left is not None and draw.random() < 0.2:
             ticket = self._left
         name, nonce, limit, exclusive = ticket
@@ -240,26 +240,26 @@ class Steps:
         lock = self._model.locks.get(key)
         client = draw.choice(CLIENTS)
         match verb:
-            case "take":
-                return s.TAKE, [key, name, nonce, ttl, agent, info, method]
-            case "enter" | "again":
+            case "fast_acquire":
+                return s.FAST_ACQUIRE, [key, name, nonce, ttl, agent, info, method]
+            case "try_acquire" | "again":
                 queue = draw.random() < 0.8
                 if owner:
-                    return s.ENTER_OWNED, [key, name, nonce, ttl, queue, agent, info, owner, client]
-                return s.ENTER, [key, name, method, nonce, ttl, exclusive, limit, queue, agent, info, client]
-            case "give back":
-                return s.GIVE_BACK, [key, nonce]
-            case "leave":
+                    return s.TRY_ACQUIRE_OWNED, [key, name, nonce, ttl, queue, agent, info, owner, client]
+                return s.TRY_ACQUIRE, [key, name, method, nonce, ttl, exclusive, limit, queue, agent, info, client]
+            case "fast release":
+                return s.FAST_RELEASE, [key, nonce]
+            case "release":
                 self._left = ticket
-                return s.LEAVE, [key, name, nonce, draw.random() < 0.3]
+                return s.RELEASE, [key, name, nonce, draw.random() < 0.3]
             case "renew":
                 return s.RENEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some), ttl]
             case "break":
                 return s.BREAK, [key, draw.choice(self._fences[-6:])]
-            case "look" if owner:
-                return s.LOOK_OWNED, [key, nonce, owner]
-            case "look":
-                return s.LOOK, [key, nonce]
+            case "poll" if owner:
+                return s.POLL_OWNED, [key, nonce, owner]
+            case "poll":
+                return s.POLL, [key, nonce]
             case "inspect":
                 return s.INSPECT, [key]
             case "locks":
@@ -276,29 +276,29 @@ class Steps:
                 return DELETE, [key]
             case "create":
                 return v._CREATE, [key, name]
-            case "swap":
+            case "cas_acquire":
                 known = 1 if lock is None or draw.random() < 0.2 else lock.drawn
-                return v._SWAP, [key, nonce, known, ttl, agent, info]
-            case "swap back":
-                return v._SWAP_BACK, [key, nonce]
+                return v._CAS_ACQUIRE, [key, nonce, known, ttl, agent, info]
+            case "cas release":
+                return v._CAS_RELEASE, [key, nonce]
             case "take all":
                 return self._take_all(ttl, agent, info)
             case "give back all":
-                return s.GIVE_BACK_ALL, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some)]
+                return s.FAST_RELEASE_ALL, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some)]
             case "leave all":
                 words: list[Value] = []
                 for its_name, its_nonce, *_ in some:
                     words += (lock_id(its_name), its_name, its_nonce, draw.random() < 0.3)
                 return s.release_all(len(some)), words
-            case "mark":
+            case "advance_register":
                 number = draw.choice((1, 2, 3, draw.randrange(1, 50), 2**63 - 1 if draw.random() < 0.1 else 4))
-                return s.MARK, [key, name, number, draw.choice((nonce, self._tickets[-1][1])), ttl]
+                return s.ADVANCE_REGISTER, [key, name, number, draw.choice((nonce, self._tickets[-1][1])), ttl]
             case "marks":
-                return s.MARKS, [tuple(lock_id(one[0]) for one in some)]
+                return s.READ_REGISTERS, [tuple(lock_id(one[0]) for one in some)]
             case "reap marks":
-                return s.REAP_MARKS, [draw.choice((1, 100))]
+                return s.REAP_REGISTERS, [draw.choice((1, 100))]
             case _:
-                return v._OUTDATE, [key, nonce]
+                return v._BUMP_VERSION, [key, nonce]
 
     def _take_all(self, ttl: int, agent: str, info: str) -> tuple[Statement, list[Value]]:
         """New tickets, or the last ones once more."""
@@ -311,18 +311,50 @@ class Steps:
             if draw.random() < 0.2:
                 nonce = next((one[1] for one in reversed(self._tickets[:-1]) if one[0] == name), nonce)
             values += (lock_id(name), name, nonce)
-        return s.take_all(len(values) // 3 - 1), values
+        return s.fast_acquire_all(len(values) // 3 - 1), values
 
 
 SEEN = {
-    *("take: 0", "take: 1", "take: 2", "give_back: 0", "give_back: 1", "leave: 0", "leave: 1", "break: 0", "break: 1"),
-    *("enter: in", "enter: wait", "enter: gone", "enter: limit", "enter: method", "renew: found", "look: found"),
-    *("inspect: found", "locks: found", "state: found", "create: 0", "create: 1", "swap: 0", "swap: 1"),
-    *("swap_back: 0", "swap_back: 1", "outdate: 1", "reaped", "look_owned: found", "with the same fence"),
+    *(
+        "fast_acquire: 0",
+        "fast_acquire: 1",
+        "fast_acquire: 2",
+        "fast_release: 0",
+        "fast_release: 1",
+        "release: 0",
+        "release: 1",
+        "break: 0",
+        "break: 1",
+    ),
+    *(
+        "try_acquire: in",
+        "try_acquire: wait",
+        "try_acquire: gone",
+        "try_acquire: limit",
+        "try_acquire: method",
+        "renew: found",
+        "poll: found",
+    ),
+    *("inspect: found", "locks: found", "state: found", "create: 0", "create: 1", "cas_acquire: 0", "cas_acquire: 1"),
+    *("cas_release: 0", "cas_release: 1", "bump_version: 1", "reaped", "poll_owned: found", "with the same fence"),
     *("rebase: 0", "rebase: 1", "set back", "deleted with tickets", "confirm_new: found"),
-    *("enter_owned: in", "enter_owned: wait", "enter_owned: gone", "enter_owned: method"),
-    *("take_all: all", "take_all: some", "take_all: none", "give_back_all: 0", "give_back_all: 1"),
-    *("leave_all: 0", "leave_all: 1", "mark: 0", "mark: 1", "mark: 2", "marks: found", "marks reaped"),
+    *("try_acquire_owned: in", "try_acquire_owned: wait", "try_acquire_owned: gone", "try_acquire_owned: method"),
+    *(
+        "fast_acquire_all: all",
+        "fast_acquire_all: some",
+        "fast_acquire_all: none",
+        "fast_release_all: 0",
+        "fast_release_all: 1",
+    ),
+    *(
+        "release_all: 0",
+        "release_all: 1",
+        "advance_register: 0",
+        "advance_register: 1",
+        "advance_register: 2",
+        "read_registers: found",
+        "marks reaped",
+    ),
 }
 
 

@@ -21,18 +21,18 @@ from holdfast.backends.postgresql.io import connection, connections
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.backends.postgresql.protocol import advisory
 from holdfast.backends.postgresql.protocol import queue as protocol
-from holdfast.backends.postgresql.protocol.queue import stored, us
-from holdfast.backends.postgresql.sql import FENCE_IDLE, quoted, tables
+from holdfast.backends.postgresql.protocol.queue import encode_name, us
+from holdfast.backends.postgresql.sql import FENCE_IDLE, quoted, tables_ddl
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.sim.mutants import postgresql as mutants
-from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket
+from holdfast.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket
 from tests.support.postgresql import shared
 
 # Of two clients that have sessions, of one that has none any more, and of one of an older version.
 CHANNELS = (*(connections.CHANNEL + letter * 32 for letter in "abc"), "holdfast_d")
 GONE = CHANNELS[2]
 OURS = CHANNELS[0]  # the client in whose session the steps are done
-NAMES = tuple(map(stored, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
+NAMES = tuple(map(encode_name, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
 SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
 MARKED = (*NAMES[:2], NAMES[0] + "x" * 16)
@@ -47,9 +47,9 @@ $$"""
 _COLUMNS = {
     "holdfast_locks": [field.name for field in dataclasses.fields(Lock)],
     "holdfast_tickets": [field.name for field in dataclasses.fields(Ticket)],
-    "holdfast_marks": [field.name for field in dataclasses.fields(Mark)],
+    "holdfast_marks": [field.name for field in dataclasses.fields(Register)],
 }
-_MORE_ENTERS = (protocol._ENTER_OWNER, protocol._ENTER_ALL)
+_MORE_ENTERS = (protocol._TRY_ACQUIRE_OWNER, protocol._TRY_ACQUIRE_ALL)
 _REAP = Statement("holdfast_reap", "SELECT {schema}.holdfast_reap($1)")
 _REAP_MARKS = Statement("holdfast_reap_marks", "SELECT {schema}.holdfast_reap_marks($1)")
 _DELETE = Statement("delete", "DELETE FROM {schema}.holdfast_locks WHERE name = $1")
@@ -67,13 +67,13 @@ class Real:
         name = f"model_{uuid.uuid4().hex}"
         self._schema = quoted(name)
         self.say(connections._SETTINGS)
-        self.say(f"CREATE SCHEMA {self._schema}; {tables(name)}")
+        self.say(f"CREATE SCHEMA {self._schema}; {tables_ddl(name)}")
         for channel in CHANNELS:
             self.say(f'LISTEN "{channel}"')
-        self.say(connections.presence(OURS))
+        self.say(connections.session_setup(OURS))
         self._keeper = PGconn.connect(conninfo.encode())
         self._keeper.exec_(f"SELECT pg_advisory_lock({TAKEN})".encode())
-        self._keeper.exec_(connections.presence(CHANNELS[1]).encode())
+        self._keeper.exec_(connections.session_setup(CHANNELS[1]).encode())
 
     def say(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         sql = sql.replace("{schema}", self._schema)
@@ -140,12 +140,12 @@ class Modelled(Tables):
         return [(str(self.reap(now)),)]
 
     def reap_marks_rows(self, now: int) -> list[Row]:
-        return [(str(self.reap_marks(now)),)]
+        return [(str(self.reap_registers(now)),)]
 
     def pass_rows(self, *values: Any) -> list[Row]:
         """With the gate as holdfast_pass has it: FREE is free for us, nobody gets TAKEN."""
         name, nonce, ttl, key, is_gated, stays, agent, info = values
-        row = self.pass_(name, nonce, ttl, (agent, info), gated=is_gated or key == FREE)
+        row = self.pass_(name, nonce, ttl, (agent, info), has_advisory_lock=is_gated or key == FREE)
         is_kept = row[0] == "in" or (row[0] == "wait" and stays)
         return [(*row, "t" if (is_gated or key == FREE) and is_kept else "f")]
 
@@ -158,7 +158,7 @@ class Modelled(Tables):
         every: dict[str, list[Any]] = {
             "holdfast_locks": [*self.locks.values()],
             "holdfast_tickets": self.tickets,
-            "holdfast_marks": [*self.marks.values()],
+            "holdfast_marks": [*self.registers.values()],
         }
         rows = every[table]
         found = [[getattr(row, column) for column in _COLUMNS[table]] for row in rows]
@@ -229,13 +229,13 @@ class Steps:
     def _note(self, statement: Statement, rows: list[Row], told: list[tuple[str, str]]) -> None:
         self.seen[statement.name] += 1
         self.seen["hint"] += len(told)
-        self.seen["holdfast_mark: refused"] += statement is protocol._MARK and not rows
-        is_all = statement is protocol._ENTER_ALL and {row[0] for row in rows} == {"in"} and len(rows) > 1
+        self.seen["holdfast_advance_register: refused"] += statement is protocol._ADVANCE_REGISTER and not rows
+        is_all = statement is protocol._TRY_ACQUIRE_ALL and {row[0] for row in rows} == {"in"} and len(rows) > 1
         self.seen["holdfast_enter_all: all"] += is_all
         for row in rows:
             self.seen[f"{statement.name}: {row[0] if statement is not protocol._INSPECT else 'found'}"] += 1
-            if statement in (protocol._TAKE, protocol._ENTER, *_MORE_ENTERS, advisory._PASS):
-                fence = row[statement is not protocol._TAKE]
+            if statement in (protocol._FAST_ACQUIRE, protocol._TRY_ACQUIRE, *_MORE_ENTERS, advisory._TRY_ACQUIRE):
+                fence = row[statement is not protocol._FAST_ACQUIRE]
                 self.seen["in together"] += fence is not None and self._fences[-1] == int(fence)
                 self._fences += [] if fence is None else [int(fence)]
 
@@ -244,7 +244,7 @@ class Steps:
         draw, model = self._draw, self.model
         leases = [lock.expires for lock in model.locks.values() if lock.expires is not None and lock.nonce is not None]
         leases += [ticket.expires for ticket in model.tickets]
-        leases += [mark.expires for mark in model.marks.values()]
+        leases += [register.expires for register in model.registers.values()]
         leases += [lock.departed_until for lock in model.locks.values() if lock.departed_until is not None]
         ends = [end for end in leases if model.now <= end < model.now + us(60.0)]
         (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[self._moments, 3, 2, 0.6, 0.5])
@@ -302,27 +302,29 @@ class Steps:
         names, nonces = protocol._array([one[0] for one in some]), protocol._array([one[1] for one in some])
         match verb:
             case "take":
-                return protocol._TAKE, [name, nonce, ttl, agent, info]
+                return protocol._FAST_ACQUIRE, [name, nonce, ttl, agent, info]
             case "enter" | "again":
                 queue, channel = draw.random() < 0.8, draw.choice(CHANNELS)
                 if owner:
-                    return protocol._ENTER_OWNER, [name, nonce, ttl, queue, agent, info, channel, owner]
-                return protocol._ENTER, [name, nonce, ttl, exclusive, limit, queue, agent, info, channel]
+                    return protocol._TRY_ACQUIRE_OWNER, [name, nonce, ttl, queue, agent, info, channel, owner]
+                return protocol._TRY_ACQUIRE, [name, nonce, ttl, exclusive, limit, queue, agent, info, channel]
             case "enter all":
-                return protocol._ENTER_ALL, self._many()
+                return protocol._TRY_ACQUIRE_ALL, self._many()
             case "mark":
                 number = draw.choice((1, 2, 3, 2**63 - 1)) if draw.random() < 0.1 else self.model.now // us(3.0)
-                return protocol._MARK, [draw.choice(MARKED), number, draw.choice("ab"), draw.choice(TTLS)]
+                return protocol._ADVANCE_REGISTER, [draw.choice(MARKED), number, draw.choice("ab"), draw.choice(TTLS)]
             case "marks":
-                return protocol._MARKS, [protocol._array(draw.sample(MARKED, k=draw.randrange(len(MARKED) + 1)))]
+                return protocol._READ_REGISTERS, [
+                    protocol._array(draw.sample(MARKED, k=draw.randrange(len(MARKED) + 1)))
+                ]
             case "reap marks":
                 return _REAP_MARKS, [self.model.now]
             case "free":
-                return protocol._FREE, [name, nonce]
+                return protocol._FAST_RELEASE, [name, nonce]
             case "leave":
-                return protocol._LEAVE, [name, nonce, draw.random() < 0.3]
+                return protocol._RELEASE, [name, nonce, draw.random() < 0.3]
             case "leave all":
-                return protocol._LEAVE_ALL, [names, nonces, protocol._array(draw.choices("tf", k=len(some)))]
+                return protocol._RELEASE_ALL, [names, nonces, protocol._array(draw.choices("tf", k=len(some)))]
             case "renew":
                 return protocol._RENEW, [name, nonce, ttl]
             case "renew all":
@@ -336,9 +338,9 @@ class Steps:
                 return protocol._LOCKS, [draw.choice(["", name[:1], name])]
             case "pass":
                 key, is_gated, stays = draw.choice((FREE, FREE, TAKEN)), draw.random() < 0.2, draw.random() < 0.5
-                return advisory._PASS, [name, nonce, ttl, key, is_gated, stays, agent, info]
+                return advisory._TRY_ACQUIRE, [name, nonce, ttl, key, is_gated, stays, agent, info]
             case "look":
-                return advisory._LOOK, [name]
+                return advisory._POLL, [name]
             case "reap":
                 return _REAP, [self.model.now + draw.choice((0, 0, us(10.0), -us(10.0)))]
             case "delete":
@@ -367,13 +369,19 @@ class Steps:
 
 SEEN = {
     *("holdfast_enter: in", "holdfast_enter: wait", "holdfast_enter: gone", "holdfast_enter: limit"),
-    *("holdfast_free: t", "holdfast_leave: t", "holdfast_leave: f", "holdfast_renew: t", "holdfast_renew: f"),
+    *("holdfast_fast_release: t", "holdfast_leave: t", "holdfast_leave: f", "holdfast_renew: t", "holdfast_renew: f"),
     *("holdfast_break: t", "holdfast_inspect: found", "hint", "reaped", "holdfast_reap: 1"),
-    *("holdfast_pass: in", "holdfast_pass: wait", "holdfast_pass: gone", "holdfast_pass: method", "holdfast_look"),
+    *("holdfast_pass: in", "holdfast_pass: wait", "holdfast_pass: gone", "holdfast_pass: method", "holdfast_poll"),
     *("holdfast_enter: method", "holdfast_leave_all", "holdfast_renew_all", "holdfast_locks"),
     *("holdfast_enter_owner: in", "holdfast_enter_owner: wait", "holdfast_enter_owner: gone", "in together"),
     *("holdfast_enter_owner: method", "holdfast_enter_all: in", "holdfast_enter_all: wait", "holdfast_enter_all: gone"),
-    *("holdfast_mark: None", "holdfast_mark: 0", "holdfast_mark: 1", "holdfast_mark: refused", "holdfast_marks"),
+    *(
+        "holdfast_advance_register: None",
+        "holdfast_advance_register: 0",
+        "holdfast_advance_register: 1",
+        "holdfast_advance_register: refused",
+        "holdfast_read_registers",
+    ),
     *("holdfast_reap_marks: 1", "holdfast_enter_all: all", "delete", "opened"),
     *("expired waiter: ticket", "expired waiter: client", "gone waiter: client", "expired holder: ticket"),
     "clock set back",

@@ -215,8 +215,8 @@ def _raise(party: SimParty, number: int, answers: list[bool]) -> Coroutine[Any, 
             party, lambda until: backend.advance_register("a", number, nonce=nonce, keep=3600.0, deadline=until)
         )
         answers.append(is_ours)
-        (mark,) = await answered(party, lambda until: backend.read_registers(["a"], deadline=until))
-        assert mark >= number
+        (register,) = await answered(party, lambda until: backend.read_registers(["a"], deadline=until))
+        assert register >= number
 
     return work()
 

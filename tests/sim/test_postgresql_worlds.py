@@ -61,30 +61,30 @@ class Listening:
     def nonce(self) -> str:
         return self.small.recorder.new_nonce("a", self.small.recorder.new_call())
 
-    def ask(self, port: SimPort, statement: Statement, *values: Value) -> Any:
-        return self.do(port, lambda: port.ask(statement, values, deadline=self.now + 1.0))
+    def execute(self, port: SimPort, statement: Statement, *values: Value) -> Any:
+        return self.do(port, lambda: port.execute(statement, values, deadline=self.now + 1.0))
 
     def take(self, nonce: str) -> Any:
-        return self.ask(self.a, queue._TAKE, NAME, nonce, TTL, "main", "{}")
+        return self.execute(self.a, queue._FAST_ACQUIRE, NAME, nonce, TTL, "main", "{}")
 
     def try_acquire(self, nonce: str) -> str:
         values = (NAME, nonce, TTL, True, 1, True, "main", "{}", self.a.channel)
-        ((outcome, *_),) = self.ask(self.a, queue._ENTER, *values)
+        ((outcome, *_),) = self.execute(self.a, queue._TRY_ACQUIRE, *values)
         return str(outcome)
 
     def renew(self, nonce: str) -> bool:
-        ((lives,),) = self.ask(self.a, queue._RENEW, NAME, nonce, TTL)
+        ((lives,),) = self.execute(self.a, queue._RENEW, NAME, nonce, TTL)
         return bool(lives == "t")
 
-    def release(self, nonce: str, *, is_unheard: bool) -> None:
-        self.ask(self.b, queue._LEAVE, NAME, nonce, is_unheard)
+    def release(self, nonce: str, *, is_unanswered: bool) -> None:
+        self.execute(self.b, queue._RELEASE, NAME, nonce, is_unanswered)
 
     def hand_over(self) -> str:
         """One has the lock, another one gets in line and is given a hint when the first leaves. Its nonce."""
         holder, waiter = self.nonce(), self.nonce()
         assert (self.try_acquire(holder), self.try_acquire(waiter)) == ("in", "wait")
         for nonce in (holder, waiter):
-            self.release(nonce, is_unheard=False)
+            self.release(nonce, is_unanswered=False)
         return waiter
 
     @property
@@ -161,7 +161,7 @@ def test_a_failover_brings_back_what_the_standby_had(world: Listening) -> None:
     first, second = world.nonce(), world.nonce()
     world.take(first)
     world.server.back_up()
-    world.ask(world.b, queue._FREE, NAME, first)
+    world.execute(world.b, queue._FAST_RELEASE, NAME, first)
     world.take(second)
 
     world.server.restore_data()
@@ -235,7 +235,7 @@ def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
 
 def test_who_left_unheard_is_remembered_for_as_long_as_a_waiter_lives(world: Listening) -> None:
     nonce = world.nonce()
-    world.release(nonce, is_unheard=True)
+    world.release(nonce, is_unanswered=True)
 
     outcome = world.try_acquire(nonce)
     world.run(WAITER_LEASE)

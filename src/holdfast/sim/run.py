@@ -24,10 +24,10 @@ from holdfast.sim.runtime import SimRuntime
 from holdfast.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.memory import MemoryServer
-from holdfast.sim.servers.mysql.gates import RowServer
 from holdfast.sim.servers.mysql.server import UniqueServer, VersionServer
-from holdfast.sim.servers.postgresql.gates import AdvisoryServer
+from holdfast.sim.servers.mysql.waiter_sessions import RowServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
+from holdfast.sim.servers.postgresql.waiter_sessions import AdvisoryServer
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast.sim.servers.redlock.server import RedlockServer
 from holdfast.sim.servers.sqlite import SqliteServer

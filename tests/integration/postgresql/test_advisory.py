@@ -79,16 +79,16 @@ def test_a_lease_that_nobody_has_heard_of_needs_no_gate(server: Server, url: str
     )
     passing = step.format(sql.Identifier(parse(url).options["schema"]))
     with server.connect() as first:
-        unheard = first.execute(passing).fetchone()
+        unanswered = first.execute(passing).fetchone()
 
     with server.connect() as other, server.connect() as again:
         other.execute("SELECT pg_advisory_lock(17)")
         heard = again.execute(passing).fetchone()
 
-    assert unheard is not None
+    assert unanswered is not None
     assert heard is not None
-    assert (unheard[0], unheard[2], heard[0], heard[2]) == ("in", True, "in", False)
-    assert heard[1] > unheard[1]
+    assert (unanswered[0], unanswered[2], heard[0], heard[2]) == ("in", True, "in", False)
+    assert heard[1] > unanswered[1]
 
 
 def test_a_waiter_whose_session_is_ended_comes_again(server: Server, url: str, client_of: Open) -> None:

@@ -20,7 +20,7 @@ from holdfast import url as urls
 from holdfast.backends.postgresql.io import connections
 from holdfast.backends.postgresql.io.blocking import create_tables
 from holdfast.backends.postgresql.protocol import queue
-from holdfast.backends.postgresql.sql import quoted, tables
+from holdfast.backends.postgresql.sql import quoted, tables_ddl
 from holdfast.core.tickets import Waiting
 from holdfast.runtimes.threads import run_sync
 from tests.support.postgresql.driver import Driver
@@ -151,7 +151,7 @@ def test_a_user_who_may_not_create_tables_is_told_what_to_do(
         client_of(url).lock("a").acquire(timeout=0)
 
     server.rows(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-    server.rows(tables(schema))
+    server.rows(tables_ddl(schema))
     with pytest.raises(ConfigurationError, match="lacks a right"):
         client_of(url).lock("a").acquire(timeout=0)
 
@@ -256,7 +256,7 @@ def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
     rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
     server.rows(sql.SQL("CREATE SCHEMA {schema}").format(**names))
-    server.rows(tables(schema))
+    server.rows(tables_ddl(schema))
     server.rows(sql.SQL(NEWER).format(**names))
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     server.rows(sql.SQL(rights).format(**names))
@@ -278,7 +278,7 @@ def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what
         with client.lock("a", timeout=0), client.semaphore("b", 2, timeout=0), client.rwlock("c", timeout=0).read():
             pass
 
-    server.rows(tables(schema))
+    server.rows(tables_ddl(schema))
     server.rows(sql.SQL(rights).format(**names))
     use_all_that_is_new(client)
 
@@ -419,7 +419,7 @@ def test_a_user_who_may_not_change_tables_of_version_1_is_told_what_to_do(
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
     server.rows(sql.SQL("CREATE SCHEMA {schema}").format(**names))
-    server.rows(tables(schema))
+    server.rows(tables_ddl(schema))
     server.rows(sql.SQL(VERSION_1).format(**names))
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
@@ -429,7 +429,7 @@ def test_a_user_who_may_not_change_tables_of_version_1_is_told_what_to_do(
     with pytest.raises(ConfigurationError, match=r"of an older holdfast: version 1 .*holdfast init --print"):
         client.lock("a").acquire(timeout=0)
 
-    server.rows(tables(schema))
+    server.rows(tables_ddl(schema))
     server.rows(sql.SQL(rights).format(**names))  # there is a new table
     use_all_that_is_new(client)
 
@@ -456,7 +456,9 @@ def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_
     with client_of(url).lock("hot"):
         pass
     where = {"schema": sql.Identifier(schema)}
-    take, free = (statement.sql.format(schema=quoted(schema)) for statement in (queue._TAKE, queue._FREE))
+    take, free = (
+        statement.sql.format(schema=quoted(schema)) for statement in (queue._FAST_ACQUIRE, queue._FAST_RELEASE)
+    )
     try_acquire = "SELECT * FROM {schema}.holdfast_enter('shared', 'n', 30000000, false, 3, true, 'main', '', 'nobody')"
     with server.connect() as old, server.connect() as ours, old.transaction():
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

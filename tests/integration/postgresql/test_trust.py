@@ -13,13 +13,13 @@ import holdfast
 from holdfast import ConfigurationError
 from holdfast import url as urls
 from holdfast.backends.postgresql.io.blocking import create_tables
-from holdfast.backends.postgresql.sql import tables
+from holdfast.backends.postgresql.sql import tables_ddl
 from tests.support.postgresql.servers import Server
 
 Open = Callable[[str], holdfast.Client]
 
 
-class Place:
+class PostgresqlConfig:
     """A schema in which every role may create objects, and a role that does."""
 
     def __init__(self, server: Server, url: str) -> None:
@@ -39,8 +39,8 @@ class Place:
 
 
 @pytest.fixture
-def place(server: Server, url: str) -> Iterator[Place]:
-    made = Place(server, url)
+def place(server: Server, url: str) -> Iterator[PostgresqlConfig]:
+    made = PostgresqlConfig(server, url)
     yield made
     made.do("DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -57,9 +57,9 @@ def use_everything(client: holdfast.Client) -> None:
     client.once_per("1h", name="nightly")(len)("x")
 
 
-def test_functions_of_another_role_are_not_run(url: str, place: Place, client_of: Open) -> None:
+def test_functions_of_another_role_are_not_run(url: str, place: PostgresqlConfig, client_of: Open) -> None:
     """The role was there first, and has changed a function of ours."""
-    place.do(tables(place.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
+    place.do(tables_ddl(place.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
     place.do("GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO PUBLIC", as_role=True)
     place.do(
         "CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql AS $$ SELECT 1::bigint $$",
@@ -82,7 +82,7 @@ def test_functions_of_another_role_are_not_run(url: str, place: Place, client_of
     ],
 )
 def test_an_object_of_ours_that_belongs_to_another_role_is_refused(
-    url: str, place: Place, client_of: Open, statement: str
+    url: str, place: PostgresqlConfig, client_of: Open, statement: str
 ) -> None:
     place.do(statement, as_role=True)
 
@@ -91,10 +91,10 @@ def test_an_object_of_ours_that_belongs_to_another_role_is_refused(
 
 
 def test_a_role_that_was_allowed_by_name_to_create_objects_there_is_trusted(
-    url: str, place: Place, client_of: Open
+    url: str, place: PostgresqlConfig, client_of: Open
 ) -> None:
     place.do("GRANT CREATE ON SCHEMA {schema} TO {role}")
-    place.do(tables(place.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
+    place.do(tables_ddl(place.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
 
     use_everything(client_of(url))
 
@@ -119,7 +119,7 @@ TRAPS = """
 
 
 def test_operators_and_functions_of_another_role_in_the_search_path_are_not_run(
-    server: Server, url: str, place: Place, client_of: Open
+    server: Server, url: str, place: PostgresqlConfig, client_of: Open
 ) -> None:
     place.do(TRAPS, as_role=True)
     user = f"user_{uuid.uuid4().hex[:8]}"
@@ -133,7 +133,7 @@ def test_operators_and_functions_of_another_role_in_the_search_path_are_not_run(
     assert "every role of the database may create objects" in client.warnings[0]
 
 
-def test_every_function_has_a_search_path_of_its_own(server: Server, url: str, place: Place) -> None:
+def test_every_function_has_a_search_path_of_its_own(server: Server, url: str, place: PostgresqlConfig) -> None:
     create_tables(urls.parse(url))
 
     found = server.rows(

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.backends.mysql.config import Place, place_of
-from holdfast.backends.mysql.io.connections import Lines
-from holdfast.backends.mysql.io.methods import backend_of
+from holdfast.backends.mysql.config import MysqlConfig, config_of
+from holdfast.backends.mysql.io.connections import Connections
+from holdfast.backends.mysql.io.methods import make_backend
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -26,11 +26,11 @@ class Heard(socket.socket):
         return super().send(data, *flags)
 
 
-class CountingLines(Lines):
+class CountingConnections(Connections):
     """Makes such connections."""
 
-    def __init__(self, place: Place, runtime: ThreadRuntime) -> None:
-        super().__init__(place, BlockingPoller(), runtime)
+    def __init__(self, config: MysqlConfig, runtime: ThreadRuntime) -> None:
+        super().__init__(config, BlockingPoller(), runtime)
         self.said: list[bytes] = []
 
     async def _log_in(self, deadline: float) -> socket.socket:
@@ -46,14 +46,14 @@ class Driver(Verbs):
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
-        place = place_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # what is said has to be seen
-        self._lines = CountingLines(place, self.runtime)
-        self.backend = backend_of(place, self._lines, self.runtime)
+        config = config_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # what is said has to be seen
+        self._connections = CountingConnections(config, self.runtime)
+        self.backend = make_backend(config, self._connections, self.runtime)
 
     @property
     def said(self) -> int:
         """How many requests were sent so far: each is one packet, and waits for its answer."""
-        return len(self._lines.said)
+        return len(self._connections.said)
 
     def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
         return super().try_acquire(ticket, queue=queue)

@@ -44,10 +44,12 @@ class Driver:
     @property
     def remembered(self) -> set[str]:
         """The nonces of tickets that the client keeps anything of."""
-        kept = ("_unheard", "_queued", "_gates", "_holders", "_free")
-        hearing = self.backend._notifications  # type: ignore[attr-defined]
+        kept = ("_unanswered", "_queued", "_sessions", "_holders", "_seen_free")
+        notifications = self.backend._notifications  # type: ignore[attr-defined]
         of_tickets = [getattr(self.backend, name, ()) for name in kept]
-        return {*hearing._heard, *hearing._attended, *hearing._wakeups._expected}.union(*of_tickets)
+        return {*notifications._subscriptions, *notifications._subscribed, *notifications._wakeups._expected}.union(
+            *of_tickets
+        )
 
     def held(self) -> list[str]:
         return [info.name for info in run_sync(self.backend.locks("", deadline=self.until))]

@@ -7,13 +7,13 @@ from typing import Any
 import pymysql
 import pytest
 
-from holdfast.backends.mysql.config import Place, place_of
+from holdfast.backends.mysql.config import MysqlConfig, config_of
 from holdfast.errors import ConfigurationError
 from holdfast.url import SCHEMES, parse
 
 
-def place(url: object, **options: str) -> Place:
-    return place_of(parse(url, options))
+def place(url: object, **options: str) -> MysqlConfig:
+    return config_of(parse(url, options))
 
 
 def test_what_a_url_says() -> None:

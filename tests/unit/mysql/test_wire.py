@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.backends.mysql.io.connection import Wire, literal
-from holdfast.backends.mysql.io.errors import NoTables, OnceMore, refusal
+from holdfast.backends.mysql.io.connection import Connection, literal
+from holdfast.backends.mysql.io.errors import TablesMissing, TransactionConflict, error_from
 from holdfast.backends.mysql.sql import VERSION, statements
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
@@ -36,7 +36,7 @@ def failed(code: int) -> bytes:
     return packet(b"\xff" + struct.pack("<H", code) + b"#HY000no such luck")
 
 
-Says = Callable[..., Wire]
+Says = Callable[..., Connection]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def says() -> Iterator[Says]:
     threads: list[threading.Thread] = []
     ends: list[socket.socket] = []
 
-    def make(answer: bytes, *, piece: int = 65536, hangs_up: bool = False) -> Wire:
+    def make(answer: bytes, *, piece: int = 65536, hangs_up: bool = False) -> Connection:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)  # noqa: FBT003
 
@@ -59,7 +59,7 @@ def says() -> Iterator[Says]:
         threads.append(threading.Thread(target=serve))
         threads[-1].start()
         ends.extend((ours, theirs))
-        return Wire("mysql://db", ours, BlockingPoller(), ThreadRuntime())
+        return Connection("mysql://db", ours, BlockingPoller(), ThreadRuntime())
 
     yield make
     for end in ends:
@@ -76,13 +76,13 @@ def soon(seconds: float = 10.0) -> float:
 def test_an_answer_is_read_however_it_is_cut(says: Says, piece: int) -> None:
     more = rows(b"x", b"y", status=2 | 8) + ok()  # what a CALL says
 
-    answer = run_sync(says(more, piece=piece).ask("CALL it", soon()))
+    answer = run_sync(says(more, piece=piece).query("CALL it", soon()))
 
     assert answer.rows == [("x",), ("y",)]
 
 
 def test_numbers_come_whole(says: Says) -> None:
-    answer = run_sync(says(ok(changed=2, number=2**53 + 1)).ask("UPDATE it", soon()))
+    answer = run_sync(says(ok(changed=2, number=2**53 + 1)).query("UPDATE it", soon()))
 
     assert (answer.changed, answer.number) == (2, 2**53 + 1)
 
@@ -90,9 +90,9 @@ def test_numbers_come_whole(says: Says) -> None:
 @pytest.mark.parametrize(
     ("code", "error", "is_open"),
     [
-        (1213, OnceMore, True),
-        (1205, OnceMore, True),
-        (1146, NoTables, True),
+        (1213, TransactionConflict, True),
+        (1205, TransactionConflict, True),
+        (1146, TablesMissing, True),
         (1290, BackendUnavailable, False),
         (1114, BackendUnavailable, False),
         (1317, OutcomeUnknown, False),
@@ -103,57 +103,57 @@ def test_numbers_come_whole(says: Says) -> None:
 def test_an_error_is_translated_and_a_connection_in_doubt_is_closed(
     says: Says, *, code: int, error: type[Exception], is_open: bool
 ) -> None:
-    wire = says(failed(code))
+    connection = says(failed(code))
 
     with pytest.raises(error, match="no such luck"):
-        run_sync(wire.ask("SELECT 1", soon()))
+        run_sync(connection.query("SELECT 1", soon()))
 
-    assert wire.is_open is is_open
+    assert connection.is_open is is_open
 
 
 @pytest.mark.parametrize("answer", [b"", ok()[:5]])
 def test_an_answer_that_ends_half_way_leaves_the_outcome_unknown(says: Says, answer: bytes) -> None:
-    wire = says(answer, hangs_up=True)
+    connection = says(answer, hangs_up=True)
 
     with pytest.raises(OutcomeUnknown):
-        run_sync(wire.ask("SELECT 1", soon()))
+        run_sync(connection.query("SELECT 1", soon()))
 
-    assert not wire.is_open
+    assert not connection.is_open
 
 
 def test_a_server_that_says_nothing_is_given_up_at_the_deadline(says: Says) -> None:
-    wire = says(b"")
+    connection = says(b"")
 
     with pytest.raises(OutcomeUnknown, match="in time"):
-        run_sync(wire.ask("SELECT 1", soon(0.1)))
+        run_sync(connection.query("SELECT 1", soon(0.1)))
 
-    assert not wire.is_open
+    assert not connection.is_open
 
 
 def test_nothing_is_sent_when_there_is_no_time_left(says: Says) -> None:
-    wire = says(ok())
+    connection = says(ok())
 
     with pytest.raises(BackendUnavailable):
-        run_sync(wire.ask("SELECT 1", soon(-0.1)))
+        run_sync(connection.query("SELECT 1", soon(-0.1)))
 
-    assert wire.is_open
-    run_sync(wire.ask("SELECT 1", soon()))
+    assert connection.is_open
+    run_sync(connection.query("SELECT 1", soon()))
 
 
 def test_a_server_that_asks_for_a_file_gets_none(says: Says) -> None:
     with pytest.raises(OutcomeUnknown):
-        run_sync(says(packet(b"\xfb/etc/passwd")).ask("SELECT 1", soon()))
+        run_sync(says(packet(b"\xfb/etc/passwd")).query("SELECT 1", soon()))
 
 
 def test_words_that_nobody_asked_for_are_noticed() -> None:
     ours, theirs = socket.socketpair()
-    wire = Wire("mysql://db", ours, BlockingPoller(), ThreadRuntime())
-    assert not wire.is_dead()
+    connection = Connection("mysql://db", ours, BlockingPoller(), ThreadRuntime())
+    assert not connection.is_dead()
 
     theirs.sendall(failed(4031))
 
-    assert wire.is_dead()
-    wire.close()
+    assert connection.is_dead()
+    connection.close()
     theirs.close()
 
 
@@ -178,7 +178,8 @@ def test_values_are_written_so_that_no_setting_changes_them(value: object, said:
 def test_no_error_leaks_untranslated() -> None:
     for code in range(1, 5000):
         assert isinstance(
-            refusal(code, "m", "u"), BackendUnavailable | OutcomeUnknown | ConfigurationError | OnceMore | NoTables
+            error_from(code, "m", "u"),
+            BackendUnavailable | OutcomeUnknown | ConfigurationError | TransactionConflict | TablesMissing,
         )
 
 

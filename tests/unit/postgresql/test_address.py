@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.postgresql.config import Place, Server, attempts, place_of
-from holdfast.backends.postgresql.protocol.queue import plain, stored
+from holdfast.backends.postgresql.config import Endpoint, PostgresqlConfig, config_of, connection_parameters
+from holdfast.backends.postgresql.protocol.queue import decode_name, encode_name
 from holdfast.url import SCHEMES, parse
 
 
-def place(url: str) -> Place:
-    return place_of(parse(url))
+def place(url: str) -> PostgresqlConfig:
+    return config_of(parse(url))
 
 
 def test_what_a_url_says() -> None:
     found = place("postgresql://me:p%40ss@db.example:5433/shop?schema=locks&sslmode=verify-full&connect_timeout=1.5")
 
-    assert found.servers == (Server("db.example", 5433),)
-    assert found.login["user"] == "me"
-    assert found.login["password"] == "p@ss"  # noqa: S105 (that is the point)
-    assert found.login["dbname"] == "shop"
-    assert found.login["sslmode"] == "verify-full"
+    assert found.endpoints == (Endpoint("db.example", 5433),)
+    assert found.parameters["user"] == "me"
+    assert found.parameters["password"] == "p@ss"  # noqa: S105 (that is the point)
+    assert found.parameters["dbname"] == "shop"
+    assert found.parameters["sslmode"] == "verify-full"
     assert found.schema == '"locks"'
     assert found.connect_timeout == 1.5
 
@@ -35,7 +35,7 @@ def test_no_message_shows_the_password() -> None:
 def test_hosts_are_tried_in_order() -> None:
     found = place("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
 
-    tries = attempts(found, {Server("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
+    tries = connection_parameters(found, {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
 
     assert [(one["host"], one.get("hostaddr"), one["port"]) for one in tries] == [
         ("a.example", "192.0.2.1", "5432"),
@@ -46,7 +46,7 @@ def test_hosts_are_tried_in_order() -> None:
 
 
 def test_a_socket_is_given_by_its_folder() -> None:
-    assert place("postgresql:///shop?host=/run/postgresql").servers == (Server("/run/postgresql", 5432),)
+    assert place("postgresql:///shop?host=/run/postgresql").endpoints == (Endpoint("/run/postgresql", 5432),)
 
 
 def test_the_table_of_schemes_knows_every_option() -> None:
@@ -59,5 +59,5 @@ def test_the_table_of_schemes_knows_every_option() -> None:
 
 @pytest.mark.parametrize("name", ["a", "\0", "\\", "\\0", "\\\0", "\0\\", "\\\\0", "a\0b\\c\\\\\0", "é ", "0\\0\0"])
 def test_a_name_is_stored_so_that_it_comes_back(name: str) -> None:
-    assert "\0" not in stored(name)
-    assert plain(stored(name)) == name
+    assert "\0" not in encode_name(name)
+    assert decode_name(encode_name(name)) == name

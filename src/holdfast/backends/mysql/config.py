@@ -22,7 +22,7 @@ _PORT = 3306
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MysqlConfig:
     """One database, and how this client uses it."""
 
     url: str  # without a password
@@ -40,13 +40,13 @@ class Place:
     connect: Callable[[], Any] | None = field(default=None, repr=False)  # makes a connection of PyMySQL's instead
 
 
-def place_of(address: Address) -> Place:
+def config_of(address: Address) -> MysqlConfig:
     """What an address says.
 
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
-    if isinstance(address.client, Place):
+    if isinstance(address.client, MysqlConfig):
         return address.client
     options = address.options
     method = choice(options, "method", METHODS)
@@ -65,7 +65,7 @@ def place_of(address: Address) -> Place:
         check_unix_sockets("the option 'socket'")
     host, port = _server(server)
     tls = choice(options, "tls", ("preferred", "yes", "no"))
-    return Place(
+    return MysqlConfig(
         url=address.redacted,
         method=method,
         database=database,

@@ -39,7 +39,7 @@ class MysqlPort(Protocol):
     def is_forgetful(self) -> bool:
         """The server has said that a crash may take back what was committed."""
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         """Run it; each statement is committed by itself, and all are when this returns."""
 
     async def close(self) -> None: ...

@@ -28,7 +28,7 @@ LIBPQ_OPTIONS = (
 METHODS = ("queue", "advisory")
 
 
-class Server(NamedTuple):
+class Endpoint(NamedTuple):
     """One of the hosts in the URL."""
 
     host: str  # or the folder of its socket; "": as libpq finds it ($PGHOST, or the usual socket)
@@ -43,19 +43,19 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PostgresqlConfig:
     """One database, and how this client uses it."""
 
     url: str  # without a password
-    servers: tuple[Server, ...]  # tried one after the other
-    login: Mapping[str, str] = field(repr=False)  # what libpq is told of all of them
+    endpoints: tuple[Endpoint, ...]  # tried one after the other
+    parameters: Mapping[str, str] = field(repr=False)  # what libpq is told of all of them
     schema: str  # quoted
     method: str
     connect_timeout: float
     max_connections: int = CONNECTIONS_MAX
 
 
-def place_of(address: Address) -> Place:
+def config_of(address: Address) -> PostgresqlConfig:
     """What an address says.
 
     Raises:
@@ -69,7 +69,7 @@ def place_of(address: Address) -> Place:
     database = address.path.removeprefix("/")
     if "/" in database:
         raise ConfigurationError(f"url must name one database, postgresql://host/database, not {database!r}")
-    login = {
+    parameters = {
         "application_name": "holdfast",
         "keepalives_idle": str(KEEPALIVE_IDLE),
         "keepalives_interval": str(KEEPALIVE_INTERVAL),
@@ -78,15 +78,15 @@ def place_of(address: Address) -> Place:
         **{option: options[option] for option in LIBPQ_OPTIONS if option in options},
         "client_encoding": "UTF8",
     }
-    login |= {key: unquote(value) for key, value in (("user", user), ("password", password)) if value}
+    parameters |= {key: unquote(value) for key, value in (("user", user), ("password", password)) if value}
     if database:
-        login["dbname"] = database
-    if "\0" in "".join(login.values()):
+        parameters["dbname"] = database
+    if "\0" in "".join(parameters.values()):
         raise ConfigurationError("url must not have a zero byte in it")
-    return Place(
+    return PostgresqlConfig(
         url=address.redacted,
-        servers=_servers(hosts, options),
-        login=login,
+        endpoints=_endpoints(hosts, options),
+        parameters=parameters,
         schema=quoted(options.get("schema", SCHEMA)),
         method=choice(options, "method", METHODS),
         connect_timeout=seconds(options, "connect_timeout", CONNECT_TIMEOUT),
@@ -94,36 +94,36 @@ def place_of(address: Address) -> Place:
     )
 
 
-def _servers(hosts: str, options: Mapping[str, str]) -> tuple[Server, ...]:
+def _endpoints(hosts: str, options: Mapping[str, str]) -> tuple[Endpoint, ...]:
     if hosts and "host" in options:
         raise ConfigurationError("url has a host before the path and as an option: give it once")
     if "host" in options:
-        return (Server(options["host"], port_of(options.get("port", ""), _PORT)),)
+        return (Endpoint(options["host"], port_of(options.get("port", ""), _PORT)),)
     if "port" in options and hosts:
         raise ConfigurationError("url has the option 'port' and a host: write postgresql://host:port/database")
     if not hosts:
-        return (Server("", port_of(options["port"], _PORT) if "port" in options else 0),)
-    return tuple(map(_server, hosts.split(",")))
+        return (Endpoint("", port_of(options["port"], _PORT) if "port" in options else 0),)
+    return tuple(map(_endpoint, hosts.split(",")))
 
 
-def _server(text: str) -> Server:
-    server = Server(*host_and_port(text, _PORT))
-    if not server.host:
+def _endpoint(text: str) -> Endpoint:
+    endpoint = Endpoint(*host_and_port(text, _PORT))
+    if not endpoint.host:
         raise ConfigurationError("url has a host without a name: postgresql://host1,host2:5433/database")
-    return server
+    return endpoint
 
 
-def attempts(place: Place, found: Mapping[Server, Sequence[str]]) -> list[dict[str, str]]:
+def connection_parameters(config: PostgresqlConfig, found: Mapping[Endpoint, Sequence[str]]) -> list[dict[str, str]]:
     """What to tell libpq, one for each address to try; `found` are those of hosts that had to be asked for."""
-    tries: list[dict[str, str]] = []
-    for server in place.servers:
-        told = dict(place.login)
-        if server.host:
-            told["host"] = server.host
-        if server.port:
-            told["port"] = str(server.port)
-        if server.needs_lookup:
-            tries += [{**told, "hostaddr": one} for one in found.get(server, ())]
+    candidates: list[dict[str, str]] = []
+    for endpoint in config.endpoints:
+        told = dict(config.parameters)
+        if endpoint.host:
+            told["host"] = endpoint.host
+        if endpoint.port:
+            told["port"] = str(endpoint.port)
+        if endpoint.needs_lookup:
+            candidates += [{**told, "hostaddr": one} for one in found.get(endpoint, ())]
         else:
-            tries.append(told)
-    return tries
+            candidates.append(told)
+    return candidates

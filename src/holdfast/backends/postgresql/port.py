@@ -20,27 +20,27 @@ class Statement(NamedTuple):
     in_order: bool = False  # who asks it of the lock in $1 earlier is answered earlier, if they are tasks of one loop
 
 
-class Gate(Protocol):
+class WaiterSession(Protocol):
     """A connection of one ticket's own, on which it waits at a gate: an advisory lock, held as long as it is open."""
 
-    is_in: bool  # the gate is ours; never so once the connection has ended
+    has_advisory_lock: bool  # the gate is ours; never so once the connection has ended
 
     @property
     def is_open(self) -> bool: ...
 
     @property
-    def is_asking(self) -> bool:
+    def is_waiting(self) -> bool:
         """It waits at the gate; or did when it was closed, and the server may not know that yet."""
 
     @property
     def pid(self) -> int:
         """Of the server's process at the other end."""
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         """As the port does."""
 
     async def wait(self, sql: str, until: float) -> None:
-        """Say this, which takes the gate, or go on waiting for its answer: until then `is_in`, or until `until`."""
+        """Send this statement, which requests the advisory lock, or keep waiting for its answer until `until`."""
 
     def close(self) -> None: ...
 
@@ -62,13 +62,13 @@ class PostgresqlPort(SubscriberPort[str], Protocol):
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with the database although it works, for people."""
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         """Run one statement in a transaction of its own; it is committed when this returns."""
 
-    async def gate(self, *, deadline: float) -> Gate:
+    async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
         """A connection that nobody else uses, new or given back."""
 
-    def give_back(self, gate: Gate) -> None:
+    def return_waiter_session(self, session: WaiterSession) -> None:
         """It is not in, and asks for nothing."""
 
     async def close(self) -> None: ...

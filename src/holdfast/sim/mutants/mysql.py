@@ -12,11 +12,11 @@ from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.values import us
 from holdfast.backends.mysql.protocol.version import VersionBackend
 from holdfast.sim.mutants.base import Mutant
-from holdfast.sim.servers.mysql.gates import RowServer, SimWire
-from holdfast.sim.servers.mysql.marks import Mark
+from holdfast.sim.servers.mysql.registers import Register
 from holdfast.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
 from holdfast.sim.servers.mysql.tables import Lock, Tables
 from holdfast.sim.servers.mysql.tables import Ticket as Row
+from holdfast.sim.servers.mysql.waiter_sessions import RowServer, SimConnection
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
@@ -61,8 +61,8 @@ class FenceByClock(Tables):
 
 
 class _ClientTime(_Port):
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
-        return await self._port.ask(statement, (*values, us(self._runtime.wall())), deadline=deadline)
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        return await self._port.execute(statement, (*values, us(self._runtime.wall())), deadline=deadline)
 
 
 class ClientClock(Tables):
@@ -79,7 +79,7 @@ class ClientClock(Tables):
 
 
 class CheckThenSet(Tables):
-    def swap_answer(  # noqa: PLR0917  (as the real one)
+    def cas_acquire_answer(  # noqa: PLR0917  (as the real one)
         self, key: bytes, nonce: str, version: int, ttl: int, agent: str, info: str
     ) -> Answer:
         lock = self.locks.get(key)
@@ -87,12 +87,12 @@ class CheckThenSet(Tables):
 
 
 class AnyVersion(Tables):
-    def is_as_it_was(self, lock: Lock, version: int) -> bool:
+    def has_version(self, lock: Lock, version: int) -> bool:
         return True
 
 
 class NothingIsOutdated(Tables):
-    def outdate_answer(self, key: bytes, nonce: str) -> Answer:
+    def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
         return Answer()
 
 
@@ -100,13 +100,13 @@ class NothingIsOutdated(Tables):
 
 
 class _LooksFirst(_Port):
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
-        if statement is statements.TAKE:
-            found = await self._port.ask(statements.STATE, values[:1], deadline=deadline)
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        if statement is statements.FAST_ACQUIRE:
+            found = await self._port.execute(statements.STATE, values[:1], deadline=deadline)
             for _, _, nonce, remaining, _, has_tickets, _ in found.rows:
                 if has_tickets == "1" or (nonce is not None and int(remaining or 0) > 0):
                     return Answer()
-        return await self._port.ask(statement, values, deadline=deadline)
+        return await self._port.execute(statement, values, deadline=deadline)
 
 
 class DeletedWithItsTickets(Tables):
@@ -127,12 +127,12 @@ class TakesPastTheLine(DeletedWithItsTickets):
 
 
 class NobodyIsRemembered(Tables):
-    def remember(self, key: bytes, name: str, nonce: str, now: int) -> None:
+    def remember_departed(self, key: bytes, name: str, nonce: str, now: int) -> None:
         pass
 
 
 class NothingRunsOut(Tables):
-    def has_run_out(self, expires: int, now: int) -> bool:
+    def has_expired(self, expires: int, now: int) -> bool:
         return False
 
 
@@ -168,12 +168,12 @@ class ClockNeverGoesBack(Tables):
 class AnyOwnerIsKin(Tables):
     """As if it were enough to have some owner."""
 
-    def kin(self, key: bytes, owner: str) -> list[Row]:
+    def same_owner(self, key: bytes, owner: str) -> list[Row]:
         return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner]
 
 
 class KinWithAFenceOfItsOwn(Tables):
-    def fence_of(self, kin: Sequence[Row], drawn: int) -> int:
+    def fence_of(self, same_owner: Sequence[Row], drawn: int) -> int:
         return drawn
 
 
@@ -182,33 +182,33 @@ class KinDrawsAgain(Tables):
 
     _asks = ""
 
-    def enter_owned_answer(self, key: bytes, name: str, nonce: str, *values: Any) -> Answer:
+    def try_acquire_owned_answer(self, key: bytes, name: str, nonce: str, *values: Any) -> Answer:
         self._asks = nonce
         try:
-            return super().enter_owned_answer(key, name, nonce, *values)
+            return super().try_acquire_owned_answer(key, name, nonce, *values)
         finally:
             self._asks = ""
 
-    def kin(self, key: bytes, owner: str) -> list[Row]:
-        return [ticket for ticket in super().kin(key, owner) if ticket.nonce != self._asks]
+    def same_owner(self, key: bytes, owner: str) -> list[Row]:
+        return [ticket for ticket in super().same_owner(key, owner) if ticket.nonce != self._asks]
 
 
 # ── marks, of all methods ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class MarksBlindly(Tables):
-    def is_lower(self, mark: Mark, number: int) -> bool:
+    def is_lower(self, register: Register, number: int) -> bool:
         return True
 
 
 class _MarksInTwoSteps(_Port):
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
-        if statement is statements.MARK:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+        if statement is statements.ADVANCE_REGISTER:
             key, _, number, *_ = values
-            found = await self._port.ask(statements.MARKS, ((key,),), deadline=deadline)
+            found = await self._port.execute(statements.READ_REGISTERS, ((key,),), deadline=deadline)
             if any(int(known or 0) >= int(str(number)) for _, known in found.rows):
                 return Answer()
-        return await self._port.ask(statement, values, deadline=deadline)
+        return await self._port.execute(statement, values, deadline=deadline)
 
 
 # ── method=row ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +217,7 @@ class _MarksInTwoSteps(_Port):
 class WaitsForItself(RowBackend):
     """As it once was: who has a lease without knowing waits at the gate for who waits for that lease."""
 
-    async def _is_own(self, ticket: Ticket, state: State, deadline: float) -> bool:
+    async def _release_own_lease(self, ticket: Ticket, state: State, deadline: float) -> bool:
         return False
 
 
@@ -241,14 +241,14 @@ class KillsByNumber(RowServer):
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
         if statement.name != "kill":
             return super().run(statement, values)
-        wire = self.marks.get(str(values[0]).encode())
-        if wire is not None:
-            self.world.at(self.world.now + 3.0, self.when_it_answers, self._kill, wire)
+        connection = self.marks.get(str(values[0]).encode())
+        if connection is not None:
+            self.world.at(self.world.now + 3.0, self.when_it_answers, self._kill, connection)
         return Answer()
 
-    def _kill(self, wire: SimWire) -> None:
-        if not wire.is_over:
-            self._end([wire])
+    def _kill(self, connection: SimConnection) -> None:
+        if not connection.is_over:
+            self._end([connection])
 
 
 MYSQL = [

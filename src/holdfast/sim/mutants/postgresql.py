@@ -10,12 +10,12 @@ from holdfast.backends.postgresql.protocol import advisory, queue
 from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, us
 from holdfast.sim.mutants.base import Mutant
-from holdfast.sim.servers.postgresql.gates import AdvisoryServer
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
-from holdfast.sim.servers.postgresql.tables import Lock, Mark, Tables, Ticket, items
+from holdfast.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket, items
+from holdfast.sim.servers.postgresql.waiter_sessions import AdvisoryServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import Gate, PostgresqlPort, Row, Value
+    from holdfast.backends.postgresql.port import PostgresqlPort, Row, Value, WaiterSession
     from holdfast.core.ports import Runtime
     from holdfast.sim.faults import Faults
     from holdfast.sim.process import Process
@@ -52,14 +52,14 @@ def _asking(port_type: type[_Port]) -> Callable[..., PostgresqlBackend]:
 
 # ── taking and giving back ───────────────────────────────────────────────────────────────────────────────────────────
 
-_LOOK = Statement("holdfast_is_free", "SELECT, without a lock on the row")
+_POLL = Statement("holdfast_is_free", "SELECT, without a lock on the row")
 
 
 class _LooksFirst(_Port):
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        if statement is queue._TAKE and not await self._port.ask(_LOOK, values[:1], deadline=deadline):
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        if statement is queue._FAST_ACQUIRE and not await self._port.execute(_POLL, values[:1], deadline=deadline):
             return []
-        return await self._port.ask(statement, values, deadline=deadline)
+        return await self._port.execute(statement, values, deadline=deadline)
 
 
 class CheckThenInsert(Tables):
@@ -82,13 +82,13 @@ class LineForgotten(Tables):
 
 
 class FreesBlindly(Tables):
-    def free_rows(self, name: str, nonce: str) -> list[Row]:
+    def fast_release_rows(self, name: str, nonce: str) -> list[Row]:
         lock = self.locks.get(name)
-        return [] if lock is None or lock.nonce is None else super().free_rows(name, lock.nonce)
+        return [] if lock is None or lock.nonce is None else super().fast_release_rows(name, lock.nonce)
 
 
 class NobodyIsRemembered(Tables):
-    def remember(self, name: str, nonce: str, now: int) -> None:
+    def remember_departed(self, name: str, nonce: str, now: int) -> None:
         pass
 
 
@@ -96,8 +96,8 @@ class NobodyIsRemembered(Tables):
 
 
 class _ClientTime(_Port):
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        return await self._port.ask(statement, (*values, us(self._runtime.wall())), deadline=deadline)
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        return await self._port.execute(statement, (*values, us(self._runtime.wall())), deadline=deadline)
 
 
 class ClientClock(Tables):
@@ -111,7 +111,7 @@ class ClientClock(Tables):
 
 
 class NothingRunsOut(Tables):
-    def has_run_out(self, expires: int | None, now: int) -> bool:
+    def has_expired(self, expires: int | None, now: int) -> bool:
         return False
 
 
@@ -131,7 +131,7 @@ class RenewalRecreates(Tables):
 
 
 class WokenKeepsItsLease(Tables):
-    def hint(self, ticket: Ticket, now: int) -> None:
+    def wake_waiter(self, ticket: Ticket, now: int) -> None:
         self.notify(ticket.channel, ticket.nonce)
 
 
@@ -223,25 +223,25 @@ class SequenceServer(PostgresqlServer):
 
 
 class AnybodyIsKin(Tables):
-    def kin(self, lock: Lock, owner: str, now: int) -> int | None:
+    def owner_fence(self, lock: Lock, owner: str, now: int) -> int | None:
         known = {ticket.owner for ticket in self.tickets if ticket.name == lock.name and ticket.owner}
-        fences = (super(AnybodyIsKin, self).kin(lock, one, now) for one in sorted(known))
+        fences = (super(AnybodyIsKin, self).owner_fence(lock, one, now) for one in sorted(known))
         return next((fence for fence in fences if fence is not None), None)
 
 
 class KinDrawsAgain(Tables):
     """As it once was: a request that is late draws a new fence for a ticket that is in, and has told its own."""
 
-    def enter_owner(self, *values: Any) -> Row:
+    def try_acquire_owner(self, *values: Any) -> Row:
         name, nonce = values[:2]
         mine = self._ticket(name, nonce, 0)
         if mine is not None and mine.fence is not None:
             mine.owner = None
-        return super().enter_owner(*values)
+        return super().try_acquire_owner(*values)
 
 
 class KinStandsBehind(Tables):
-    def first_place(self, lock: Lock, drawn: int) -> int:
+    def first_number(self, lock: Lock, drawn: int) -> int:
         return drawn
 
 
@@ -249,23 +249,25 @@ class KinStandsBehind(Tables):
 
 
 class _ReadsItsMark(_Port):
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        if statement is queue._MARK:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        if statement is queue._ADVANCE_REGISTER:
             name, number, *_ = values
-            for _, mark in await self._port.ask(queue._MARKS, (queue._array([str(name)]),), deadline=deadline):
-                if int(mark or 0) >= int(number or 0):
+            for _, register in await self._port.execute(
+                queue._READ_REGISTERS, (queue._array([str(name)]),), deadline=deadline
+            ):
+                if int(register or 0) >= int(number or 0):
                     return []
-        return await self._port.ask(statement, values, deadline=deadline)
+        return await self._port.execute(statement, values, deadline=deadline)
 
 
 class MarkWritten(Tables):
-    def is_lower(self, mark: Mark, number: int, nonce: str) -> bool:
+    def is_lower(self, register: Register, number: int, nonce: str) -> bool:
         return True
 
 
 class MarkOfNobody(Tables):
-    def is_lower(self, mark: Mark, number: int, nonce: str) -> bool:
-        return mark.number < number
+    def is_lower(self, register: Register, number: int, nonce: str) -> bool:
+        return register.number < number
 
 
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,34 +276,34 @@ class MarkOfNobody(Tables):
 class GateBeforeLease(Tables):
     """As it once was: who has a lease without knowing waits at the gate for who waits for that lease."""
 
-    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, gated: bool) -> Row:
-        if gated or name not in self.locks:
-            return super().pass_(name, nonce, ttl, who, gated=gated)
-        return super().pass_(name, "nobody", ttl, who, gated=False)
+    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
+        if has_advisory_lock or name not in self.locks:
+            return super().pass_(name, nonce, ttl, who, has_advisory_lock=has_advisory_lock)
+        return super().pass_(name, "nobody", ttl, who, has_advisory_lock=False)
 
 
 class GateIsTheLock(Tables):
     """Who comes through the gate is in, whatever lease there is."""
 
-    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, gated: bool) -> Row:
-        if gated and name in self.locks:
+    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
+        if has_advisory_lock and name in self.locks:
             self.locks[name].nonce = None
-        return super().pass_(name, nonce, ttl, who, gated=gated)
+        return super().pass_(name, nonce, ttl, who, has_advisory_lock=has_advisory_lock)
 
 
 class TrustsItsConnection(AdvisoryBackend):
     """As it once was: who waits at the gate hears of it on that connection, or never."""
 
-    async def _hang_up(self, gate: Gate, name: str, deadline: float) -> None:
-        if gate not in self._gates.values():
-            await super()._hang_up(gate, name, deadline)
+    async def _close_session(self, session: WaiterSession, name: str, deadline: float) -> None:
+        if session not in self._sessions.values():
+            await super()._close_session(session, name, deadline)
 
 
 class NobodyIsPutOut(AdvisoryServer):
     """A session keeps the gate for as long as it likes."""
 
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
-        return [] if statement is advisory._CLEAR else super().run(port, statement, values)
+        return [] if statement is advisory._TERMINATE_HOLDER else super().run(port, statement, values)
 
 
 # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -315,9 +317,9 @@ class LeaseOfASession(PostgresqlServer):
         self._sessions: dict[str, Process] = {}  # by nonce
 
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
-        if statement in (queue._TAKE, queue._ENTER):
+        if statement in (queue._FAST_ACQUIRE, queue._TRY_ACQUIRE):
             self._sessions[str(values[1])] = port.link.process
-        if statement is queue._ENTER_ALL:
+        if statement is queue._TRY_ACQUIRE_ALL:
             self._sessions |= dict.fromkeys(items(str(values[1])), port.link.process)
         return super().run(port, statement, values)
 
@@ -328,7 +330,7 @@ class LeaseOfASession(PostgresqlServer):
             if lock.nonce is not None and self._sessions[lock.nonce] is process
         ]
         for name, nonce in ended:
-            self.execute(lambda name=name, nonce=nonce: self.tables.free_rows(name, nonce))  # type: ignore[misc]
+            self.execute(lambda name=name, nonce=nonce: self.tables.fast_release_rows(name, nonce))  # type: ignore[misc]
         return super().drop(process) or bool(ended)
 
 

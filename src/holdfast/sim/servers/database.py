@@ -71,16 +71,16 @@ class Database(Server):
                 # An exclusive holder has no place in line any more. The one that it had stays its own, also if it is
                 # let in once more, with a new fence, because nobody heard of the first time.
                 place = places[lock.nonce] = self._places.get(lock.nonce, lock.fence)
-                entry = Entry(self.plain(lock.name), place, lock.fence, 1, exclusive=True)
+                entry = Entry(self.decode_name(lock.name), place, lock.fence, 1, exclusive=True)
                 found.append((lock.nonce, entry, lock.expires or 0))
         for one in sorted(self.tables.tickets, key=_waits):
             places[one.nonce] = one.number
-            entry = Entry(self.plain(one.name), one.number, one.fence, one.limit, one.exclusive)
+            entry = Entry(self.decode_name(one.name), one.number, one.fence, one.limit, one.exclusive)
             found.append((one.nonce, entry, one.expires))
         self._places = places
         return found
 
-    def plain(self, name: str) -> str:
+    def decode_name(self, name: str) -> str:
         """What is called so in the tables."""
         return name
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from holdfast.backends.mysql.config import CONNECT_TIMEOUT, METHODS, Place
+from holdfast.backends.mysql.config import CONNECT_TIMEOUT, METHODS, MysqlConfig
 from holdfast.backends.url_parts import choice, max_connections, seconds
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options, stand_in
 
-_OURS = ("method", "connect_timeout", "connections")
+_OWN_OPTIONS = ("method", "connect_timeout", "connections")
 
 
 def address_of(client: object, options: dict[str, str]) -> Address:
@@ -27,7 +27,7 @@ def address_of(client: object, options: dict[str, str]) -> Address:
     """
     check_options("mysql", options)
     for name in options:
-        if name not in _OURS:
+        if name not in _OWN_OPTIONS:
             raise ConfigurationError(f"{name} is what the connection itself says: leave it out, or give a URL")
     usage: dict[str, Any] = {
         "method": choice(options, "method", METHODS),
@@ -35,20 +35,20 @@ def address_of(client: object, options: dict[str, str]) -> Address:
         "max_connections": max_connections(options),
     }
     if type(client) is Connection:
-        place = _same(client, usage)
+        config = _config_of(client, usage)
     elif isinstance(client, Connection):
         raise stand_in("a", type(client))
     elif callable(client):
-        place = Place(url="mysql://(connections from a function)", database="", connect=client, **usage)
+        config = MysqlConfig(url="mysql://(connections from a function)", database="", connect=client, **usage)
     else:
         kind = f"{type(client).__module__}.{type(client).__qualname__}"
         raise ConfigurationError(
             f"url is a {kind}: give a connection of PyMySQL's, a function that makes one, or a URL"
         )
-    return Address("mysql", "", f"/{place.database}", options, place.url, place)
+    return Address("mysql", "", f"/{config.database}", options, config.url, config)
 
 
-def _same(connection: Any, usage: dict[str, Any]) -> Place:
+def _config_of(connection: Any, usage: dict[str, Any]) -> MysqlConfig:
     user, database = _text(connection.user), _text(connection.db or "")
     if not database:
         raise ConfigurationError("url is a connection that has chosen no database: locks need one")
@@ -56,7 +56,7 @@ def _same(connection: Any, usage: dict[str, Any]) -> Place:
     if not connection.unix_socket:
         where = f"{connection.host}:{connection.port}/{database}"
     is_required = bool(getattr(connection, "_ssl_required", connection.ssl))
-    return Place(
+    return MysqlConfig(
         url=f"mysql://{user}@{where}",
         database=database,
         host=connection.host,

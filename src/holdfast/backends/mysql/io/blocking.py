@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.config import place_of
-from holdfast.backends.mysql.io.connections import Lines
-from holdfast.backends.mysql.io.methods import backend_of
+from holdfast.backends.mysql.config import config_of
+from holdfast.backends.mysql.io.connections import Connections
+from holdfast.backends.mysql.io.methods import make_backend
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.runtimes import system
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
-    place = place_of(address)
-    return backend_of(place, Lines(place, BlockingPoller(), runtime), runtime)
+    config = config_of(address)
+    return make_backend(config, Connections(config, BlockingPoller(), runtime), runtime)
 
 
 def create_tables(address: Address) -> None:
@@ -29,5 +29,5 @@ def create_tables(address: Address) -> None:
         BackendError: the server could not be asked.
         ConfigurationError: this user may not create them.
     """
-    lines = Lines(place_of(address), BlockingPoller(), ThreadRuntime())
-    run_sync(lines.create_tables(system.now() + IO_TIMEOUT))
+    connections = Connections(config_of(address), BlockingPoller(), ThreadRuntime())
+    run_sync(connections.create_tables(system.now() + IO_TIMEOUT))

@@ -39,27 +39,27 @@ _CHUNK = 65536
 _QUERY, _PREPARE, _EXECUTE = b"\x03", b"\x16", b"\x17"
 _SET_OPTION = b"\x1b\x00\x00"  # several statements in one request are welcome
 _BIGINT, _VARCHAR, _BLOB = b"\x08\x00", b"\xfd\x00", b"\xfc\x00"
-_PLACE = re.compile(r"\{(\d)\}")
+_PLACEHOLDER = re.compile(r"\{(\d)\}")
 _OK, _END, _ERROR, _LOCAL_FILE, _NULL = 0x00, 0xFE, 0xFF, 0xFB, 0xFB
 _END_MAX = 9  # bytes: a longer payload that begins with FE is a row
 _MORE_RESULTS = 0x0008
 
 
 @dataclass
-class Meanwhile:
+class PeriodicCheck:
     """What to do again and again until an answer comes."""
 
-    do: Callable[[], Coroutine[Any, Any, float]]  # returns when to do it again
-    at: float  # when to do it next
+    run: Callable[[], Coroutine[Any, Any, float]]  # returns when to do it again
+    due_at: float  # when to do it next
 
 
-class Wire:
+class Connection:
     """A socket, from the moment at which the server waits for a command."""
 
     __slots__ = (
         "__weakref__",
         "_buffer",
-        "_meanwhile",
+        "_check",
         "_now",
         "_poller",
         "_prepared",
@@ -75,7 +75,7 @@ class Wire:
         self._url, self._poller, self._now = url, poller, runtime.now
         self._buffer = b""
         self._start = 0  # of the next packet in it
-        self._meanwhile: Meanwhile | None = None
+        self._check: PeriodicCheck | None = None
         self.used_at = 0.0
         self.probe: Probe | None = None
         self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # what executes a statement, and its values' order
@@ -84,16 +84,16 @@ class Wire:
     def is_open(self) -> bool:
         return self._sock is not None
 
-    async def ask(self, sql: str, deadline: float, meanwhile: Meanwhile | None = None) -> Answer:
+    async def query(self, sql: str, deadline: float, check: PeriodicCheck | None = None) -> Answer:
         """What the last result comes to, and the rows of all. Raises besides what the port does: OnceMore, NoTables.
 
-        An error of `meanwhile` closes the connection.
+        An error of `check` closes the connection.
         """
-        self._meanwhile = meanwhile
+        self._check = check
         try:
             return await self._exchange(_QUERY + sql.encode(), deadline)
         finally:
-            self._meanwhile = None
+            self._check = None
 
     async def execute(self, statement: Statement, values: Sequence[Value], deadline: float) -> Answer:
         """As `ask`, for a statement that is prepared when it is first used here."""
@@ -101,27 +101,27 @@ class Wire:
             try:
                 await self._prepare(statement, deadline)
             except OutcomeUnknown as error:  # of preparing, that is: it has not been executed
-                raise errors.not_connected(self._url, error.problem) from error
+                raise errors.unavailable(self._url, error.problem) from error
         head, order = self._prepared[statement.name]
         return await self._exchange(head + _encoded([values[number] for number in order]), deadline)
 
     async def _prepare(self, statement: Statement, deadline: float) -> None:
-        order = [int(number) for number in _PLACE.findall(statement.sql)]
-        sql = _PLACE.sub("?", statement.sql).format(now=NOW)
+        order = [int(number) for number in _PLACEHOLDER.findall(statement.sql)]
+        sql = _PLACEHOLDER.sub("?", statement.sql).format(now=NOW)
         packet = b""
 
         async def read(sock: socket.socket) -> None:
             nonlocal packet
             packet = await self._packet(sock, deadline)
             if packet[0] == _ERROR:
-                raise self._refusal(packet)
+                raise self._error_from(packet)
             for _ in range(len(order) + 1 if order else 0):  # what they are, and the end
                 await self._packet(sock, deadline)
 
-        await self._say(_PREPARE + sql.encode(), read, deadline)
+        await self._request(_PREPARE + sql.encode(), read, deadline)
         self._prepared[statement.name] = (_EXECUTE + packet[1:5] + b"\0" + (1).to_bytes(4, "little"), order)
 
-    async def welcome_several(self, deadline: float) -> None:
+    async def enable_multi_statements(self, deadline: float) -> None:
         await self._exchange(_SET_OPTION, deadline)
 
     def is_dead(self) -> bool:
@@ -151,21 +151,21 @@ class Wire:
             while more:
                 answer, more = await self._result(sock, answer, deadline)
 
-        await self._say(payload, read, deadline)
+        await self._request(payload, read, deadline)
         return answer
 
-    async def _say(
+    async def _request(
         self, payload: bytes, read: Callable[[socket.socket], Coroutine[Any, Any, None]], deadline: float
     ) -> None:
         sock = self._sock
         if sock is None:
-            raise errors.not_connected(self._url, "the connection is closed")
+            raise errors.unavailable(self._url, "the connection is closed")
         if len(payload) >= _PACKET_MAX:
             raise ConfigurationError(
                 f"{self._url}: a request of {len(payload)} bytes is too large: give a smaller meta"
             )
         if deadline <= self._now():
-            raise errors.not_connected(self._url, "there was no time left to ask")
+            raise errors.unavailable(self._url, "there was no time left to ask")
         try:
             await self._send(sock, len(payload).to_bytes(3, "little") + b"\0" + payload, deadline)
             self._buffer, self._start = b"", 0
@@ -174,10 +174,10 @@ class Wire:
             # An error that the server has said ends the exchange, but not always the transaction; after these two there
             # is none, for each statement and each procedure is one, and is rolled back. Who sends several as one
             # transaction has to close this then.
-            if not isinstance(failure, errors.NoTables | errors.OnceMore):
+            if not isinstance(failure, errors.TablesMissing | errors.TransactionConflict):
                 self.close()
             if isinstance(failure, OSError):
-                raise errors.no_answer(self._url, f"no answer came: {_words(failure)}") from failure
+                raise errors.outcome_unknown(self._url, f"no answer came: {_one_line(failure)}") from failure
             raise
 
     async def _result(self, sock: socket.socket, last: Answer, deadline: float) -> tuple[Answer, bool]:
@@ -191,9 +191,9 @@ class Wire:
             answer = last if last.rows else Answer(changed, number)
             return answer, bool(status & _MORE_RESULTS)
         if kind == _ERROR:
-            raise self._refusal(packet)
+            raise self._error_from(packet)
         if kind == _LOCAL_FILE:
-            raise errors.no_answer(self._url, "the server asks for a file: that is no answer to what was asked")
+            raise errors.outcome_unknown(self._url, "the server asks for a file: that is no answer to what was asked")
         if kind == _END:  # to COM_SET_OPTION
             return Answer(), False
         columns, _ = _number(packet, 0)
@@ -207,13 +207,13 @@ class Wire:
                 status = int.from_bytes(packet[3:5], "little")
                 return Answer(rows=rows), bool(status & _MORE_RESULTS)
             if packet[0] == _ERROR:
-                raise self._refusal(packet)
+                raise self._error_from(packet)
             rows.append(_row(packet, columns))
 
-    def _refusal(self, packet: bytes) -> Exception:
+    def _error_from(self, packet: bytes) -> Exception:
         code = int.from_bytes(packet[1:3], "little")
         message = packet[9:] if packet[3:4] == b"#" else packet[3:]
-        return errors.refusal(code, " ".join(message.decode(errors="replace").split()), self._url)
+        return errors.error_from(code, " ".join(message.decode(errors="replace").split()), self._url)
 
     async def _send(self, sock: socket.socket, data: bytes, deadline: float) -> None:
         while True:
@@ -236,7 +236,7 @@ class Wire:
                 size = int.from_bytes(buffer[start : start + 3], "little")
                 if len(buffer) - start >= 4 + size:
                     if size == _PACKET_MAX:
-                        raise errors.no_answer(self._url, "the answer is too large")
+                        raise errors.outcome_unknown(self._url, "the answer is too large")
                     self._start = start + 4 + size
                     return buffer[start + 4 : start + 4 + size]
             self._buffer, self._start = buffer[start:] + await self._read(sock, deadline), 0
@@ -256,17 +256,17 @@ class Wire:
                 events = WRITE
             else:
                 if not data:
-                    raise errors.no_answer(self._url, "the server closed the connection")
+                    raise errors.outcome_unknown(self._url, "the server closed the connection")
                 return data
             is_ready = False
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
-        while (meanwhile := self._meanwhile) is not None and meanwhile.at < deadline:
-            if await wait_ready(self, self._poller, sock.fileno(), events, meanwhile.at):
+        while (check := self._check) is not None and check.due_at < deadline:
+            if await wait_ready(self, self._poller, sock.fileno(), events, check.due_at):
                 return
-            meanwhile.at = await meanwhile.do()
+            check.due_at = await check.run()
         if not await wait_ready(self, self._poller, sock.fileno(), events, deadline):
-            raise errors.no_answer(self._url, "no answer in time")
+            raise errors.outcome_unknown(self._url, "no answer in time")
 
 
 def literal(value: object) -> str:
@@ -292,9 +292,9 @@ def _encoded(values: Sequence[Value]) -> bytes:
     nulls = 0
     kinds: list[bytes] = []
     said: list[bytes] = []
-    for place, value in enumerate(values):
+    for config, value in enumerate(values):
         if value is None:
-            nulls |= 1 << place
+            nulls |= 1 << config
             kinds.append(_VARCHAR)
         elif isinstance(value, int):
             kinds.append(_BIGINT)
@@ -338,5 +338,5 @@ def _row(packet: bytes, columns: int) -> Row:
     return tuple(values)
 
 
-def _words(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

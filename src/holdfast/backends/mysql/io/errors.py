@@ -9,37 +9,37 @@ from __future__ import annotations
 from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 # Lock wait timeout, deadlock (Galera's conflicts too), the row has changed, NOWAIT: nobody is wrong; nothing happened.
-_ONCE_MORE = (1205, 1213, 1020, 3572)
+_CONFLICTS = (1205, 1213, 1020, 3572)
 # No such table, no such procedure, or with other parameters: not created yet, or not any more, or of another version.
-_NO_TABLES = (1146, 1305, 1318, 1054)
+_TABLES_MISSING = (1146, 1305, 1318, 1054)
 # Interrupted, out of time, killed, shut down, failed while committing: who knows how far it got.
 _KILLED = (1317, 1969, 3024, 1927, 1053, 1180, 1078, 1079, 4031)
 # Access denied to a database, table, column, procedure, privilege.
-_NO_RIGHT = (1044, 1142, 1143, 1227, 1370, 1419)
+_ACCESS_DENIED = (1044, 1142, 1143, 1227, 1370, 1419)
 # --read-only, super_read_only, a read-only transaction.
 _READ_ONLY = (1290, 1792, 1836)
 _FULL = (3, 1021, 1114)
 _NO_DATABASE = (1046, 1049)  # none chosen, an unknown one
 
 
-class OnceMore(Exception):
+class TransactionConflict(Exception):
     """Nothing happened, and the same request may be given again at once. Never leaves this package."""
 
 
-class NoTables(Exception):
+class TablesMissing(Exception):
     """Our tables and procedures are not there. Never leaves this package."""
 
 
-def refusal(code: int, message: str, url: str) -> Exception:
+def error_from(code: int, message: str, url: str) -> Exception:
     """What to raise for an error that the server sent."""
     problem = f"{message} ({code})"
-    if code in _ONCE_MORE:
-        return OnceMore(problem)
-    if code in _NO_TABLES:
-        return NoTables(problem)
+    if code in _CONFLICTS:
+        return TransactionConflict(problem)
+    if code in _TABLES_MISSING:
+        return TablesMissing(problem)
     if code in _KILLED:
         return OutcomeUnknown(backend=url, problem=f"the statement was ended: {problem}")
-    if code in _NO_RIGHT:
+    if code in _ACCESS_DENIED:
         return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
     if code in _NO_DATABASE:
         return ConfigurationError(
@@ -52,7 +52,7 @@ def refusal(code: int, message: str, url: str) -> Exception:
     return BackendUnavailable(backend=url, problem=problem)
 
 
-def not_created(error: HoldfastError, url: str) -> HoldfastError:
+def creation_error(error: HoldfastError, url: str) -> HoldfastError:
     """Say what to do if our tables, or what older ones lack, could not be created or used, for want of a right."""
     if not isinstance(error, ConfigurationError):
         return error
@@ -62,9 +62,9 @@ def not_created(error: HoldfastError, url: str) -> HoldfastError:
     )
 
 
-def not_connected(url: str, problem: str) -> BackendUnavailable:
+def unavailable(url: str, problem: str) -> BackendUnavailable:
     return BackendUnavailable(backend=url, problem=problem)
 
 
-def no_answer(url: str, problem: str) -> OutcomeUnknown:
+def outcome_unknown(url: str, problem: str) -> OutcomeUnknown:
     return OutcomeUnknown(backend=url, problem=problem)

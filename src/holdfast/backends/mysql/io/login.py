@@ -20,13 +20,13 @@ from holdfast.runtimes import system
 if TYPE_CHECKING:
     import socket
 
-    from holdfast.backends.mysql.config import Place
+    from holdfast.backends.mysql.config import MysqlConfig
     from holdfast.backends.net.poller import Poller
 
 _STEP_MIN = 0.05  # seconds
 
 
-async def log_in(place: Place, poller: Poller, deadline: float) -> socket.socket:
+async def log_in(config: MysqlConfig, poller: Poller, deadline: float) -> socket.socket:
     """A socket on which the server waits for a command.
 
     PyMySQL logs in on a thread of its own: its timeouts are for each read, and a function of the user's may have none.
@@ -37,43 +37,43 @@ async def log_in(place: Place, poller: Poller, deadline: float) -> socket.socket
     """
     sock: socket.socket | None = None
     try:
-        if place.connect is None and not place.socket:
-            sock = await open_socket(place.host, place.port, poller, deadline)
+        if config.connect is None and not config.socket:
+            sock = await open_socket(config.host, config.port, poller, deadline)
         seconds = max(_STEP_MIN, deadline - system.now())
-        call = BackgroundCall(lambda: _logged_in(place, sock, seconds), "login", discard=_close)
+        call = BackgroundCall(lambda: _logged_in(config, sock, seconds), "login", discard=_close)
         try:
             call.start()
             if not await poller.wait_done(call, deadline):
-                raise errors.not_connected(place.url, "no answer in time")
+                raise errors.unavailable(config.url, "no answer in time")
         except BaseException:
             call.abandon()
             raise
         return call.result()
     except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
-        raise _translated(error, place.url) from error
+        raise _translated(error, config.url) from error
 
 
-def _logged_in(place: Place, sock: socket.socket | None, seconds: float) -> socket.socket:
-    if place.connect is None:
-        return _socket_of(_connection(place, sock, seconds))
-    connection = place.connect()
+def _logged_in(config: MysqlConfig, sock: socket.socket | None, seconds: float) -> socket.socket:
+    if config.connect is None:
+        return _socket_of(_connection(config, sock, seconds))
+    connection = config.connect()
     _check(connection)
     return _socket_of(connection)
 
 
-def _connection(place: Place, sock: socket.socket | None, seconds: float) -> Any:
+def _connection(config: MysqlConfig, sock: socket.socket | None, seconds: float) -> Any:
     arguments: dict[str, Any] = (
-        {"unix_socket": place.socket} if place.socket else {"host": place.host, "port": place.port}
+        {"unix_socket": config.socket} if config.socket else {"host": config.host, "port": config.port}
     )
-    if place.tls is not None:
-        arguments["ssl"] = place.tls
-    elif not place.prefers_tls:
+    if config.tls is not None:
+        arguments["ssl"] = config.tls
+    elif not config.prefers_tls:
         arguments["ssl_disabled"] = True
-    if place.user is not None:
-        arguments["user"] = place.user
+    if config.user is not None:
+        arguments["user"] = config.user
     connection = pymysql.Connection(
-        password=place.password,
-        database=place.database,
+        password=config.password,
+        database=config.database,
         charset="utf8mb4",
         client_flag=CLIENT.MULTI_STATEMENTS,
         autocommit=None,
@@ -112,7 +112,7 @@ def _close(sock: socket.socket) -> None:
 
 def _translated(error: Exception, url: str) -> Exception:
     if isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1 and isinstance(error.args[0], int):
-        translated = errors.refusal(error.args[0], str(error.args[1]), url)
+        translated = errors.error_from(error.args[0], str(error.args[1]), url)
         if isinstance(translated, ConfigurationError):
             return translated
     words = " ".join(str(error.args[-1] if error.args else error).split()) or type(error).__name__

@@ -10,8 +10,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.io import errors
-from holdfast.backends.mysql.io.connection import Meanwhile, Wire, literal
-from holdfast.backends.mysql.io.errors import NoTables, OnceMore
+from holdfast.backends.mysql.io.connection import Connection, PeriodicCheck, literal
+from holdfast.backends.mysql.io.errors import TablesMissing, TransactionConflict
 from holdfast.backends.mysql.port import Statement
 from holdfast.backends.mysql.sql import REAP_ROWS
 from holdfast.backends.net.pool import ConnectionPool, pop
@@ -19,13 +19,13 @@ from holdfast.core.engine import IO_TIMEOUT
 from holdfast.errors import BackendError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.io.connections import Lines
+    from holdfast.backends.mysql.io.connections import Connections
     from holdfast.core.ports import Runtime
 
 IDLE_MAX = 4  # connections that are kept for the next gate
 _ANY_NUMBER = 1 << 30  # of connections: each ticket has its own
-BUILDS_MAX = 3  # times that a gate is built because it was removed meanwhile
-REMOVED_TOGETHER = 64  # gates, at most, in one transaction
+CREATES_MAX = 3  # times that a gate is built because it was removed meanwhile
+REMOVE_BATCH = 64  # gates, at most, in one transaction
 POLL = 0.05  # seconds, at most, between attempts where less than a second is left: the server waits whole ones
 _GRACE = 1.0  # seconds that an answer may come late, after the server's own wait
 
@@ -34,9 +34,11 @@ _SETTINGS = (
     "SET SESSION wait_timeout = 31536000 /*M! , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0 */"
 )
 # Both tables are named, so that both are created here if one is missing.
-_IS_THERE = Statement("gate", "SELECT 1 FROM holdfast_gates g LEFT JOIN holdfast_sessions s ON FALSE WHERE g.id = {0}")
-_BUILD = Statement("build_gate", "INSERT IGNORE INTO holdfast_gates (id) VALUES ({0})")
-_IN_GATE = Statement(
+_GATE_EXISTS = Statement(
+    "gate", "SELECT 1 FROM holdfast_gates g LEFT JOIN holdfast_sessions s ON FALSE WHERE g.id = {0}"
+)
+_CREATE_GATE = Statement("build_gate", "INSERT IGNORE INTO holdfast_gates (id) VALUES ({0})")
+_GATE_HOLDER = Statement(
     "in_gate",
     "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT nonce FROM holdfast_gates WHERE id = {0}",
 )
@@ -53,7 +55,7 @@ _REMOVE = (
 _SELECT = "SELECT id FROM holdfast_gates WHERE id = {} FOR UPDATE"
 # Which client this connection belongs to. Never committed: other clients read it as READ UNCOMMITTED, and it ends with
 # the transaction, also if the client is stopped or dead.
-_REGISTER = "INSERT INTO holdfast_sessions (id, nonce, client) VALUES ({}, {}, {})"
+_REGISTER_SESSION = "INSERT INTO holdfast_sessions (id, nonce, client) VALUES ({}, {}, {})"
 _SAME_CLIENT = Statement(
     "same_client",
     "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT s.nonce FROM holdfast_sessions o "
@@ -68,28 +70,28 @@ _KILL = Statement("kill", "KILL IS_USED_LOCK({0})")
 class Session:
     """One connection, for one ticket."""
 
-    __slots__ = ("is_busy", "is_in", "wire")
+    __slots__ = ("connection", "has_row_lock", "is_busy")
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.is_in = False
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.has_row_lock = False
         self.is_busy = False  # somebody is waiting on it, inside the server
 
 
-class Gates:
+class WaiterSessions:
     """Those of one client."""
 
-    def __init__(self, lines: Lines, runtime: Runtime, url: str) -> None:
-        self._lines, self._runtime, self._url = lines, runtime, url
+    def __init__(self, connections: Connections, runtime: Runtime, url: str) -> None:
+        self._connections, self._runtime, self._url = connections, runtime, url
         self._client = runtime.nonce()
         self._sessions: dict[str, Session] = {}  # by nonce
-        self._pool: ConnectionPool[Wire] = ConnectionPool(url, self._opened, runtime, _ANY_NUMBER)
+        self._pool: ConnectionPool[Connection] = ConnectionPool(url, self._open_connection, runtime, _ANY_NUMBER)
         self._mutex = runtime.mutex()
 
-    def is_in(self, nonce: str) -> bool:
+    def has_row_lock(self, nonce: str) -> bool:
         """It has its gate, as far as can be seen from here."""
         session = self._sessions.get(nonce)
-        return session is not None and session.is_in and not session.wire.is_dead()
+        return session is not None and session.has_row_lock and not session.connection.is_dead()
 
     async def try_acquire(self, key: bytes, nonce: str, *, deadline: float) -> bool:
         """Lock the gate if nobody has; whether we have it.
@@ -99,37 +101,37 @@ class Gates:
             OutcomeUnknown: no answer; nothing changed that another connection would see, and it may be asked again.
         """
         session = await self._session(key, nonce, deadline)
-        return session.is_in or await self._lock(session, key, nonce, 0, deadline)
+        return session.has_row_lock or await self._lock(session, key, nonce, 0, deadline)
 
-    async def wait(self, key: bytes, nonce: str, until: float, meanwhile: Meanwhile) -> None:
+    async def wait(self, key: bytes, nonce: str, until: float, check: PeriodicCheck) -> None:
         """Lock the gate as soon as it is ours to lock, or give up at `until`. Errors as `try_acquire`."""
-        session = await self._session(key, nonce, self._soon(until + _GRACE))
+        session = await self._session(key, nonce, self._io_deadline(until + _GRACE))
 
         async def unless_it_has_left() -> float:
             if self._sessions.get(nonce) is not session:
-                raise errors.not_connected(self._url, "this ticket has left")
-            again = await meanwhile.do()
+                raise errors.unavailable(self._url, "this ticket has left")
+            again = await check.run()
             return again if again < until else float("inf")
 
-        checks = Meanwhile(unless_it_has_left, meanwhile.at)
-        while (left := until - self._runtime.now()) > 0 and not session.is_in:
-            if not await self._lock(session, key, nonce, int(left), until + _GRACE, meanwhile=checks) and left < 1:
+        checks = PeriodicCheck(unless_it_has_left, check.due_at)
+        while (left := until - self._runtime.now()) > 0 and not session.has_row_lock:
+            if not await self._lock(session, key, nonce, int(left), until + _GRACE, check=checks) and left < 1:
                 await self._runtime.sleep(min(left, POLL * (0.5 + self._runtime.jitter() / 2)))
 
     async def probe(self, nonce: str, *, deadline: float) -> bool:
         """It has its gate: the server says so."""
         with self._mutex:
             session = self._sessions.get(nonce)
-            if session is None or not session.is_in:
+            if session is None or not session.has_row_lock:
                 return False
             if session.is_busy:
                 return True  # somebody else is asking just now, and will tell
             session.is_busy = True
         try:
-            if session.wire.is_dead():
+            if session.connection.is_dead():
                 return False
-            await session.wire.ask("DO 0", deadline)
-        except (BackendError, OnceMore, NoTables):
+            await session.connection.query("DO 0", deadline)
+        except (BackendError, TransactionConflict, TablesMissing):
             return False
         finally:
             session.is_busy = False
@@ -141,59 +143,61 @@ class Gates:
             session = self._sessions.get(nonce)
             if session is None:
                 return
-            is_ours = not session.is_busy and session.wire.is_open
+            is_ours = not session.is_busy and session.connection.is_open
             if is_ours:
                 del self._sessions[nonce]  # nobody else speaks on it from here on
         if not is_ours:
             # Somebody waits on it, and will hear of this; or it was closed here, which the server may not have noticed.
-            await self.expel(nonce, deadline=deadline)
+            await self.terminate(nonce, deadline=deadline)
             self._sessions.pop(nonce, None)
             return
-        wire = session.wire
-        if not wire.is_dead():
-            with contextlib.suppress(BackendError, OnceMore, NoTables):  # if it fails, it closes the connection
-                await wire.ask(f"ROLLBACK; DO RELEASE_LOCK({_mark(nonce)})", deadline)
-                self._keep(wire)
+        connection = session.connection
+        if not connection.is_dead():
+            with contextlib.suppress(
+                BackendError, TransactionConflict, TablesMissing
+            ):  # if it fails, it closes the connection
+                await connection.query(f"ROLLBACK; DO RELEASE_LOCK({_named_lock(nonce)})", deadline)
+                self._keep(connection)
                 return
-        self._pool.discard(wire)
+        self._pool.discard(connection)
 
     async def holder(self, key: bytes, *, deadline: float) -> str | None:
         """The nonce of who has the gate, or has just asked for it."""
-        rows = (await self._lines.ask(_IN_GATE, (key,), deadline=deadline)).rows
+        rows = (await self._connections.execute(_GATE_HOLDER, (key,), deadline=deadline)).rows
         return rows[0][0] if rows else None
 
-    async def expel(self, nonce: str, *, deadline: float) -> None:
+    async def terminate(self, nonce: str, *, deadline: float) -> None:
         """End the connection that this ticket has its gate by, or waits for it on; whoever's it is."""
         with contextlib.suppress(BackendError):  # it went by itself; or is another user's, which takes its own time
-            await self._lines.ask(_KILL, (f"holdfast:{nonce}",), deadline=deadline)
+            await self._connections.execute(_KILL, (f"holdfast:{nonce}",), deadline=deadline)
 
-    async def expel_client(self, key: bytes, nonce: str, *, deadline: float) -> None:
+    async def terminate_client(self, key: bytes, nonce: str, *, deadline: float) -> None:
         """The same for this ticket, which has the gate, after all others of its client that wait for this gate.
 
         If the client is our own, it is alive, and only this ticket is concerned.
         """
-        rows = (await self._lines.ask(_SAME_CLIENT, (key, nonce, self._client), deadline=deadline)).rows
+        rows = (await self._connections.execute(_SAME_CLIENT, (key, nonce, self._client), deadline=deadline)).rows
         for (other,) in rows:
-            await self.expel(other or "", deadline=deadline)
-        await self.expel(nonce, deadline=deadline)
+            await self.terminate(other or "", deadline=deadline)
+        await self.terminate(nonce, deadline=deadline)
 
     async def reap(self, key: bytes, *, deadline: float) -> None:
         """Remove gates of locks that have no row any more, from this key on. A gate that is locked stays."""
-        rows = (await self._lines.ask(_ORPHANS, (key, REAP_ROWS), deadline=deadline)).rows
+        rows = (await self._connections.execute(_ORPHANS, (key, REAP_ROWS), deadline=deadline)).rows
         keys = [literal(bytes.fromhex(row[0] or "")) for row in rows]
         if not keys:
             return
-        wire = await self._taken(deadline)
+        connection = await self._take(deadline)
         try:
-            for start in range(0, len(keys), REMOVED_TOGETHER):
+            for start in range(0, len(keys), REMOVE_BATCH):
                 try:
-                    await wire.ask(_REMOVE.format(", ".join(keys[start : start + REMOVED_TOGETHER])), deadline)
-                except OnceMore:  # one of them is locked: they stay until the next time
-                    await wire.ask("ROLLBACK", deadline)
+                    await connection.query(_REMOVE.format(", ".join(keys[start : start + REMOVE_BATCH])), deadline)
+                except TransactionConflict:  # one of them is locked: they stay until the next time
+                    await connection.query("ROLLBACK", deadline)
         except BaseException as error:
-            self._pool.put_after(wire, error)
+            self._pool.put_after(connection, error)
             raise
-        self._keep(wire)
+        self._keep(connection)
 
     def close(self) -> None:
         """Those that somebody waits on are closed by who waits; it was told before, or looks again soon."""
@@ -203,7 +207,7 @@ class Gates:
         self._pool.close()
         for session in sessions:
             if not session.is_busy:
-                session.wire.close()
+                session.connection.close()
 
     def abandon(self) -> None:
         self._mutex = self._runtime.mutex()  # another thread of the parent may have had it
@@ -212,51 +216,51 @@ class Gates:
 
     async def _session(self, key: bytes, nonce: str, deadline: float) -> Session:
         session = self._sessions.get(nonce)
-        if session is not None and not session.wire.is_dead():
+        if session is not None and not session.connection.is_dead():
             return session
         try:
-            is_there = bool((await self._lines.ask(_IS_THERE, (key,), deadline=deadline)).rows)
+            is_there = bool((await self._connections.execute(_GATE_EXISTS, (key,), deadline=deadline)).rows)
         except BackendError:
             # No answer on a connection of the other pool: the idle ones of this pool may have vanished with it.
             while (idle := pop(self._pool.idle)) is not None:
                 self._pool.discard(idle)
             raise
         if not is_there:
-            await self._lines.ask(_BUILD, (key,), deadline=deadline)
+            await self._connections.execute(_CREATE_GATE, (key,), deadline=deadline)
         backoff = 0
         if session is not None:
-            self._pool.discard(session.wire)
-            await self.expel(nonce, deadline=deadline)
+            self._pool.discard(session.connection)
+            await self.terminate(nonce, deadline=deadline)
             backoff = 1  # second: to be ended takes a moment
-        wire = await self._taken(deadline)
-        session = self._sessions[nonce] = Session(wire)
+        connection = await self._take(deadline)
+        session = self._sessions[nonce] = Session(connection)
         try:
-            answer = await self._ask(session, f"SELECT GET_LOCK({_mark(nonce)}, {backoff})", deadline)
+            answer = await self._query(session, f"SELECT GET_LOCK({_named_lock(nonce)}, {backoff})", deadline)
         except BackendError as error:
-            self._pool.put_after(wire, error)  # no answer: other idle connections may have vanished with this one
+            self._pool.put_after(connection, error)  # no answer: other idle connections may have vanished with this one
             raise
         if answer != [("1",)]:
-            self._pool.discard(wire)
-            raise errors.not_connected(self._url, "an earlier connection of this ticket has not ended yet")
+            self._pool.discard(connection)
+            raise errors.unavailable(self._url, "an earlier connection of this ticket has not ended yet")
         return session
 
-    async def _taken(self, deadline: float) -> Wire:
+    async def _take(self, deadline: float) -> Connection:
         return self._pool.get_idle(self._runtime.now()) or await self._pool.open_or_wait(deadline)
 
-    def _keep(self, wire: Wire) -> None:
+    def _keep(self, connection: Connection) -> None:
         """For the next gate, if there are not enough."""
         if len(self._pool.idle) >= IDLE_MAX:
-            self._pool.discard(wire)
+            self._pool.discard(connection)
         else:
-            self._pool.put(wire)
+            self._pool.put(connection)
 
-    async def _opened(self, deadline: float) -> Wire:
-        wire = await self._lines.open(deadline)
+    async def _open_connection(self, deadline: float) -> Connection:
+        connection = await self._connections.open(deadline)
         try:
-            await wire.ask(_SETTINGS, deadline)
+            await connection.query(_SETTINGS, deadline)
         except OutcomeUnknown as error:
-            raise errors.not_connected(error.backend, error.problem) from error
-        return wire
+            raise errors.unavailable(error.backend, error.problem) from error
+        return connection
 
     async def _lock(
         self,
@@ -266,47 +270,47 @@ class Gates:
         seconds: int,
         deadline: float,
         *,
-        meanwhile: Meanwhile | None = None,
+        check: PeriodicCheck | None = None,
     ) -> bool:
         """Within that many seconds, if nobody else has it; whether we have it."""
         begin, how = ("", " NOWAIT") if seconds == 0 else (f"SET SESSION innodb_lock_wait_timeout = {seconds}; ", "")
         with self._mutex:
             if session.is_busy or self._sessions.get(nonce) is not session:
-                raise errors.not_connected(self._url, "this ticket has left")
+                raise errors.unavailable(self._url, "this ticket has left")
             session.is_busy = True
         try:
             # One request: who is stopped meanwhile is known by name once it has the gate. The nonce is for those who
             # look at what is not committed: it never is.
-            mark = f"UPDATE holdfast_gates SET nonce = {literal(nonce)} WHERE id = {literal(key)}"  # noqa: S608
-            register = _REGISTER.format(literal(key), literal(nonce), literal(self._client))
+            write_nonce = f"UPDATE holdfast_gates SET nonce = {literal(nonce)} WHERE id = {literal(key)}"  # noqa: S608
+            register = _REGISTER_SESSION.format(literal(key), literal(nonce), literal(self._client))
             select = f"{begin}START TRANSACTION; {register}; {_SELECT.format(literal(key))}{how}"
-            for _ in range(BUILDS_MAX):
+            for _ in range(CREATES_MAX):
                 try:
-                    rows = await self._ask(session, f"{select}; {mark}", deadline, meanwhile)
-                except OnceMore:
-                    await self._ask(session, "ROLLBACK", self._soon(deadline))
+                    rows = await self._query(session, f"{select}; {write_nonce}", deadline, check)
+                except TransactionConflict:
+                    await self._query(session, "ROLLBACK", self._io_deadline(deadline))
                     return False
                 if rows:
-                    session.is_in = True
+                    session.has_row_lock = True
                     return True
                 # The gate was removed meanwhile: by `reap` of another client, or by hand.
-                await self._ask(session, "ROLLBACK", self._soon(deadline))
-                await self._lines.ask(_BUILD, (key,), deadline=self._soon(deadline))
-            raise errors.not_connected(self._url, "the row that is the lock's gate was removed again and again")
+                await self._query(session, "ROLLBACK", self._io_deadline(deadline))
+                await self._connections.execute(_CREATE_GATE, (key,), deadline=self._io_deadline(deadline))
+            raise errors.unavailable(self._url, "the row that is the lock's gate was removed again and again")
         finally:
             session.is_busy = False
 
-    def _soon(self, deadline: float) -> float:
+    def _io_deadline(self, deadline: float) -> float:
         """For what the server does at once: no answer is none after a while, however long we are ready to wait."""
         return min(deadline, self._runtime.now() + IO_TIMEOUT)
 
-    async def _ask(
-        self, session: Session, sql: str, deadline: float, meanwhile: Meanwhile | None = None
+    async def _query(
+        self, session: Session, sql: str, deadline: float, check: PeriodicCheck | None = None
     ) -> list[tuple[str | None, ...]]:
         # No answer closes the connection, and what it had locked is not locked any more. But somebody was there to ask:
         # so it is OutcomeUnknown, and asked again; down, which is told at once, is a server that lets nobody in.
-        return list((await session.wire.ask(sql, deadline, meanwhile)).rows)
+        return list((await session.connection.query(sql, deadline, check)).rows)
 
 
-def _mark(nonce: str) -> str:
+def _named_lock(nonce: str) -> str:
     return literal(f"holdfast:{nonce}")

@@ -7,8 +7,16 @@ from abc import ABC
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.backends.mysql.protocol.registers import Marks
-from holdfast.backends.mysql.protocol.statements import BREAK, CONFIRM_NEW, GIVE_BACK_ALL, INSPECT, LOCKS, REAP, RENEW
+from holdfast.backends.mysql.protocol.registers import Registers
+from holdfast.backends.mysql.protocol.statements import (
+    BREAK,
+    CONFIRM_NEW,
+    FAST_RELEASE_ALL,
+    INSPECT,
+    LOCKS,
+    REAP,
+    RENEW,
+)
 from holdfast.backends.mysql.protocol.values import lock_id, us
 from holdfast.backends.mysql.sql import REAP_EVERY
 from holdfast.core.clock import lease_deadline
@@ -32,10 +40,10 @@ if TYPE_CHECKING:
 GRANULARITY = 0.0  # the server counts microseconds
 
 
-class Base(Marks, ABC):
+class BaseMysqlBackend(Registers, ABC):
     """Locks in one database."""
 
-    promises: ClassVar[Guarantees]  # of a server that forgets nothing
+    nominal_guarantees: ClassVar[Guarantees]  # of a server that forgets nothing
     lacks: Lacks
     warnings: tuple[str, ...] = ()  # it works, or it does not
     liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
@@ -45,18 +53,22 @@ class Base(Marks, ABC):
         self._port = port
         self._runtime = runtime
         self._client = runtime.nonce()  # names this client in its tickets: its waiters are passed over together
-        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._unanswered: set[str] = set()  # tickets of which an enter had no answer: it may still come
 
     @property
     def guarantees(self) -> Guarantees:
         """By what is known of the server so far."""
         is_forgetful = self._port.is_forgetful
-        return self.promises._replace(exclusion=Exclusion.BEST_EFFORT) if is_forgetful else self.promises
+        return (
+            self.nominal_guarantees._replace(exclusion=Exclusion.BEST_EFFORT)
+            if is_forgetful
+            else self.nominal_guarantees
+        )
 
-    def _had_no_answer(self, tickets: Sequence[Ticket], error: BaseException) -> None:
+    def _note_unanswered(self, tickets: Sequence[Ticket], error: BaseException) -> None:
         """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
         if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-            self._unheard.update(ticket.nonce for ticket in tickets)
+            self._unanswered.update(ticket.nonce for ticket in tickets)
 
     async def _confirm_new(self, tickets: Sequence[Ticket], deadline: float) -> set[str]:
         """Of tickets for which TAKE has inserted rows, the nonces of those that hold their locks; the others do not."""
@@ -66,11 +78,11 @@ class Base(Marks, ABC):
         # The first request may have created the tables, which takes longer than a call that does not wait has.
         deadline = max(deadline, self._runtime.now() + IO_TIMEOUT_MIN)
         try:
-            rows = (await self._port.ask(CONFIRM_NEW, values, deadline=deadline)).rows
+            rows = (await self._port.execute(CONFIRM_NEW, values, deadline=deadline)).rows
         except BackendUnavailable as error:  # of this request; but TAKE has changed something
             raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
         except ConfigurationError:
-            await self._port.ask(GIVE_BACK_ALL, values, deadline=deadline)
+            await self._port.execute(FAST_RELEASE_ALL, values, deadline=deadline)
             raise
         return {nonce or "" for (nonce,) in rows}
 
@@ -82,7 +94,7 @@ class Base(Marks, ABC):
                 await self._reap(lock_id(name), deadline)
 
     async def _reap(self, key: bytes, deadline: float) -> None:
-        await self._port.ask(REAP, (key,), deadline=deadline)
+        await self._port.execute(REAP, (key,), deadline=deadline)
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         """One request for all that have the same ttl."""
@@ -92,7 +104,7 @@ class Base(Marks, ABC):
             keys = tuple(lock_id(ticket.name) for ticket in batch)
             nonces = tuple(ticket.nonce for ticket in batch)
             sent = self._runtime.now()
-            answer = await self._port.ask(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
+            answer = await self._port.execute(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
             found |= {nonce or "": sent for (nonce,) in answer.rows}
         return [
             Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else LeaseGone()
@@ -103,17 +115,17 @@ class Base(Marks, ABC):
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = _described((await self._port.ask(INSPECT, (lock_id(name),), deadline=deadline)).rows)
+        found = _described((await self._port.execute(INSPECT, (lock_id(name),), deadline=deadline)).rows)
         return found[0] if found else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        answer = await self._port.ask(LOCKS, (prefix.encode(),), deadline=deadline)
+        answer = await self._port.execute(LOCKS, (prefix.encode(),), deadline=deadline)
         return sorted(_described(answer.rows), key=lambda info: info.name)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         if not 0 < fence < 2**63:
             return False  # no fence of ours
-        answer = await self._port.ask(BREAK, (lock_id(name), fence), deadline=deadline)
+        answer = await self._port.execute(BREAK, (lock_id(name), fence), deadline=deadline)
         return answer.rows[0][0] == "1"
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.mysql.protocol.base import Base, method_conflict
+from holdfast.backends.mysql.protocol.base import BaseMysqlBackend, method_conflict
 from holdfast.backends.mysql.protocol.statements import REBASE, STATE
 from holdfast.backends.mysql.protocol.values import lock_id
 from holdfast.core.one_by_one import OneByOne
@@ -30,7 +30,7 @@ class State(NamedTuple):
         return self.nonce is not None and self.remaining > 0
 
 
-class PlainBackend(OneByOne, Base):
+class PlainBackend(OneByOne, BaseMysqlBackend):
     """A lock that is one row."""
 
     method: ClassVar[str]
@@ -45,14 +45,14 @@ class PlainBackend(OneByOne, Base):
         try:
             return await self._try_acquire(ticket, deadline)
         except BaseException as error:
-            self._had_no_answer([ticket], error)
+            self._note_unanswered([ticket], error)
             raise
 
     @abstractmethod
     async def wait(self, ticket: Ticket, until: float) -> None: ...
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        return [await _or_error(self._give_back(ticket, deadline)) for ticket in tickets]
+        return [await _or_error(self._release(ticket, deadline)) for ticket in tickets]
 
     async def _state(self, name: str, deadline: float) -> State | None:
         """The lock's row, if there is one.
@@ -61,10 +61,10 @@ class PlainBackend(OneByOne, Base):
             NameConflict: the lock is in use with another method.
         """
         key = lock_id(name)
-        rows = (await self._port.ask(STATE, (key,), deadline=deadline)).rows
+        rows = (await self._port.execute(STATE, (key,), deadline=deadline)).rows
         if rows and (renewed := rows[0][-1]) is not None:  # the clock was set back since
-            await self._port.ask(REBASE, (key, int(renewed)), deadline=deadline)
-            rows = (await self._port.ask(STATE, (key,), deadline=deadline)).rows
+            await self._port.execute(REBASE, (key, int(renewed)), deadline=deadline)
+            rows = (await self._port.execute(STATE, (key,), deadline=deadline)).rows
         if not rows:
             return None
         version, method, nonce, remaining, info, has_tickets, _ = rows[0]
@@ -79,7 +79,7 @@ class PlainBackend(OneByOne, Base):
     async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting: ...
 
     @abstractmethod
-    async def _give_back(self, ticket: Ticket, deadline: float) -> bool: ...
+    async def _release(self, ticket: Ticket, deadline: float) -> bool: ...
 
 
 async def _or_error(answer: Awaitable[T]) -> T | BackendError:

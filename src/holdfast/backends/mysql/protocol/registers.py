@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.protocol.statements import INSERTED, MARK, MARKS, REAP_MARKS
+from holdfast.backends.mysql.protocol.statements import ADVANCE_REGISTER, INSERTED, READ_REGISTERS, REAP_REGISTERS
 from holdfast.backends.mysql.protocol.values import lock_id
 from holdfast.backends.mysql.sql import REAP_EVERY, REAP_ROWS
 from holdfast.errors import BackendError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KEEP_MAX = 100 * 366 * 86400.0  # seconds: as good as for ever, and less than the column has room for
 
 
-class Marks:
+class Registers:
     """Mixed into a backend that has a port."""
 
     _port: MysqlPort
@@ -26,15 +26,17 @@ class Marks:
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         kept = round(min(keep, KEEP_MAX) * 1e6)
-        answer = await self._port.ask(MARK, (lock_id(name), name, number, nonce, kept), deadline=deadline)
+        answer = await self._port.execute(
+            ADVANCE_REGISTER, (lock_id(name), name, number, nonce, kept), deadline=deadline
+        )
         if answer.changed == INSERTED and self._runtime.jitter() < 1 / REAP_EVERY:
             with contextlib.suppress(BackendError):  # somebody else will, some other time
-                await self._port.ask(REAP_MARKS, (REAP_ROWS,), deadline=deadline)
+                await self._port.execute(REAP_REGISTERS, (REAP_ROWS,), deadline=deadline)
         return bool(answer.number)
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         if not names:
             return []
-        rows = (await self._port.ask(MARKS, (tuple(map(lock_id, names)),), deadline=deadline)).rows
+        rows = (await self._port.execute(READ_REGISTERS, (tuple(map(lock_id, names)),), deadline=deadline)).rows
         found = {bytes.fromhex(key or ""): int(number or 0) for key, number in rows}
         return [found.get(lock_id(name), 0) for name in names]

@@ -18,12 +18,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.backends.mysql.io.connection import Meanwhile
+from holdfast.backends.mysql.io.connection import PeriodicCheck
 from holdfast.backends.mysql.port import MysqlPort
 from holdfast.backends.mysql.protocol.base import GRANULARITY, method_conflict
 from holdfast.backends.mysql.protocol.guarantees import ROW, ROW_LACKS
 from holdfast.backends.mysql.protocol.plain import PlainBackend
-from holdfast.backends.mysql.protocol.statements import ENTER, GIVE_BACK, INSERTED, LEAVE, TAKE
+from holdfast.backends.mysql.protocol.statements import FAST_ACQUIRE, FAST_RELEASE, INSERTED, RELEASE, TRY_ACQUIRE
 from holdfast.backends.mysql.protocol.values import AGENT_MAX, lock_id, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 WAIT_MAX = 60.0  # seconds in the server's own queue, until its back is left for its end
 CHECK_EVERY = 1.0  # seconds between the checks of a waiter
-UNEXPLAINED_MAX = 2.0  # seconds for which a client may have the gate without a lease
-_UNEXPLAINED_KEPT = 100  # gates of which that is known
+LEASELESS_MAX = 2.0  # seconds for which a client may have the gate without a lease
+_LEASELESS_KEPT = 100  # gates of which that is known
 
 
-class GatePort(Protocol):
+class WaiterSessionsPort(Protocol):
     """The gates, as gates.py has them."""
 
-    def is_in(self, nonce: str) -> bool: ...
+    def has_row_lock(self, nonce: str) -> bool: ...
     async def try_acquire(self, key: bytes, nonce: str, *, deadline: float) -> bool: ...
-    async def wait(self, key: bytes, nonce: str, until: float, meanwhile: Meanwhile) -> None: ...
+    async def wait(self, key: bytes, nonce: str, until: float, meanwhile: PeriodicCheck) -> None: ...
     async def probe(self, nonce: str, *, deadline: float) -> bool: ...
     async def release(self, nonce: str, *, deadline: float) -> None: ...
     async def holder(self, key: bytes, *, deadline: float) -> str | None: ...
-    async def expel(self, nonce: str, *, deadline: float) -> None: ...
-    async def expel_client(self, key: bytes, nonce: str, *, deadline: float) -> None: ...
+    async def terminate(self, nonce: str, *, deadline: float) -> None: ...
+    async def terminate_client(self, key: bytes, nonce: str, *, deadline: float) -> None: ...
     async def reap(self, key: bytes, *, deadline: float) -> None: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
@@ -60,15 +60,15 @@ class RowBackend(PlainBackend):
     """Who waits is let in by the server, in its order."""
 
     method = "row"
-    promises = ROW
+    nominal_guarantees = ROW
     lacks = ROW_LACKS
 
-    def __init__(self, url: str, port: MysqlPort, gates: GatePort, runtime: Runtime) -> None:
+    def __init__(self, url: str, port: MysqlPort, sessions: WaiterSessionsPort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)
-        self._gates = gates
+        self._sessions = sessions
         # By gate: the ticket that had it without a lease when it was last checked, and when that was first seen. Kept
         # from one attempt to the next, since one may be shorter than UNEXPLAINED_MAX.
-        self._unexplained: dict[bytes, tuple[str, float]] = {}
+        self._leaseless: dict[bytes, tuple[str, float]] = {}
         self._lease_ends: dict[str, float] = {}  # by waiting ticket: when the lease ends that it waits for
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
@@ -76,37 +76,39 @@ class RowBackend(PlainBackend):
             outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:
             if not isinstance(error, OutcomeUnknown):  # then it is asked again, or taken back
-                await self._leave_gate(ticket.nonce, deadline)
+                await self._release_session(ticket.nonce, deadline)
             raise
-        if isinstance(outcome, Granted) and not self._gates.is_in(ticket.nonce):
+        if isinstance(outcome, Granted) and not self._sessions.has_row_lock(ticket.nonce):
             # This took longer than UNEXPLAINED_MAX, so a waiter ended the connection. The next renewal would be a loss.
             await self._undo(ticket, deadline)
             return await self.try_acquire(ticket, queue=queue, deadline=deadline)
         if isinstance(outcome, Waiting) and not queue:
-            await self._leave_gate(ticket.nonce, deadline)
+            await self._release_session(ticket.nonce, deadline)
         return outcome
 
     async def _undo(self, ticket: Ticket, deadline: float) -> None:
         try:
-            await self._port.ask(GIVE_BACK, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
+            await self._port.execute(FAST_RELEASE, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
         except BaseException as error:
-            self._unheard.add(ticket.nonce)
+            self._unanswered.add(ticket.nonce)
             if isinstance(error, BackendUnavailable):  # of this request; but the lock was taken
                 raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
             raise
 
     async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         key = lock_id(ticket.name)
-        if not self._gates.is_in(ticket.nonce) and not await self._gates.try_acquire(
+        if not self._sessions.has_row_lock(ticket.nonce) and not await self._sessions.try_acquire(
             key, ticket.nonce, deadline=deadline
         ):
-            return await self._outside(ticket, key, deadline)
-        self._unexplained.pop(key, None)
+            return await self._check_holder(ticket, key, deadline)
+        self._leaseless.pop(key, None)
         agent, ttl = ticket.agent[:AGENT_MAX], us(ticket.ttl)
-        if ticket.nonce not in self._unheard:  # else it may have been taken, which only the whole step looks at closely
+        if (
+            ticket.nonce not in self._unanswered
+        ):  # else it may have been taken, which only the whole step looks at closely
             sent = self._runtime.now()
             values = (key, ticket.name, ticket.nonce, ttl, agent, ticket.info, self.method)
-            answer = await self._port.ask(TAKE, values, deadline=deadline)
+            answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
             is_new = answer.changed == INSERTED
             if answer.number and (not is_new or await self._confirm_new([ticket], deadline)):
                 if is_new:
@@ -114,7 +116,9 @@ class RowBackend(PlainBackend):
                 return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
         sent = self._runtime.now()
         step = (key, ticket.name, self.method, ticket.nonce, ttl, True, 1, False, agent, ticket.info, self._client)
-        ((outcome, fence, _, remaining, _, other, _),) = (await self._port.ask(ENTER, step, deadline=deadline)).rows
+        ((outcome, fence, _, remaining, _, other, _),) = (
+            await self._port.execute(TRY_ACQUIRE, step, deadline=deadline)
+        ).rows
         match outcome:
             case "in":
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
@@ -125,55 +129,55 @@ class RowBackend(PlainBackend):
             case _:
                 raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
 
-    async def _outside(self, ticket: Ticket, key: bytes, deadline: float) -> Waiting:
+    async def _check_holder(self, ticket: Ticket, key: bytes, deadline: float) -> Waiting:
         """Another ticket has the gate. Normally it has a lease too, or is about to get it, or has just released it."""
         self._lease_ends.pop(ticket.nonce, None)
         state = await self._state(ticket.name, deadline)
         # An enter that had no answer may still come, and take the lock for us while we wait here.
-        longest = POLL_INTERVAL if ticket.nonce in self._unheard else WAIT_MAX
+        longest = POLL_INTERVAL if ticket.nonce in self._unanswered else WAIT_MAX
         if state is not None and state.is_held:
             self._lease_ends[ticket.nonce] = self._runtime.now() + state.remaining
-            self._unexplained.pop(key, None)
-            if await self._is_own(ticket, state, deadline):
+            self._leaseless.pop(key, None)
+            if await self._release_own_lease(ticket, state, deadline):
                 return Waiting(POLL_INTERVAL)
             return Waiting(longest, process_text(state.info))
-        holder = await self._gates.holder(key, deadline=deadline)
+        holder = await self._sessions.holder(key, deadline=deadline)
         if holder is None or holder == ticket.nonce:
             return Waiting(longest)  # it has just left, or the row was locked by hand; or it is our turn
         if state is not None and state.nonce == holder:
-            await self._gates.expel(holder, deadline=deadline)  # its lease has ended
+            await self._sessions.terminate(holder, deadline=deadline)  # its lease has ended
             return Waiting(longest, process_text(state.info))
-        seen, since = self._unexplained.pop(key, ("", 0.0))
+        seen, since = self._leaseless.pop(key, ("", 0.0))
         if seen != holder:
             since = self._runtime.now()
-        elif self._runtime.now() - since >= UNEXPLAINED_MAX:
-            await self._gates.expel_client(key, holder, deadline=deadline)
+        elif self._runtime.now() - since >= LEASELESS_MAX:
+            await self._sessions.terminate_client(key, holder, deadline=deadline)
             return Waiting(longest)
-        while len(self._unexplained) >= _UNEXPLAINED_KEPT:
-            del self._unexplained[next(iter(self._unexplained))]
-        self._unexplained[key] = (holder, since)
+        while len(self._leaseless) >= _LEASELESS_KEPT:
+            del self._leaseless[next(iter(self._leaseless))]
+        self._leaseless[key] = (holder, since)
         return Waiting(longest)
 
-    async def _is_own(self, ticket: Ticket, state: State, deadline: float) -> bool:
+    async def _release_own_lease(self, ticket: Ticket, state: State, deadline: float) -> bool:
         """The lease is our own, of an enter that had no answer. Who has the gate waits for it: so it is given back."""
         if state.nonce != ticket.nonce:
             return False
-        await self._port.ask(GIVE_BACK, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
+        await self._port.execute(FAST_RELEASE, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
         return True
 
     async def wait(self, ticket: Ticket, until: float) -> None:
-        if self._gates.is_in(ticket.nonce):
+        if self._sessions.has_row_lock(ticket.nonce):
             await self._runtime.sleep(max(0.0, until - self._runtime.now()))
             return
         key = lock_id(ticket.name)
 
         async def check() -> float:
             with contextlib.suppress(HoldfastError):  # to enter is to ask again, and to say so if that fails too
-                await self._outside(ticket, key, min(until, self._runtime.now() + IO_TIMEOUT_MIN))
+                await self._check_holder(ticket, key, min(until, self._runtime.now() + IO_TIMEOUT_MIN))
             return self._next_check(ticket)
 
         with contextlib.suppress(BackendError):  # likewise
-            await self._gates.wait(key, ticket.nonce, until, Meanwhile(check, self._next_check(ticket)))
+            await self._sessions.wait(key, ticket.nonce, until, PeriodicCheck(check, self._next_check(ticket)))
 
     def _next_check(self, ticket: Ticket) -> float:
         in_a_while = self._runtime.now() + CHECK_EVERY
@@ -183,7 +187,7 @@ class RowBackend(PlainBackend):
         outcomes = await super().renew(tickets, deadline=deadline)
         return [
             LeaseGone("the connection that had locked the gate was lost")
-            if isinstance(outcome, Live) and not await self._gates.probe(ticket.nonce, deadline=deadline)
+            if isinstance(outcome, Live) and not await self._sessions.probe(ticket.nonce, deadline=deadline)
             else outcome
             for ticket, outcome in zip(tickets, outcomes, strict=True)
         ]
@@ -194,36 +198,36 @@ class RowBackend(PlainBackend):
         state = await self._state(name, deadline)
         is_broken = await super().break_lock(name, fence, deadline=deadline)
         if is_broken and state is not None and state.nonce is not None:
-            await self._gates.expel(state.nonce, deadline=deadline)
+            await self._sessions.terminate(state.nonce, deadline=deadline)
         return is_broken
 
     async def close(self) -> None:
-        self._gates.close()
+        self._sessions.close()
         await super().close()
 
     def abandon(self) -> None:
-        self._gates.abandon()
+        self._sessions.abandon()
         super().abandon()
 
-    async def _give_back(self, ticket: Ticket, deadline: float) -> bool:
+    async def _release(self, ticket: Ticket, deadline: float) -> bool:
         key, nonce = lock_id(ticket.name), ticket.nonce
-        is_unheard = nonce in self._unheard
+        is_unanswered = nonce in self._unanswered
         # The lease first: who gets the gate next must not find it.
         was_in = False
-        if not is_unheard:
-            was_in = bool((await self._port.ask(GIVE_BACK, (key, nonce), deadline=deadline)).changed)
+        if not is_unanswered:
+            was_in = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
         if not was_in:
-            answer = await self._port.ask(LEAVE, (key, ticket.name, nonce, is_unheard), deadline=deadline)
+            answer = await self._port.execute(RELEASE, (key, ticket.name, nonce, is_unanswered), deadline=deadline)
             was_in = answer.rows[0][0] == "1"
-        await self._leave_gate(nonce, deadline)
-        self._unheard.discard(nonce)
+        await self._release_session(nonce, deadline)
+        self._unanswered.discard(nonce)
         return was_in
 
     async def _reap(self, key: bytes, deadline: float) -> None:
         await super()._reap(key, deadline)
-        await self._gates.reap(key, deadline=deadline)
+        await self._sessions.reap(key, deadline=deadline)
 
-    async def _leave_gate(self, nonce: str, deadline: float) -> None:
+    async def _release_session(self, nonce: str, deadline: float) -> None:
         self._lease_ends.pop(nonce, None)
         with contextlib.suppress(BackendError):  # a connection that cannot be spoken to is closed, which does it too
-            await self._gates.release(nonce, deadline=deadline)
+            await self._sessions.release(nonce, deadline=deadline)

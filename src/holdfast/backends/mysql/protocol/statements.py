@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from holdfast.backends.mysql.port import Statement
 
-_PLACE = re.compile(r"\{\w+\}")
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 
 # One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
 # whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer; it
@@ -27,7 +27,7 @@ _OVER = (
     "agent = IF(nonce = {2}, {4}, agent), "
     "info = IF(nonce = {2}, {5}, info)"
 )
-TAKE = Statement("take", f"{_INTO} VALUES ({_ROW}) {_OVER}", is_prepared=True, in_order=True)
+FAST_ACQUIRE = Statement("fast_acquire", f"{_INTO} VALUES ({_ROW}) {_OVER}", is_prepared=True, in_order=True)
 INSERTED = 1  # row changed by TAKE; 2 stand for one that was there, by the manual
 # Of locks whose rows TAKE has inserted: {0} are the locks, {1} the nonces. An operator may have deleted the row of a
 # lock that is in use. It is not free while it has tickets, so what was taken is undone. The nonces of the others come
@@ -38,15 +38,15 @@ CONFIRM_NEW = Statement(
     "WHERE l.id IN ({0}) AND l.nonce IN ({1}) AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = l.id); "
     "SELECT nonce FROM holdfast_locks WHERE id IN ({0}) AND nonce IN ({1})",
 )
-GIVE_BACK = Statement(
-    "give_back",
+FAST_RELEASE = Statement(
+    "fast_release",
     "UPDATE holdfast_locks SET nonce = NULL WHERE id = {0} AND nonce = {1} AND NOT tickets AND expires > {now}",
     is_prepared=True,
 )
 
 
 @functools.cache
-def take_all(count: int) -> Statement:
+def fast_acquire_all(count: int) -> Statement:
     """TAKE for each of so many locks in turn, up to the first that is another's; one request, one transaction.
 
     {0} is the ttl, {1} the agent and {2} the info of all, then three for each: id, name and nonce. One row comes back:
@@ -70,18 +70,18 @@ def take_all(count: int) -> Statement:
         its_own = {f"{{{place}}}": f"{{{number + place}}}" for place in range(3)}
         sql += [_filled(take, {**of_all, **its_own}), note]
     sql += ["COMMIT", "SELECT @holdfast_fences, @holdfast_changes"]
-    return Statement("take_all", "; ".join(sql), is_transaction=True)
+    return Statement("fast_acquire_all", "; ".join(sql), is_transaction=True)
 
 
 def _filled(sql: str, values: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda place: values[place[0]], sql)
+    return _PLACEHOLDER.sub(lambda place: values[place[0]], sql)
 
 
 # Of many at once: {0} are the locks, {1} the nonces. For each that is in, its nonce comes back, and whether that was
 # all: where there are tickets, it has to leave as well. By the key, even where the server would rather read a small
 # table from end to end: it would wait for rows that others have locked, and that nobody asked for.
-GIVE_BACK_ALL = Statement(
-    "give_back_all",
+FAST_RELEASE_ALL = Statement(
+    "fast_release_all",
     "SET @holdfast_now = {now}; START TRANSACTION; "
     "SELECT nonce, NOT tickets FROM holdfast_locks FORCE INDEX (PRIMARY) "
     "WHERE id IN ({0}) AND nonce IN ({1}) AND expires > @holdfast_now FOR UPDATE; "
@@ -91,17 +91,17 @@ GIVE_BACK_ALL = Statement(
     "WHERE id IN ({0}) AND nonce IN ({1}) AND expires > @holdfast_now AND fence IS NOT NULL",
     is_transaction=True,
 )
-ENTER = Statement(
-    "enter",
+TRY_ACQUIRE = Statement(
+    "try_acquire",
     "CALL holdfast_try_acquire({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10})",
     in_order=True,
 )
-ENTER_OWNED = Statement(
-    "enter_owned",
+TRY_ACQUIRE_OWNED = Statement(
+    "try_acquire_owned",
     "CALL holdfast_try_acquire_owned({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})",
     in_order=True,
 )
-LEAVE = Statement("leave", "CALL holdfast_leave({0}, {1}, {2}, {3})")
+RELEASE = Statement("release", "CALL holdfast_leave({0}, {1}, {2}, {3})")
 
 
 @functools.cache
@@ -110,7 +110,7 @@ def release_all(count: int) -> Statement:
     calls = (
         f"CALL holdfast_leave({{{at}}}, {{{at + 1}}}, {{{at + 2}}}, {{{at + 3}}})" for at in range(0, 4 * count, 4)
     )
-    return Statement("leave_all", "; ".join(calls))
+    return Statement("release_all", "; ".join(calls))
 
 
 BREAK = Statement("break", "CALL holdfast_break({0}, {1})", reads=True)
@@ -133,19 +133,19 @@ RENEW = Statement(
 )
 # Whether another is in the lock's own row; how many tickets are ahead, how many of those exclude others, how many wait;
 # and whether the ticket itself is there.
-_LOOK = (
+_POLL = (
     "SELECT MAX(l.nonce <> {1} AND l.expires > {now}), COUNT(t.number), MAX(t.exclusive), "
     "SUM(t.number IS NOT NULL AND t.fence IS NULL), COUNT(m.number){more} "
     "FROM holdfast_locks l LEFT JOIN holdfast_tickets m ON m.id = l.id AND m.nonce = {1} "
     "LEFT JOIN holdfast_tickets t ON t.id = m.id AND t.number < m.number AND t.expires > {now} WHERE l.id = {0}"
 )
-LOOK = Statement("look", _LOOK.replace("{more}", ""))
+POLL = Statement("poll", _POLL.replace("{more}", ""))
 # And how many of the owner's are in.
-_KIN = (
+_SAME_OWNER = (
     ", (SELECT COUNT(*) FROM holdfast_tickets k WHERE k.id = {0} AND k.nonce <> {1} AND k.fence IS NOT NULL "
     "AND k.expires > {now} AND CAST(k.owner AS BINARY) = CAST({2} AS BINARY))"
 )
-LOOK_OWNED = Statement("look_owned", _LOOK.replace("{more}", _KIN))
+POLL_OWNED = Statement("poll_owned", _POLL.replace("{more}", _SAME_OWNER))
 _SEEN = (
     "SELECT l.name, l.fence, TRUE, 1, l.expires - {now}, l.since, l.agent, l.info, 0 AS place "
     "FROM holdfast_locks l WHERE l.nonce IS NOT NULL AND l.expires > {now} AND {condition} UNION ALL "
@@ -174,8 +174,8 @@ REBASE = Statement(
 
 # Again one decision, from left to right. The number in the answer is 1 if the mark is this call's: raised by it just
 # now, or by the same one before.
-MARK = Statement(
-    "mark",
+ADVANCE_REGISTER = Statement(
+    "advance_register",
     "INSERT INTO holdfast_marks (id, name, number, nonce, expires) "
     "VALUES ({0}, {1}, {2}, {3}, {now} + {4} * LAST_INSERT_ID(1)) "
     "ON DUPLICATE KEY UPDATE "
@@ -184,8 +184,8 @@ MARK = Statement(
     "expires + LAST_INSERT_ID(0)), "
     "number = GREATEST(number, {2})",
 )
-MARKS = Statement("marks", "SELECT HEX(id), number FROM holdfast_marks WHERE id IN ({0})")
-REAP_MARKS = Statement(
-    "reap_marks",
+READ_REGISTERS = Statement("read_registers", "SELECT HEX(id), number FROM holdfast_marks WHERE id IN ({0})")
+REAP_REGISTERS = Statement(
+    "reap_registers",
     "DELETE FROM holdfast_marks WHERE expires <= {now} ORDER BY expires, id LIMIT {0}",
 )

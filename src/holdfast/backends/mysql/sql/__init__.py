@@ -49,15 +49,15 @@ def statements() -> list[str]:
     """The same, one by one, for a connection that has chosen its database."""
     found: list[str] = []
     delimiter = ";"
-    lines: list[str] = []
+    connections: list[str] = []
     for line in _text().splitlines():
         if line.startswith("DELIMITER "):
             delimiter = line.removeprefix("DELIMITER ")
         elif line.endswith(delimiter):
-            found.append("\n".join([*lines, line.removesuffix(delimiter)]).strip())
-            lines = []
+            found.append("\n".join([*connections, line.removesuffix(delimiter)]).strip())
+            connections = []
         else:
-            lines.append(line)
+            connections.append(line)
     return found
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
-from holdfast.backends.postgresql.config import Place, place_of
+from holdfast.backends.postgresql.config import PostgresqlConfig, config_of
 from holdfast.backends.postgresql.io import errors
 from holdfast.backends.postgresql.io.database import Database
-from holdfast.backends.postgresql.protocol.methods import backend_on
+from holdfast.backends.postgresql.protocol.methods import make_backend
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
-    place = place_of(address)
-    return backend_on(place, LoopDatabase(place, runtime), runtime)
+    config = config_of(address)
+    return make_backend(config, LoopDatabase(config, runtime), runtime)
 
 
 class LoopDatabase(Database):
     """Whose tasks come to a lock in the order in which they began."""
 
-    def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
+    def __init__(self, config: PostgresqlConfig, runtime: AsyncioRuntime) -> None:
+        super().__init__(config, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
         self._keyed_mutex = KeyedMutex(
-            runtime, lambda: errors.not_connected(place.url, "other tasks were asking all the time")
+            runtime, lambda: errors.unavailable(config.url, "other tasks were asking all the time")
         )
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         if not statement.in_order:
-            return await super().ask(statement, values, deadline=deadline)
+            return await super().execute(statement, values, deadline=deadline)
         async with self._keyed_mutex.hold(values[0], deadline):
-            return await super().ask(statement, values, deadline=deadline)
+            return await super().execute(statement, values, deadline=deadline)

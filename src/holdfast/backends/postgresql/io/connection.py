@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
-_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+_OK_STATUSES = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
-class Wire:
+class Connection:
     """One connection."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Wire:
         "_prepared",
         "_results",
         "_url",
-        "is_asking",
+        "is_waiting",
         "pgconn",
         "pid",
         "probe",
@@ -58,7 +58,7 @@ class Wire:
         self.probe: Probe | None = None
         self._prepared: set[str] = set()
         self._results: list[PGresult] = []  # what has come so far of an answer
-        self.is_asking = False  # there is a statement that may take long: `ask_long`
+        self.is_waiting = False  # there is a statement that may take long: `query_long`
         self.pid = 0  # of the server's process at the other end
 
     async def connect(self, conninfo: str, until: float) -> None:
@@ -66,7 +66,7 @@ class Wire:
         self.pgconn = pgconn = pq.PGconn.connect_start(conninfo.encode())
         try:
             if pgconn.status == ConnStatus.BAD:
-                raise _failed(pgconn)
+                raise _connect_error(pgconn)
             events = WRITE  # as if the last poll had said so
             while True:
                 if not await self._poller.poll([(pgconn.socket, events)], until):
@@ -79,14 +79,14 @@ class Wire:
                     case PollingStatus.WRITING:
                         events = WRITE
                     case _:
-                        raise _failed(pgconn)
+                        raise _connect_error(pgconn)
             pgconn.nonblocking = 1
             self.pid = pgconn.backend_pid
         except BaseException:
             self.close()
             raise
 
-    async def ask(self, statement: Statement, schema: str, values: Sequence[Value], deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, schema: str, values: Sequence[Value], deadline: float) -> list[Row]:
         name = statement.name.encode()
         if statement.name not in self._prepared:
             sql = statement.sql.replace("{schema}", schema).encode()
@@ -98,43 +98,43 @@ class Wire:
         encoded = [_encode(value) for value in values]
         return await self._exchange(lambda pgconn: pgconn.send_query_prepared(name, encoded), deadline)
 
-    async def process(self, deadline: float) -> int:
+    async def backend_pid(self, deadline: float) -> int:
         """The number of the server's process that answers."""
-        ((pid,),) = await self.say("SELECT pg_catalog.pg_backend_pid()", deadline)
+        ((pid,),) = await self.query("SELECT pg_catalog.pg_backend_pid()", deadline)
         return int(pid or 0)
 
-    async def say(self, sql: str, deadline: float) -> list[Row]:
+    async def query(self, sql: str, deadline: float) -> list[Row]:
         """One or more plain statements, in one transaction; the rows of the last."""
         return await self._exchange(lambda pgconn: pgconn.send_query(sql.encode()), deadline)
 
-    async def ask_long(self, sql: str, until: float) -> bool:
+    async def query_long(self, sql: str, until: float) -> bool:
         """Say it, unless it was said before and is not answered yet; whether it is answered by then.
 
-        A wire that was closed before the answer came goes on to say that it `is_asking`: the server may do so still.
+        A wire that was closed before the answer came goes on to say that it `is_waiting`: the server may do so still.
         """
-        pgconn = self._open()
+        pgconn = self._require_open()
         try:
-            if not self.is_asking:
-                self.is_asking = True
+            if not self.is_waiting:
+                self.is_waiting = True
                 pgconn.send_query(sql.encode())
-            if not await self._finish(pgconn, until):
+            if not await self._read_results(pgconn, until):
                 return False
         except BaseException as failure:
             self.close()
             if isinstance(failure, Error):
-                raise errors.no_answer(self._url, f"no answer came: {words(failure)}") from failure
+                raise errors.outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
-        self.is_asking = False
-        self._said(pgconn)
+        self.is_waiting = False
+        self._rows_or_raise(pgconn)
         return True
 
-    def heard(self) -> list[str]:
+    def read_notifications(self) -> list[str]:
         """Read what has arrived; the payloads of notifications.
 
         Raises:
             OutcomeUnknown: the connection has ended.
         """
-        pgconn = self._open()
+        pgconn = self._require_open()
         try:
             pgconn.consume_input()
             said = []
@@ -142,7 +142,9 @@ class Wire:
                 said.append(notification.extra.decode(errors="replace"))
         except Error as error:
             self.close()
-            raise errors.no_answer(self._url, f"the connection broke while we listened: {words(error)}") from error
+            raise errors.outcome_unknown(
+                self._url, f"the connection broke while we listened: {one_line(error)}"
+            ) from error
         return said
 
     @property
@@ -168,21 +170,21 @@ class Wire:
                 os.close(pgconn.socket)
 
     async def _exchange(self, send: Callable[[PGconn], None], deadline: float) -> list[Row]:
-        pgconn = self._open()
+        pgconn = self._require_open()
         if deadline <= self._now():
-            raise errors.not_connected(self._url, "there was no time left to ask")
+            raise errors.unavailable(self._url, "there was no time left to ask")
         try:
             send(pgconn)
-            if not await self._finish(pgconn, deadline):
-                raise errors.no_answer(self._url, "no answer in time")
+            if not await self._read_results(pgconn, deadline):
+                raise errors.outcome_unknown(self._url, "no answer in time")
         except BaseException as failure:
             self.close()
             if isinstance(failure, Error):
-                raise errors.no_answer(self._url, f"no answer came: {words(failure)}") from failure
+                raise errors.outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
-        return self._said(pgconn)
+        return self._rows_or_raise(pgconn)
 
-    async def _finish(self, pgconn: PGconn, until: float) -> bool:
+    async def _read_results(self, pgconn: PGconn, until: float) -> bool:
         """Send the rest, and read the answer to its end; False if that has not come by then."""
         while pgconn.flush():
             if not await self._poller.poll([(pgconn.socket, READ | WRITE)], until):
@@ -198,22 +200,22 @@ class Wire:
                 return True
             self._results.append(result)
 
-    def _said(self, pgconn: PGconn) -> list[Row]:
+    def _rows_or_raise(self, pgconn: PGconn) -> list[Row]:
         """What the answer says, good or bad."""
         results, self._results = self._results, []
-        bad = next((result for result in results if result.status not in _GOOD), None)
-        error = None if bad is None else errors.refusal(bad, self._url)
+        bad = next((result for result in results if result.status not in _OK_STATUSES), None)
+        error = None if bad is None else errors.error_from(bad, self._url)
         if pgconn.status != ConnStatus.OK and not isinstance(error, OutcomeUnknown):
-            error = errors.no_answer(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
+            error = errors.outcome_unknown(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
         if error is not None:
             if isinstance(error, BackendError):
                 self.close()  # broken; or, say, a standby by now: the next one may lead to the primary
             raise error
         return _rows(results[-1])
 
-    def _open(self) -> PGconn:
+    def _require_open(self) -> PGconn:
         if self.pgconn is None:
-            raise errors.not_connected(self._url, "the connection is closed")
+            raise errors.unavailable(self._url, "the connection is closed")
         return self.pgconn
 
 
@@ -234,10 +236,10 @@ def _encode(value: Value) -> bytes | None:
     return str(value).encode()
 
 
-def _failed(pgconn: PGconn) -> ConnectionError:
+def _connect_error(pgconn: PGconn) -> ConnectionError:
     return ConnectionError(pgconn.get_error_message().strip() or "cannot connect")
 
 
-def words(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """For people, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

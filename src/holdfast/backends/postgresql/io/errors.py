@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 # Serialization failure, deadlock, lock timeout: nobody is wrong, and nothing happened.
-_ONCE_MORE = ("40001", "40P01", "55P03")
+_CONFLICTS = ("40001", "40P01", "55P03")
 # No such function, table, schema: they have not been created yet, or not any more.
-_NO_TABLES = ("42883", "42P01", "3F000")
+_TABLES_MISSING = ("42883", "42P01", "3F000")
 
 
-class OnceMore(Exception):
+class TransactionConflict(Exception):
     """Nothing happened, and the same statement may be given again at once. Never leaves this package."""
 
 
-class NoTables(Exception):
+class TablesMissing(Exception):
     """Our tables and functions are not there. Never leaves this package."""
 
 
-def refusal(result: PGresult, url: str) -> Exception:
+def error_from(result: PGresult, url: str) -> Exception:
     """What to raise for an error that the server sent."""
     code = _field(result, DiagnosticField.SQLSTATE)
     message = _field(result, DiagnosticField.MESSAGE_PRIMARY) or result.get_error_message().strip()
@@ -37,14 +37,14 @@ def refusal(result: PGresult, url: str) -> Exception:
     severity = _field(result, DiagnosticField.SEVERITY_NONLOCALIZED)
     if severity != "ERROR":  # FATAL, PANIC, or libpq's own: the connection has ended
         return OutcomeUnknown(backend=url, problem=f"the connection ended before the answer came: {problem}")
-    if code in _ONCE_MORE:
-        return OnceMore(problem)
-    if code in _NO_TABLES:
-        return NoTables(problem)
+    if code in _CONFLICTS:
+        return TransactionConflict(problem)
+    if code in _TABLES_MISSING:
+        return TablesMissing(problem)
     return _translated(code, problem, url)
 
 
-def not_created(error: HoldfastError, url: str, missing: NoTables | None) -> HoldfastError:
+def creation_error(error: HoldfastError, url: str, missing: TablesMissing | None) -> HoldfastError:
     """Say what to do if our tables could not be created, for want of a right; `missing` of those that are there."""
     if not isinstance(error, ConfigurationError):
         return error
@@ -55,7 +55,7 @@ def not_created(error: HoldfastError, url: str, missing: NoTables | None) -> Hol
     )
 
 
-def pooled(url: str) -> ConfigurationError:
+def pooler_error(url: str) -> ConfigurationError:
     """No session is ours alone: no place to listen, to wait at a gate, or to keep a setting or a prepared statement."""
     return ConfigurationError(
         f"{url}: a pooler between us and the server lends its connections for one transaction at a time (PgBouncer: "
@@ -64,11 +64,11 @@ def pooled(url: str) -> ConfigurationError:
     )
 
 
-def not_connected(url: str, problem: str) -> BackendUnavailable:
+def unavailable(url: str, problem: str) -> BackendUnavailable:
     return BackendUnavailable(backend=url, problem=problem)
 
 
-def no_answer(url: str, problem: str) -> OutcomeUnknown:
+def outcome_unknown(url: str, problem: str) -> OutcomeUnknown:
     return OutcomeUnknown(backend=url, problem=problem)
 
 

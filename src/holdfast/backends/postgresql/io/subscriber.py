@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.backends.net.poller import Background, Poller
-    from holdfast.backends.postgresql.io.connection import Wire
-    from holdfast.backends.postgresql.io.connections import Lines
+    from holdfast.backends.postgresql.io.connection import Connection
+    from holdfast.backends.postgresql.io.connections import Connections
     from holdfast.core.ports import Event, Runtime
 
 IDLE_MAX = 2.0  # seconds without anybody who waits, after which the connection, a process of the server, is let go
@@ -31,19 +31,27 @@ SILENCE_MAX = 5.0  # seconds without a word before the server is asked for one, 
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
 
 
-class Listener:
+class Subscriber:
     """What one client hears."""
 
-    def __init__(self, url: str, lines: Lines, poller: Poller, background: Background, runtime: Runtime) -> None:
-        self.channel = lines.channel
-        self._url, self._lines, self._poller, self._background, self._runtime = url, lines, poller, background, runtime
+    def __init__(
+        self, url: str, connections: Connections, poller: Poller, background: Background, runtime: Runtime
+    ) -> None:
+        self.channel = connections.channel
+        self._url, self._connections, self._poller, self._background, self._runtime = (
+            url,
+            connections,
+            poller,
+            background,
+            runtime,
+        )
         self._mutex = runtime.mutex()
         self._nonces: set[str] = set()
         self._idle_since = 0.0
         self._generation = 0  # 0: not heard
         self._generations = itertools.count(1)
         self._events: list[Event] = []  # of those who wait until it is heard
-        self._trouble: HoldfastError | None = None
+        self._error: HoldfastError | None = None
         self._waker: Waker | None = None  # while the listener runs
         self._wake: Callable[[str], None] = lambda _: None
         self._missed: Callable[[], None] = lambda: None
@@ -68,7 +76,7 @@ class Listener:
             self._nonces.add(nonce)
             if self._generation:
                 return
-            self._trouble = None  # of an earlier attempt: this is the next one
+            self._error = None  # of an earlier attempt: this is the next one
             self._events.append(event)
             if self._waker is None:
                 self._waker = waker = Waker()
@@ -82,9 +90,9 @@ class Listener:
         finally:
             with self._mutex:
                 self._events.remove(event)
-        if self._trouble is not None and not self._generation:
-            problem = self._trouble.problem if isinstance(self._trouble, BackendError) else str(self._trouble)
-            raise BackendUnavailable(backend=self._url, problem=problem) from self._trouble
+        if self._error is not None and not self._generation:
+            problem = self._error.problem if isinstance(self._error, BackendError) else str(self._error)
+            raise BackendUnavailable(backend=self._url, problem=problem) from self._error
 
     def unsubscribe(self, nonce: str) -> None:
         with self._mutex:
@@ -94,7 +102,7 @@ class Listener:
     async def close(self) -> None:
         with self._mutex:
             self._closed = True
-            self._tell()
+            self._wake_subscribers()
             if self._waker is not None:
                 self._waker.wake()
         await self._background.join()
@@ -111,41 +119,41 @@ class Listener:
         pause, is_gap = PAUSE_MIN, False
         try:
             while not self._is_done(waker):
-                wire: Wire | None = None
+                connection: Connection | None = None
                 try:
-                    wire = await self._lines.open(self._runtime.now() + SILENCE_MAX)
-                    await wire.say(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
-                    self._hear()
+                    connection = await self._connections.open(self._runtime.now() + SILENCE_MAX)
+                    await connection.query(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
+                    self._set_subscribed()
                     if is_gap:
                         self._missed()
                     pause, is_gap = PAUSE_MIN, True
-                    await self._follow(wire, waker)
+                    await self._read_loop(connection, waker)
                 except HoldfastError as error:
-                    self._deafen(error)
+                    self._set_unsubscribed(error)
                 finally:
-                    if wire is not None:
-                        wire.close()
+                    if connection is not None:
+                        connection.close()
                 if not self._is_done(waker):
                     await self._poller.poll([(waker.fileno(), READ)], self._runtime.now() + pause)
                     pause = min(2 * pause, PAUSE_MAX)
         except BaseException as error:
-            self._deafen(errors.not_connected(self._url, f"the listener ended: {error!r}"))
+            self._set_unsubscribed(errors.unavailable(self._url, f"the listener ended: {error!r}"))
             with self._mutex:
                 self._close_waker(waker)
             raise
 
-    async def _follow(self, wire: Wire, waker: Waker) -> None:
-        last_word = self._runtime.now()
-        while not self._is_done(waker) and wire.pgconn is not None:
+    async def _read_loop(self, connection: Connection, waker: Waker) -> None:
+        received_at = self._runtime.now()
+        while not self._is_done(waker) and connection.pgconn is not None:
             until = self._runtime.now() + IDLE_MAX / 2  # to see whether it is needed still: nobody rings for that
-            ready = await self._poller.poll([(wire.pgconn.socket, READ), (waker.fileno(), READ)], until)
+            ready = await self._poller.poll([(connection.pgconn.socket, READ), (waker.fileno(), READ)], until)
             now = self._runtime.now()
             if ready:
-                last_word = now
-            elif now - last_word >= SILENCE_MAX and not self._is_done(waker):
-                await wire.say("SELECT 1", now + SILENCE_MAX)
-                last_word = self._runtime.now()
-            for nonce in wire.heard():
+                received_at = now
+            elif now - received_at >= SILENCE_MAX and not self._is_done(waker):
+                await connection.query("SELECT 1", now + SILENCE_MAX)
+                received_at = self._runtime.now()
+            for nonce in connection.read_notifications():
                 self._wake(nonce)
 
     def _is_done(self, waker: Waker) -> bool:
@@ -157,21 +165,21 @@ class Listener:
             if self._closed or is_idle:
                 self._generation = 0
                 self._close_waker(waker)
-                self._tell()
+                self._wake_subscribers()
                 return True
             return False
 
-    def _hear(self) -> None:
+    def _set_subscribed(self) -> None:
         with self._mutex:
-            self._generation, self._trouble = next(self._generations), None
-            self._tell()
+            self._generation, self._error = next(self._generations), None
+            self._wake_subscribers()
 
-    def _deafen(self, error: HoldfastError) -> None:
+    def _set_unsubscribed(self, error: HoldfastError) -> None:
         with self._mutex:
-            self._generation, self._trouble = 0, error
-            self._tell()
+            self._generation, self._error = 0, error
+            self._wake_subscribers()
 
-    def _tell(self) -> None:
+    def _wake_subscribers(self) -> None:
         for event in self._events:
             event.set()
 

@@ -9,9 +9,9 @@ from holdfast.backends.net.pool import pop
 from holdfast.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.io.connection import Wire
-    from holdfast.backends.postgresql.io.connections import Lines
-    from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
+    from holdfast.backends.postgresql.io.connection import Connection
+    from holdfast.backends.postgresql.io.connections import Connections
+    from holdfast.backends.postgresql.port import Row, Statement, Value, WaiterSession
     from holdfast.core.ports import Runtime
 
 IDLE_MAX = 4  # connections that are kept for the next who comes
@@ -20,77 +20,77 @@ _SETTINGS = """SET statement_timeout = 0; SET lock_timeout = 0;
 SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"""
 
 
-class Gates:
+class WaiterSessions:
     """Those of one client."""
 
-    def __init__(self, lines: Lines, runtime: Runtime) -> None:
-        self._lines, self._runtime = lines, runtime
-        self._idle: list[Gate] = []
+    def __init__(self, connections: Connections, runtime: Runtime) -> None:
+        self._connections, self._runtime = connections, runtime
+        self._idle: list[WaiterSession] = []
         self._closed = False
 
-    async def open(self, deadline: float) -> Gate:
-        while (gate := pop(self._idle)) is not None:
-            if gate.is_open:
-                return gate
-        wire = await self._lines.open(deadline)
+    async def open(self, deadline: float) -> WaiterSession:
+        while (session := pop(self._idle)) is not None:
+            if session.is_open:
+                return session
+        connection = await self._connections.open(deadline)
         try:
-            await wire.say(_SETTINGS, deadline)
+            await connection.query(_SETTINGS, deadline)
         except BaseException:
-            wire.close()
+            connection.close()
             raise
-        return GateWire(wire, self._lines, self)
+        return WaiterConnection(connection, self._connections, self)
 
-    def give_back(self, gate: Gate) -> None:
-        if self._closed or gate.is_in or gate.is_asking or len(self._idle) >= IDLE_MAX:
-            gate.close()
+    def return_waiter_session(self, session: WaiterSession) -> None:
+        if self._closed or session.has_advisory_lock or session.is_waiting or len(self._idle) >= IDLE_MAX:
+            session.close()
         else:
-            self._idle.append(gate)
+            self._idle.append(session)
 
     def close(self) -> None:
         self._closed = True
         self.close_idle()
 
     def close_idle(self) -> None:
-        while (gate := pop(self._idle)) is not None:
-            gate.close()
+        while (session := pop(self._idle)) is not None:
+            session.close()
 
 
-class GateWire:
+class WaiterConnection:
     """One of them."""
 
-    def __init__(self, wire: Wire, lines: Lines, gates: Gates) -> None:
-        self._wire, self._lines, self._gates = wire, lines, gates
-        self._is_in = False
+    def __init__(self, connection: Connection, connections: Connections, gates: WaiterSessions) -> None:
+        self._connection, self._connections, self._sessions = connection, connections, gates
+        self._has_advisory_lock = False
 
     @property
     def is_open(self) -> bool:
-        return (self._wire.is_asking and self._wire.pgconn is not None) or not self._wire.is_dead()
+        return (self._connection.is_waiting and self._connection.pgconn is not None) or not self._connection.is_dead()
 
     @property
-    def is_in(self) -> bool:
-        return self._is_in and self.is_open
+    def has_advisory_lock(self) -> bool:
+        return self._has_advisory_lock and self.is_open
 
-    @is_in.setter
-    def is_in(self, is_in: bool) -> None:
-        self._is_in = is_in
+    @has_advisory_lock.setter
+    def has_advisory_lock(self, has_advisory_lock: bool) -> None:
+        self._has_advisory_lock = has_advisory_lock
 
     @property
-    def is_asking(self) -> bool:
-        return self._wire.is_asking
+    def is_waiting(self) -> bool:
+        return self._connection.is_waiting
 
     @property
     def pid(self) -> int:
-        return self._wire.pid
+        return self._connection.pid
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         try:
-            return await self._lines.ask_on(self._wire, statement, values, deadline)
+            return await self._connections.execute_on(self._connection, statement, values, deadline)
         except OutcomeUnknown:
-            self._gates.close_idle()  # connections that are idle may have vanished with this one
+            self._sessions.close_idle()  # connections that are idle may have vanished with this one
             raise
 
     async def wait(self, sql: str, until: float) -> None:
-        self._is_in = await self._wire.ask_long(sql, until)
+        self._has_advisory_lock = await self._connection.query_long(sql, until)
 
     def close(self) -> None:
-        self._wire.close()
+        self._connection.close()

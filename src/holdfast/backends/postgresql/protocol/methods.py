@@ -8,12 +8,12 @@ from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.config import Place
+    from holdfast.backends.postgresql.config import PostgresqlConfig
     from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Backend, Runtime
 
 
-def backend_on(place: Place, port: PostgresqlPort, runtime: Runtime) -> Backend:
-    if place.method == "advisory":
-        return AdvisoryBackend(place.url, port, runtime, schema=place.schema)
-    return PostgresqlBackend(place.url, port, runtime)
+def make_backend(config: PostgresqlConfig, port: PostgresqlPort, runtime: Runtime) -> Backend:
+    if config.method == "advisory":
+        return AdvisoryBackend(config.url, port, runtime, schema=config.schema)
+    return PostgresqlBackend(config.url, port, runtime)

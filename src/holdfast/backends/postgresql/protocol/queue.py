@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 GRANULARITY = 0.0  # the server counts microseconds
 # The first waiter of another client polls often too: should the client of the first waiter have stopped when its turn
 # comes, this is the next one to notice.
-_LOOKS_OFTEN = 2
+_POLL_OFTEN = 2
 
 # Every parameter has its type: a function of the same name that another user has created for other types is not called.
 #
 # The lock is free, and nobody waits: by far the most frequent case, so it comes first. It says nothing otherwise.
-_TAKE = Statement(
-    "holdfast_take",
+_FAST_ACQUIRE = Statement(
+    "holdfast_fast_acquire",
     """
     WITH clock AS (SELECT {schema}.holdfast_clock() AS now),
     here AS (
@@ -75,8 +75,8 @@ _TAKE = Statement(
 )
 # The exclusive holder gives it back, and wakes who is next. It says nothing if it is not the holder; nor, perhaps, if
 # another client changes the row at the same moment.
-_FREE = Statement(
-    "holdfast_free",
+_FAST_RELEASE = Statement(
+    "holdfast_fast_release",
     """
     UPDATE {schema}.holdfast_locks l SET nonce = NULL
     WHERE l.nonce = $2::text AND l.ctid = (
@@ -87,28 +87,28 @@ _FREE = Statement(
         CASE WHEN l.queued THEN {schema}.holdfast_wake(l.name, {schema}.holdfast_clock(), l.head) END
     """,
 )
-_ENTER = Statement(
+_TRY_ACQUIRE = Statement(
     "holdfast_enter",
     "SELECT * FROM {schema}.holdfast_enter("
     "$1::text, $2::text, $3::bigint, $4::boolean, $5::integer, $6::boolean, $7::text, $8::text, $9::text)",
     in_order=True,
 )
-_ENTER_OWNER = Statement(
+_TRY_ACQUIRE_OWNER = Statement(
     "holdfast_enter_owner",
     "SELECT * FROM {schema}.holdfast_enter_owner("
     "$1::text, $2::text, $3::bigint, $4::boolean, $5::text, $6::text, $7::text, $8::text)",
     in_order=True,
 )
-_LEAVE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1::text, $2::text, $3::boolean)")
+_RELEASE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1::text, $2::text, $3::boolean)")
 _RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1::text, $2::text, $3::bigint)")
 _BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1::text, $2::bigint)", reads=True)
 # Of many at once. In the order of their names, so that two who lock several rows never wait for each other.
-_ENTER_ALL = Statement(
+_TRY_ACQUIRE_ALL = Statement(
     "holdfast_enter_all",
     "SELECT * FROM {schema}.holdfast_enter_all("
     "$1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text)",
 )
-_LEAVE_ALL = Statement(
+_RELEASE_ALL = Statement(
     "holdfast_leave_all",
     "SELECT t.nonce, {schema}.holdfast_leave(t.name, t.nonce, t.unheard) "
     "FROM unnest($1::text[], $2::text[], $3::boolean[]) AS t (name, nonce, unheard)",
@@ -126,8 +126,8 @@ _INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1::text ORDER BY
 _LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1::text) ORDER BY t.name, t.number", reads=True)
 # It says nothing if the mark was as high already, by another call. One new mark in 256 is the occasion to remove old
 # ones.
-_MARK = Statement(
-    "holdfast_mark",
+_ADVANCE_REGISTER = Statement(
+    "holdfast_advance_register",
     """
     INSERT INTO {schema}.holdfast_marks AS m (name, number, nonce, expires)
     SELECT $1::text, $2::bigint, $3::text, c.now + $4::bigint FROM (SELECT {schema}.holdfast_clock() AS now) AS c
@@ -139,8 +139,8 @@ _MARK = Statement(
     END
     """,
 )
-_MARKS = Statement(
-    "holdfast_marks", "SELECT m.name, m.number FROM {schema}.holdfast_marks m WHERE m.name = ANY ($1::text[])"
+_READ_REGISTERS = Statement(
+    "holdfast_read_registers", "SELECT m.name, m.number FROM {schema}.holdfast_marks m WHERE m.name = ANY ($1::text[])"
 )
 
 
@@ -156,7 +156,7 @@ class PostgresqlBackend:
         self._port = port
         self._runtime = runtime
         self._notifications = Notifications(port, runtime, url)
-        self._unheard: set[str] = set()  # tickets of which an enter has no answer: it may still come
+        self._unanswered: set[str] = set()  # tickets of which an enter has no answer: it may still come
         self._queued: set[str] = set()  # tickets that have a place in line
 
     @property
@@ -173,63 +173,63 @@ class PostgresqlBackend:
         nonce, channel, agent = ticket.nonce, self._port.channel, _agent(ticket)
         if queue:
             self._notifications.expect(nonce, channel)
-        was_unheard = nonce in self._unheard
-        self._unheard.add(nonce)  # from before it is sent: whoever closes the client may leave before it is answered
+        was_unanswered = nonce in self._unanswered
+        self._unanswered.add(nonce)  # from before it is sent: whoever closes the client may leave before it is answered
         sent = self._runtime.now()
         try:
-            if ticket.exclusive and not ticket.owner and nonce not in self._queued and not was_unheard:
-                values: tuple[Value, ...] = (stored(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
-                for (fence,) in await self._port.ask(_TAKE, values, deadline=deadline):
-                    self._unheard.discard(nonce)
+            if ticket.exclusive and not ticket.owner and nonce not in self._queued and not was_unanswered:
+                values: tuple[Value, ...] = (encode_name(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
+                for (fence,) in await self._port.execute(_FAST_ACQUIRE, values, deadline=deadline):
+                    self._unanswered.discard(nonce)
                     self._notifications.stop(nonce)
                     return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
                 sent = self._runtime.now()
-            name, ttl, about = stored(ticket.name), us(ticket.ttl), (agent, ticket.info, channel)
+            name, ttl, about = encode_name(ticket.name), us(ticket.ttl), (agent, ticket.info, channel)
             if ticket.owner:
-                values = (name, nonce, ttl, queue, *about, stored(ticket.owner))
-                (row,) = await self._port.ask(_ENTER_OWNER, values, deadline=deadline)
+                values = (name, nonce, ttl, queue, *about, encode_name(ticket.owner))
+                (row,) = await self._port.execute(_TRY_ACQUIRE_OWNER, values, deadline=deadline)
             else:
                 values = (name, nonce, ttl, ticket.exclusive, ticket.limit, queue, *about)
-                (row,) = await self._port.ask(_ENTER, values, deadline=deadline)
+                (row,) = await self._port.execute(_TRY_ACQUIRE, values, deadline=deadline)
         except BaseException as error:
             # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if not _may_have_happened(error) and not was_unheard:
+            if not _may_have_happened(error) and not was_unanswered:
                 self._refused(nonce)
             raise
-        if not was_unheard:
-            self._unheard.discard(nonce)
+        if not was_unanswered:
+            self._unanswered.discard(nonce)
         try:
             return self._outcome(ticket, row, sent, queue=queue)
         except ConfigurationError:
-            if not was_unheard:
+            if not was_unanswered:
                 self._refused(nonce)
             raise
 
     def _refused(self, nonce: str) -> None:
         """The server has done nothing for this ticket, so the engine may never mention it again."""
-        self._unheard.discard(nonce)
+        self._unanswered.discard(nonce)
         if nonce not in self._queued:
             self._notifications.stop(nonce)
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         arrays = (
-            _array([stored(ticket.name) for ticket in tickets]),
+            _array([encode_name(ticket.name) for ticket in tickets]),
             _array([ticket.nonce for ticket in tickets]),
             _array([str(us(ticket.ttl)) for ticket in tickets]),
             _array([_agent(ticket) for ticket in tickets]),
             _array([ticket.info for ticket in tickets]),
-            _array([stored(ticket.owner) for ticket in tickets]),
+            _array([encode_name(ticket.owner) for ticket in tickets]),
         )
-        fresh = {ticket.nonce for ticket in tickets} - self._unheard
-        self._unheard |= fresh
+        fresh = {ticket.nonce for ticket in tickets} - self._unanswered
+        self._unanswered |= fresh
         sent = self._runtime.now()
         try:
-            rows = await self._port.ask(_ENTER_ALL, (*arrays, self._port.channel), deadline=deadline)
+            rows = await self._port.execute(_TRY_ACQUIRE_ALL, (*arrays, self._port.channel), deadline=deadline)
         except BaseException as error:
             if not _may_have_happened(error):
-                self._unheard -= fresh
+                self._unanswered -= fresh
             raise
-        self._unheard -= fresh
+        self._unanswered -= fresh
         return [self._outcome(ticket, row, sent, queue=False) for ticket, row in zip(tickets, rows, strict=False)]
 
     def _outcome(self, ticket: Ticket, row: Row, sent: float, *, queue: bool) -> Granted | Waiting:
@@ -250,7 +250,7 @@ class PostgresqlBackend:
                     lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=process_text(other or "")
                 )
             case "method":
-                raise another_method(ticket.name, other)
+                raise method_conflict(ticket.name, other)
             case _:
                 raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
 
@@ -261,42 +261,42 @@ class PostgresqlBackend:
         if len(tickets) == 1:
             found = {tickets[0].nonce: await self._release(tickets[0], deadline)}
         else:
-            ordered = _in_order(tickets)
+            ordered = _sorted_by_name(tickets)
             arrays = (
-                _array([stored(ticket.name) for ticket in ordered]),
+                _array([encode_name(ticket.name) for ticket in ordered]),
                 _array([ticket.nonce for ticket in ordered]),
-                _array(["t" if ticket.nonce in self._unheard else "f" for ticket in ordered]),
+                _array(["t" if ticket.nonce in self._unanswered else "f" for ticket in ordered]),
             )
-            found = _answers(await self._port.ask(_LEAVE_ALL, arrays, deadline=deadline))
+            found = _by_nonce(await self._port.execute(_RELEASE_ALL, arrays, deadline=deadline))
         for ticket in tickets:
             self._notifications.stop(ticket.nonce)
-            self._unheard.discard(ticket.nonce)
+            self._unanswered.discard(ticket.nonce)
             self._queued.discard(ticket.nonce)
         return [found[ticket.nonce] for ticket in tickets]
 
     async def _release(self, ticket: Ticket, deadline: float) -> bool:
-        name, nonce, is_unheard = stored(ticket.name), ticket.nonce, ticket.nonce in self._unheard
-        if ticket.exclusive and not ticket.owner and nonce not in self._queued and not is_unheard:
-            for was_in, _ in await self._port.ask(_FREE, (name, nonce), deadline=deadline):
+        name, nonce, is_unanswered = encode_name(ticket.name), ticket.nonce, ticket.nonce in self._unanswered
+        if ticket.exclusive and not ticket.owner and nonce not in self._queued and not is_unanswered:
+            for was_in, _ in await self._port.execute(_FAST_RELEASE, (name, nonce), deadline=deadline):
                 return was_in == "t"
-        ((was_in,),) = await self._port.ask(_LEAVE, (name, nonce, is_unheard), deadline=deadline)
+        ((was_in,),) = await self._port.execute(_RELEASE, (name, nonce, is_unanswered), deadline=deadline)
         return was_in == "t"
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
         if len(tickets) == 1:
             ticket = tickets[0]
-            values = (stored(ticket.name), ticket.nonce, us(ticket.ttl))
-            ((lives,),) = await self._port.ask(_RENEW, values, deadline=deadline)
+            values = (encode_name(ticket.name), ticket.nonce, us(ticket.ttl))
+            ((lives,),) = await self._port.execute(_RENEW, values, deadline=deadline)
             found = {ticket.nonce: lives == "t"}
         else:
-            ordered = _in_order(tickets)
+            ordered = _sorted_by_name(tickets)
             arrays = (
-                _array([stored(ticket.name) for ticket in ordered]),
+                _array([encode_name(ticket.name) for ticket in ordered]),
                 _array([ticket.nonce for ticket in ordered]),
                 _array([str(us(ticket.ttl)) for ticket in ordered]),
             )
-            found = _answers(await self._port.ask(_RENEW_ALL, arrays, deadline=deadline))
+            found = _by_nonce(await self._port.execute(_RENEW_ALL, arrays, deadline=deadline))
         return [
             Live(lease_deadline(sent, ticket.ttl, GRANULARITY)) if found[ticket.nonce] else LeaseGone()
             for ticket in tickets
@@ -306,26 +306,31 @@ class PostgresqlBackend:
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = _described(await self._port.ask(_INSPECT, (stored(name),), deadline=deadline))
+        found = _lock_infos(await self._port.execute(_INSPECT, (encode_name(name),), deadline=deadline))
         return found[0] if found else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return sorted(_described(await self._port.ask(_LOCKS, (stored(prefix),), deadline=deadline)), key=_name)
+        return sorted(
+            _lock_infos(await self._port.execute(_LOCKS, (encode_name(prefix),), deadline=deadline)), key=_name
+        )
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         if not 0 < fence < 2**63:
             return False  # no fence of ours
-        ((broken,),) = await self._port.ask(_BREAK, (stored(name), fence), deadline=deadline)
+        ((broken,),) = await self._port.execute(_BREAK, (encode_name(name), fence), deadline=deadline)
         return broken == "t"
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        values = (stored(name), number, nonce, us(keep))
-        return bool(await self._port.ask(_MARK, values, deadline=deadline))
+        values = (encode_name(name), number, nonce, us(keep))
+        return bool(await self._port.execute(_ADVANCE_REGISTER, values, deadline=deadline))
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        array = _array([stored(name) for name in names])
-        found = {name: int(number or 0) for name, number in await self._port.ask(_MARKS, (array,), deadline=deadline)}
-        return [found.get(stored(name), 0) for name in names]
+        array = _array([encode_name(name) for name in names])
+        found = {
+            name: int(number or 0)
+            for name, number in await self._port.execute(_READ_REGISTERS, (array,), deadline=deadline)
+        }
+        return [found.get(encode_name(name), 0) for name in names]
 
     async def close(self) -> None:
         self._notifications.wake_all()
@@ -335,30 +340,30 @@ class PostgresqlBackend:
         self._port.abandon()
 
 
-def stored(name: str) -> str:
+def encode_name(name: str) -> str:
     r"""The name as the tables have it: PostgreSQL's text holds no zero byte, so it is \0, and a backslash is two."""
     return name.replace("\\", "\\\\").replace("\0", "\\0")
 
 
-def plain(name: str) -> str:
+def decode_name(name: str) -> str:
     """The name that is stored like this."""
     return "\\".join(part.replace("\\0", "\0") for part in name.split("\\\\"))
 
 
-def another_method(name: str, method: str | None) -> NameConflict:
+def method_conflict(name: str, method: str | None) -> NameConflict:
     """Two methods do not wait for each other in the same place, so they are not to be mixed."""
     return NameConflict(lock=name, reason=f"it is held by method={method}, and this client uses another method")
 
 
 def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
-    if ahead >= _LOOKS_OFTEN:
+    if ahead >= _POLL_OFTEN:
         return Waiting(POLL_INTERVAL_BEHIND, process_text(holder) if holder else None)
     # Also the one behind the first waiter polls as soon as that one, which may have been woken, has to be gone.
     poll_after = max(0.0, min(POLL_INTERVAL, remaining_us / 1e6))
     return Waiting(poll_after, process_text(holder) if holder else None)
 
 
-def _described(rows: Sequence[Row]) -> list[LockInfo]:
+def _lock_infos(rows: Sequence[Row]) -> list[LockInfo]:
     found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
     for name, fence, exclusive, limit, remaining, since, agent, info in rows:
         described = make_ticket_info(
@@ -370,7 +375,7 @@ def _described(rows: Sequence[Row]) -> list[LockInfo]:
             exclusive=exclusive == "t",
             limit=None if limit is None else int(limit),
         )
-        found.setdefault(plain(name or ""), ([], []))[fence is None].append(described)
+        found.setdefault(decode_name(name or ""), ([], []))[fence is None].append(described)
     return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]
 
 
@@ -384,7 +389,7 @@ def _may_have_happened(error: BaseException) -> bool:
     return not isinstance(error, HoldfastError) or isinstance(error, OutcomeUnknown)
 
 
-def _in_order(tickets: Sequence[Ticket]) -> list[Ticket]:
+def _sorted_by_name(tickets: Sequence[Ticket]) -> list[Ticket]:
     return sorted(tickets, key=lambda ticket: ticket.name)  # as `try_acquire_all` is given them
 
 
@@ -392,7 +397,7 @@ def _name(info: LockInfo) -> str:
     return info.name
 
 
-def _answers(rows: Sequence[Row]) -> dict[str, bool]:
+def _by_nonce(rows: Sequence[Row]) -> dict[str, bool]:
     return {nonce or "": answer == "t" for nonce, answer in rows}
 
 

@@ -16,7 +16,7 @@ SCHEMA = "public"
 # Of the tables and functions; a higher one is refused by an older holdfast. What it can live beside, such as another
 # table, a column with a default or another function, is added without: who misses it creates what is missing.
 VERSION = 2
-NEWEST = "holdfast_marks"  # the table that was added last: where it is, all is
+NEWEST_TABLE = "holdfast_marks"  # the table that was added last: where it is, all is
 FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
@@ -36,10 +36,10 @@ def ddl(address: Address) -> str:
     """All that has to be run, where holdfast's own user may not."""
     schema = address.options.get("schema", SCHEMA)
     create = "" if schema == SCHEMA else f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};\n\n"
-    return create + tables(schema)
+    return create + tables_ddl(schema)
 
 
-def tables(schema: str) -> str:
+def tables_ddl(schema: str) -> str:
     """The tables and functions; what exists already stays as it is, or is replaced by the same."""
     values = {
         "schema": quoted(schema),
@@ -54,7 +54,7 @@ def tables(schema: str) -> str:
     return text
 
 
-def trust(schema: str) -> str:
+def ownership_query(schema: str) -> str:
     """The query for who could run code with our rights: every client runs what the owners of our objects wrote.
 
     One row: whether there is holdfast_schema; whether every role may create objects in the schema; then an object of

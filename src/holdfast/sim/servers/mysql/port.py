@@ -22,7 +22,7 @@ class SimPort:
         self._server = server
         self.link = link
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         return await self.request(lambda: self._server.run(statement, values), deadline)
 
     async def request(self, step: Callable[[], T], deadline: float) -> T:

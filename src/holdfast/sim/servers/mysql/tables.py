@@ -16,7 +16,7 @@ from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.protocol.values import us
 from holdfast.backends.mysql.sql import FENCE_IDLE, REAP_ROWS, WOKEN
 from holdfast.core.tickets import WAITER_LEASE
-from holdfast.sim.servers.mysql.marks import Mark, Marks
+from holdfast.sim.servers.mysql.registers import Register, Registers
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Statement, Value
@@ -65,17 +65,17 @@ class Ticket:
     renewed: int = 0
 
 
-Snapshot = tuple[dict[bytes, Lock], list[Ticket], dict[bytes, Mark]]
+Snapshot = tuple[dict[bytes, Lock], list[Ticket], dict[bytes, Register]]
 
 
-class Tables(Marks):
+class Tables(Registers):
     """One database. A row's key is its id, and for a ticket its number too."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.clock = clock
         self.locks: dict[bytes, Lock] = {}
         self.tickets: list[Ticket] = []
-        self.marks: dict[bytes, Mark] = {}
+        self.registers: dict[bytes, Register] = {}
         self.fence_idle = us(FENCE_IDLE)
         self.unconfirmed: set[str] = set()  # nonces that are not granted: their rows are new, but there are tickets
 
@@ -88,14 +88,14 @@ class Tables(Marks):
         return (
             {key: replace(lock) for key, lock in self.locks.items()},
             [replace(ticket) for ticket in self.tickets],
-            {key: replace(mark) for key, mark in self.marks.items()},
+            {key: replace(register) for key, register in self.registers.items()},
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        locks, tickets, marks = snapshot
+        locks, tickets, registers = snapshot
         self.locks = {key: replace(lock) for key, lock in locks.items()}
         self.tickets = [replace(ticket) for ticket in tickets]
-        self.marks = {key: replace(mark) for key, mark in marks.items()}
+        self.registers = {key: replace(register) for key, register in registers.items()}
 
     # ── the statements of version.py ─────────────────────────────────────────────────────────────────────────────
 
@@ -105,21 +105,21 @@ class Tables(Marks):
         self.locks[key] = Lock(key, name, "version", self.clock())
         return Answer(1)
 
-    def swap_answer(  # noqa: PLR0917  (what the statement takes, in its order)
+    def cas_acquire_answer(  # noqa: PLR0917  (what the statement takes, in its order)
         self, key: bytes, nonce: str, version: int, ttl: int, agent: str, info: str
     ) -> Answer:
         now = self.clock()
         lock = self.locks.get(key)
-        if lock is None or not self.is_as_it_was(lock, version):
+        if lock is None or not self.has_version(lock, version):
             return Answer()
         if lock.nonce not in {None, nonce} and lock.expires > now:
             return Answer()
         return self._hold(lock, nonce, now, ttl, "version", agent, info)
 
-    def is_as_it_was(self, lock: Lock, version: int) -> bool:
+    def has_version(self, lock: Lock, version: int) -> bool:
         return lock.drawn == version
 
-    def swap_back_answer(self, key: bytes, nonce: str) -> Answer:
+    def cas_release_answer(self, key: bytes, nonce: str) -> Answer:
         now = self.clock()
         lock = self.locks.get(key)
         if lock is None or not self.is_holder(lock, nonce) or lock.expires <= now:
@@ -130,7 +130,7 @@ class Tables(Marks):
     def is_holder(self, lock: Lock, nonce: str) -> bool:
         return lock.nonce == nonce
 
-    def outdate_answer(self, key: bytes, nonce: str) -> Answer:
+    def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
         lock = self.locks.get(key)
         if lock is None:
             return Answer()
@@ -141,7 +141,7 @@ class Tables(Marks):
 
     # ── those of statements.py ───────────────────────────────────────────────────────────────────────────────────
 
-    def take_answer(  # noqa: PLR0917  (what the statement takes, in its order)
+    def fast_acquire_answer(  # noqa: PLR0917  (what the statement takes, in its order)
         self, key: bytes, name: str, nonce: str, ttl: int, agent: str, info: str, method: str
     ) -> Answer:
         now = self.clock()
@@ -176,17 +176,17 @@ class Tables(Marks):
         """Nobody holds it, nobody waits, and nobody is remembered to have left."""
         return (lock.nonce is None or lock.expires <= now) and not lock.tickets and lock.departed_until <= now
 
-    def take_all_answer(self, ttl: int, agent: str, info: str, *locks: Any) -> Answer:
+    def fast_acquire_all_answer(self, ttl: int, agent: str, info: str, *locks: Any) -> Answer:
         fences, changes = "", ""
         goes_on = True
         for at in range(0, len(locks), 3):
             key, name, nonce = locks[at : at + 3]
-            answer = self.take_answer(key, name, nonce, ttl, agent, info, "unique") if goes_on else Answer()
+            answer = self.fast_acquire_answer(key, name, nonce, ttl, agent, info, "unique") if goes_on else Answer()
             goes_on = goes_on and answer.number > 0
             fences, changes = f"{fences}{answer.number},", f"{changes}{answer.changed},"
         return Answer(rows=[(fences, changes)])
 
-    def give_back_all_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...]) -> Answer:
+    def fast_release_all_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...]) -> Answer:
         now = self.clock()
         rows = []
         for lock in self.locks.values():
@@ -198,11 +198,11 @@ class Tables(Marks):
         rows += [(one.nonce, "0") for one in shared if one.expires > now]
         return Answer(rows=rows)
 
-    def leave_all_answer(self, *tickets: Any) -> Answer:
-        answers = [self.leave_answer(*tickets[at : at + 4]) for at in range(0, len(tickets), 4)]
+    def release_all_answer(self, *tickets: Any) -> Answer:
+        answers = [self.release_answer(*tickets[at : at + 4]) for at in range(0, len(tickets), 4)]
         return Answer(rows=[row for answer in answers for row in answer.rows])
 
-    def give_back_answer(self, key: bytes, nonce: str) -> Answer:
+    def fast_release_answer(self, key: bytes, nonce: str) -> Answer:
         lock = self.locks.get(key)
         if lock is None or not self.is_holder(lock, nonce) or lock.tickets or lock.expires <= self.clock():
             return Answer()
@@ -219,7 +219,7 @@ class Tables(Marks):
                 row.expires, row.renewed = end, now
         return Answer(rows=[(row.nonce,) for row in theirs if row.expires >= end])
 
-    def look_answer(self, key: bytes, nonce: str) -> Answer:
+    def poll_answer(self, key: bytes, nonce: str) -> Answer:
         now = self.clock()
         lock = self.locks.get(key)
         if lock is None:
@@ -233,13 +233,13 @@ class Tables(Marks):
         row = (is_held and lock.expires > now, len(ahead), excluding, waiting, is_there)
         return Answer(rows=[tuple(map(_text, row))])
 
-    def look_owned_answer(self, key: bytes, nonce: str, owner: str) -> Answer:
-        ((*row, is_there),) = self.look_answer(key, nonce).rows
+    def poll_owned_answer(self, key: bytes, nonce: str, owner: str) -> Answer:
+        ((*row, is_there),) = self.poll_answer(key, nonce).rows
         if key not in self.locks:
             return Answer(rows=[(*row, is_there, "0")])
         now = self.clock()
-        kin = [one for one in self.kin(key, owner) if one.nonce != nonce and one.expires > now]
-        return Answer(rows=[(*row, is_there, str(len(kin)))])
+        same_owner = [one for one in self.same_owner(key, owner) if one.nonce != nonce and one.expires > now]
+        return Answer(rows=[(*row, is_there, str(len(same_owner)))])
 
     def state_answer(self, key: bytes) -> Answer:
         now = self.clock()
@@ -284,7 +284,7 @@ class Tables(Marks):
     # ── the procedures of schema.sql ─────────────────────────────────────────────────────────────────────────────
 
     def wake(self, key: bytes, now: int) -> None:
-        self._remove([ticket for ticket in self._queue(key) if self.has_run_out(ticket.expires, now)])
+        self._remove([ticket for ticket in self._queue(key) if self.has_expired(ticket.expires, now)])
         next_ones = []
         for ahead, ticket in enumerate(self._queue(key)):
             if ticket.fence is None:
@@ -305,7 +305,7 @@ class Tables(Marks):
         """Until when a waiter that is woken has to poll."""
         return min(expires, now + WOKEN_US)
 
-    def enter_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
+    def try_acquire_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
         self,
         key: bytes,
         name: str,
@@ -333,11 +333,11 @@ class Tables(Marks):
             renewed=now,
         )
         self.rebase(lock, self._queue(key), now)
-        told = self._step(lock, row, method, now, ttl, queue=queue)
+        outcome = self._step(lock, row, method, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
-        place = told.place
+        place = outcome.place
         ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
-        answer = (told.outcome, lock.drawn, len(ahead), told.remaining, told.limit, told.other, is_new)
+        answer = (outcome.outcome, lock.drawn, len(ahead), outcome.remaining, outcome.limit, outcome.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
 
     def _drawn(self, key: bytes, name: str, method: str, now: int) -> tuple[Lock, bool]:
@@ -358,16 +358,16 @@ class Tables(Marks):
             if row.renewed > now:
                 row.expires, row.renewed = row.expires - row.renewed + now, now
 
-    def _step(self, lock: Lock, row: Ticket, method: str, now: int, ttl: int, *, queue: bool) -> _Told:
+    def _step(self, lock: Lock, row: Ticket, method: str, now: int, ttl: int, *, queue: bool) -> _Outcome:
         """What holdfast_try_acquire does between its first statement and its last."""
         nonce, had_tickets, has_purged = row.nonce, lock.tickets or self.hides_tickets(lock.id), False
         was_departed = lock.departed_until > now and nonce in (lock.departed or ())
         expires, info = lock.expires, lock.info
-        if lock.nonce not in {None, nonce} and self.has_run_out(expires, now):
+        if lock.nonce not in {None, nonce} and self.has_expired(expires, now):
             lock.nonce, has_purged = None, True
         mine = None
         if had_tickets:
-            dead = [one for one in self._queue(lock.id) if one.nonce != nonce and self.has_run_out(one.expires, now)]
+            dead = [one for one in self._queue(lock.id) if one.nonce != nonce and self.has_expired(one.expires, now)]
             self._remove(dead)
             has_purged = has_purged or bool(dead)
             mine = self._ticket(lock.id, nonce)
@@ -378,10 +378,10 @@ class Tables(Marks):
             lock.method = "unique"
         if lock.method != method:
             if lock.nonce is not None or (had_tickets and self._queue(lock.id)):
-                return _Told("method", place, other=lock.method)
+                return _Outcome("method", place, other=lock.method)
             lock.method = method
         if was_departed and mine is None and lock.nonce != nonce:
-            return _Told("gone", place)
+            return _Outcome("gone", place)
         if had_tickets and not row.exclusive:
             others = [
                 one
@@ -390,21 +390,21 @@ class Tables(Marks):
             ]
             if others:
                 limit = min((one.limit for one in others if one.limit is not None), default=None)
-                return _Told("limit", place, limit=limit, other=min(one.info for one in others))
+                return _Outcome("limit", place, limit=limit, other=min(one.info for one in others))
 
-        told = _Told("in", place)
+        outcome = _Outcome("in", place)
         if lock.nonce not in {None, nonce}:
-            told = _Told("wait", place, expires - now, other=info)
+            outcome = _Outcome("wait", place, expires - now, other=info)
         elif lock.nonce is None and had_tickets:
-            obstacle = self.obstacle(
+            blocker = self.blocker(
                 [one for one in self._queue(lock.id) if mine is None or one.number < mine.number], row
             )
-            if obstacle is not None:
-                told = _Told("wait", place, obstacle.expires - now, other=obstacle.info)
+            if blocker is not None:
+                outcome = _Outcome("wait", place, blocker.expires - now, other=blocker.info)
 
-        if told.outcome == "in":
+        if outcome.outcome == "in":
             if row.exclusive:
-                self._let_in(lock, row, now, ttl)
+                self._grant(lock, row, now, ttl)
                 self._remove([] if mine is None else [mine])
             elif mine is None:
                 self.tickets.append(replace(row, fence=lock.drawn, expires=now + ttl))
@@ -412,15 +412,15 @@ class Tables(Marks):
                 mine.fence, mine.expires, mine.renewed, mine.since = lock.drawn, now + ttl, now, now
         elif queue:
             if mine is None:
-                told = told.placed(lock.drawn)
+                outcome = outcome.at(lock.drawn)
                 self.tickets.append(row)
             else:
                 mine.fence, mine.expires, mine.renewed = None, row.expires, now
-        if lock.nonce is None and (has_purged or (told.outcome == "wait" and queue)):
+        if lock.nonce is None and (has_purged or (outcome.outcome == "wait" and queue)):
             self.wake(lock.id, now)
-        return told
+        return outcome
 
-    def enter_owned_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
+    def try_acquire_owned_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
         self,
         key: bytes,
         name: str,
@@ -447,46 +447,46 @@ class Tables(Marks):
             renewed=now,
         )
         self.rebase(lock, self._queue(key), now)
-        told, fence = self._step_owned(lock, row, now, ttl, queue=queue)
+        outcome, fence = self._step_owned(lock, row, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
-        place = told.place
+        place = outcome.place
         ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
         fence = lock.drawn if fence is None else fence
-        answer = (told.outcome, fence, len(ahead), told.remaining, None, told.other, is_new)
+        answer = (outcome.outcome, fence, len(ahead), outcome.remaining, None, outcome.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
 
-    def _step_owned(self, lock: Lock, row: Ticket, now: int, ttl: int, *, queue: bool) -> tuple[_Told, int | None]:
+    def _step_owned(self, lock: Lock, row: Ticket, now: int, ttl: int, *, queue: bool) -> tuple[_Outcome, int | None]:
         """What holdfast_try_acquire_owned does between its first statement and its last; and the fence, if it is in."""
         was_departed = lock.departed_until > now and row.nonce in (lock.departed or ())
-        has_purged = lock.nonce is not None and self.has_run_out(lock.expires, now)
+        has_purged = lock.nonce is not None and self.has_expired(lock.expires, now)
         if has_purged:
             lock.nonce = None
-        dead = [one for one in self._queue(lock.id) if one.nonce != row.nonce and self.has_run_out(one.expires, now)]
+        dead = [one for one in self._queue(lock.id) if one.nonce != row.nonce and self.has_expired(one.expires, now)]
         self._remove(dead)
         has_purged = has_purged or bool(dead)
         mine = self._ticket(lock.id, row.nonce)
         place = None if mine is None else mine.number
         if lock.method != "unique":
             if lock.nonce is not None:
-                return _Told("method", place, other=lock.method), None
+                return _Outcome("method", place, other=lock.method), None
             lock.method = "unique"
         if was_departed and mine is None:
-            return _Told("gone", place), None
+            return _Outcome("gone", place), None
 
-        told, fence = _Told("in", place), lock.drawn
+        outcome, fence = _Outcome("in", place), lock.drawn
         number = lock.drawn if mine is None else mine.number
-        kin = self.kin(lock.id, row.owner)
-        obstacle = self.obstacle([one for one in self._queue(lock.id) if mine is None or one.number < number], row)
-        if kin:
-            fence = self.fence_of(kin, fence)
+        same_owner = self.same_owner(lock.id, row.owner)
+        blocker = self.blocker([one for one in self._queue(lock.id) if mine is None or one.number < number], row)
+        if same_owner:
+            fence = self.fence_of(same_owner, fence)
             if mine is None or mine.fence is None:
                 number = self._queue(lock.id)[0].number - 1
         elif lock.nonce is not None:
-            told = _Told("wait", place, lock.expires - now, other=lock.info)
-        elif obstacle is not None:
-            told = _Told("wait", place, obstacle.expires - now, other=obstacle.info)
+            outcome = _Outcome("wait", place, lock.expires - now, other=lock.info)
+        elif blocker is not None:
+            outcome = _Outcome("wait", place, blocker.expires - now, other=blocker.info)
 
-        if told.outcome == "in":
+        if outcome.outcome == "in":
             if mine is None:
                 self.tickets.append(replace(row, number=number, fence=fence, expires=now + ttl))
             else:
@@ -494,39 +494,39 @@ class Tables(Marks):
                 mine.renewed = now
         elif queue:
             if mine is None:
-                told = told.placed(lock.drawn)
+                outcome = outcome.at(lock.drawn)
                 self.tickets.append(row)
             else:
                 mine.fence, mine.expires, mine.renewed = None, row.expires, now
-        if lock.nonce is None and (has_purged or (told.outcome == "wait" and queue)):
+        if lock.nonce is None and (has_purged or (outcome.outcome == "wait" and queue)):
             self.wake(lock.id, now)
-        return told, fence if told.outcome == "in" else None
+        return outcome, fence if outcome.outcome == "in" else None
 
-    def kin(self, key: bytes, owner: str) -> list[Ticket]:
+    def same_owner(self, key: bytes, owner: str) -> list[Ticket]:
         """The owner's tickets that are in."""
         return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner == owner]
 
-    def fence_of(self, kin: Sequence[Ticket], drawn: int) -> int:
+    def fence_of(self, same_owner: Sequence[Ticket], drawn: int) -> int:
         """What a ticket gets that is in because of these."""
-        return max(one.fence or 0 for one in kin)
+        return max(one.fence or 0 for one in same_owner)
 
-    def obstacle(self, ahead: list[Ticket], row: Ticket) -> Ticket | None:
+    def blocker(self, ahead: list[Ticket], row: Ticket) -> Ticket | None:
         """The first of those ahead that keeps this one out."""
         for place, ticket in enumerate(ahead, 1):
             if ticket.exclusive or place == row.limit:
                 return ticket
         return None
 
-    def _let_in(self, lock: Lock, row: Ticket, now: int, ttl: int) -> None:
+    def _grant(self, lock: Lock, row: Ticket, now: int, ttl: int) -> None:
         lock.nonce, lock.fence, lock.expires, lock.since = row.nonce, lock.drawn, now + ttl, now
         lock.renewed = now
         self.unconfirmed.discard(row.nonce)
         lock.agent, lock.info = row.agent, row.info
 
-    def leave_answer(self, key: bytes, name: str, nonce: str, unheard: bool) -> Answer:  # noqa: FBT001  (likewise)
+    def release_answer(self, key: bytes, name: str, nonce: str, unanswered: bool) -> Answer:  # noqa: FBT001  (likewise)
         now = self.clock()
-        if unheard:
-            self.remember(key, name, nonce, now)
+        if unanswered:
+            self.remember_departed(key, name, nonce, now)
         lock = self.locks.get(key)
         was_in, is_gone = False, False
         if lock is not None and lock.nonce == nonce:
@@ -543,7 +543,7 @@ class Tables(Marks):
             lock.tickets = self.has_tickets(key)
         return Answer(rows=[(_text(was_in),)])
 
-    def remember(self, key: bytes, name: str, nonce: str, now: int) -> None:
+    def remember_departed(self, key: bytes, name: str, nonce: str, now: int) -> None:
         """That the ticket has left: the first statement of holdfast_leave."""
         lock = self.locks.get(key)
         if lock is None:
@@ -587,7 +587,7 @@ class Tables(Marks):
         """The next number of a lock that is there."""
         return max(lock.drawn + 1, now)
 
-    def has_run_out(self, expires: int, now: int) -> bool:
+    def has_expired(self, expires: int, now: int) -> bool:
         return expires <= now
 
     def has_tickets(self, key: bytes) -> bool:
@@ -614,7 +614,7 @@ class Tables(Marks):
 
 
 @dataclass(slots=True, frozen=True)
-class _Told:
+class _Outcome:
     """What holdfast_try_acquire comes to."""
 
     outcome: str
@@ -623,7 +623,7 @@ class _Told:
     limit: int | None = None
     other: str | None = None
 
-    def placed(self, number: int) -> _Told:
+    def at(self, number: int) -> _Outcome:
         return replace(self, place=number)
 
 

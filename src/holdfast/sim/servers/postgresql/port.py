@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.sim.servers.subscriptions import Listening
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import Gate, Row, Statement, Value
+    from holdfast.backends.postgresql.port import Row, Statement, Value, WaiterSession
     from holdfast.sim.network import Link
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.servers.postgresql.server import PostgresqlServer
@@ -25,14 +25,14 @@ class SimPort(Listening[str]):
         self.channel = f"holdfast_{link.process.name}.{number}"
         self._server = server
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self.request(lambda: self._server.run(self, statement, values), deadline)
 
     def name_of(self, channel: str) -> str:
         return channel
 
-    async def gate(self, *, deadline: float) -> Gate:
+    async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
         raise NotImplementedError  # gates.py has a port with gates
 
-    def give_back(self, gate: Gate) -> None:
+    def return_waiter_session(self, session: WaiterSession) -> None:
         raise NotImplementedError  # likewise

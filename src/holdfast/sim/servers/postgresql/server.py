@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
-from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, plain, stored
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, decode_name, encode_name
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.database import Database
@@ -77,7 +77,7 @@ class PostgresqlServer(Database, PushServer):
 
     def break_lock(self, name: str, fence: int) -> None:
         self.tables.caller = None
-        self.execute(lambda: self.tables.break_(stored(name), fence))
+        self.execute(lambda: self.tables.break_(encode_name(name), fence))
 
     def prepare(self, faults: Faults, ttl: float) -> None:
         super().prepare(faults, ttl)
@@ -90,10 +90,10 @@ class PostgresqlServer(Database, PushServer):
         rows = [lock.name for lock in self.tables.locks.values() if lock.nonce is None and lock.departed is None]
         if rows and self.world.choices.chance(self._deletes):
             del self.tables.locks[self.world.choices.pick(rows)]
-        return self.tables.reap(self._clock()), self.tables.reap_marks(self._clock())
+        return self.tables.reap(self._clock()), self.tables.reap_registers(self._clock())
 
-    def plain(self, name: str) -> str:
-        return plain(name)
+    def decode_name(self, name: str) -> str:
+        return decode_name(name)
 
     def state(self) -> object:
         return self.tables.snapshot(), self.starts, self.wall_step, self.subscribed()

@@ -67,7 +67,7 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Mark:
+class Register:
     """A row of holdfast_marks."""
 
     name: str
@@ -76,7 +76,7 @@ class Mark:
     expires: int
 
 
-Snapshot = tuple[dict[str, Lock], list[Ticket], dict[str, Mark]]
+Snapshot = tuple[dict[str, Lock], list[Ticket], dict[str, Register]]
 
 
 class Tables:
@@ -97,7 +97,7 @@ class Tables:
         self.caller: str | None = None  # the channel of the client whose statement this is
         self.locks: dict[str, Lock] = {}
         self.tickets: list[Ticket] = []
-        self.marks: dict[str, Mark] = {}
+        self.registers: dict[str, Register] = {}
         self.fence_idle = us(FENCE_IDLE)
 
     def run(self, statement: Statement, values: Sequence[Value]) -> list[Row]:
@@ -109,18 +109,18 @@ class Tables:
         return (
             {name: replace(lock) for name, lock in self.locks.items()},
             [replace(one) for one in self.tickets],
-            {name: replace(mark) for name, mark in self.marks.items()},
+            {name: replace(register) for name, register in self.registers.items()},
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        locks, tickets, marks = snapshot
+        locks, tickets, registers = snapshot
         self.locks = {name: replace(lock) for name, lock in locks.items()}
         self.tickets = [replace(ticket) for ticket in tickets]
-        self.marks = {name: replace(mark) for name, mark in marks.items()}
+        self.registers = {name: replace(register) for name, register in registers.items()}
 
     # ── the plain statements of protocol.py ──────────────────────────────────────────────────────────────────────
 
-    def take_rows(self, name: str, nonce: str, ttl: int, agent: str, info: str) -> list[Row]:
+    def fast_acquire_rows(self, name: str, nonce: str, ttl: int, agent: str, info: str) -> list[Row]:
         taken = self.take(name, nonce, ttl, (agent, info))
         if taken is None:
             return []
@@ -150,7 +150,7 @@ class Tables:
         """Nobody holds it, nobody waits, and nobody is remembered to have left."""
         return lock.nonce is None and not lock.queued and lock.departed is None
 
-    def free_rows(self, name: str, nonce: str) -> list[Row]:
+    def fast_release_rows(self, name: str, nonce: str) -> list[Row]:
         lock = self.locks.get(name)
         if lock is None or lock.nonce != nonce:
             return []
@@ -165,7 +165,7 @@ class Tables:
         return [self.try_acquire(*values)]
 
     def enter_owner_rows(self, *values: Any) -> list[Row]:
-        return [self.enter_owner(*values)]
+        return [self.try_acquire_owner(*values)]
 
     def enter_all_rows(self, *values: str) -> list[Row]:
         *arrays, channel = values
@@ -176,9 +176,9 @@ class Tables:
                 now = self.clock()
                 if self.create(name, "queue", reaps=False) and now & 255 == 0:
                     reaps_at = now
-                rows.append(self.enter_owner(name, nonce, int(ttl), False, agent, info, channel, owner))  # noqa: FBT003
+                rows.append(self.try_acquire_owner(name, nonce, int(ttl), False, agent, info, channel, owner))  # noqa: FBT003
             elif (taken := self.take(name, nonce, int(ttl), (agent, info))) is not None:
-                rows.append(_entered("in", fence=taken[0]))
+                rows.append(_outcome_row("in", fence=taken[0]))
                 reaps_at = taken[1] or reaps_at
             else:
                 rows.append(self.try_acquire(name, nonce, int(ttl), True, 1, False, agent, info, channel))  # noqa: FBT003
@@ -188,31 +188,34 @@ class Tables:
             self.reap(reaps_at)
         return rows
 
-    def mark_rows(self, name: str, number: int, nonce: str, keep: int) -> list[Row]:
+    def advance_register_rows(self, name: str, number: int, nonce: str, keep: int) -> list[Row]:
         now = self.clock()
-        mark = self.marks.get(name)
-        if mark is None:
-            self.marks[name] = Mark(name, number, nonce, now + keep)
-            return [(_text(self.reap_marks(now) if now & 255 == 0 else None),)]
-        if not self.is_lower(mark, number, nonce):
+        register = self.registers.get(name)
+        if register is None:
+            self.registers[name] = Register(name, number, nonce, now + keep)
+            return [(_text(self.reap_registers(now) if now & 255 == 0 else None),)]
+        if not self.is_lower(register, number, nonce):
             return []
-        mark.number, mark.nonce, mark.expires = number, nonce, max(mark.expires, now + keep)
+        register.number, register.nonce, register.expires = number, nonce, max(register.expires, now + keep)
         return [(None,)]
 
-    def is_lower(self, mark: Mark, number: int, nonce: str) -> bool:
+    def is_lower(self, register: Register, number: int, nonce: str) -> bool:
         """Or this very call's, which came before."""
-        return mark.number < number or (mark.number, mark.nonce) == (number, nonce)
+        return register.number < number or (register.number, register.nonce) == (number, nonce)
 
-    def marks_rows(self, names: str) -> list[Row]:
-        return [(name, _text(self.marks[name].number)) for name in sorted({*items(names)}) if name in self.marks]
-
-    def leave_rows(self, name: str, nonce: str, unheard: bool) -> list[Row]:  # noqa: FBT001  (as the statement has it)
-        return [(_text(self.release(name, nonce, unheard=unheard)),)]
-
-    def leave_all_rows(self, names: str, nonces: str, unheard: str) -> list[Row]:
-        every = zip(items(names), items(nonces), items(unheard), strict=True)
+    def read_registers_rows(self, names: str) -> list[Row]:
         return [
-            (nonce, _text(self.release(name, nonce, unheard=is_unheard == "t"))) for name, nonce, is_unheard in every
+            (name, _text(self.registers[name].number)) for name in sorted({*items(names)}) if name in self.registers
+        ]
+
+    def leave_rows(self, name: str, nonce: str, unanswered: bool) -> list[Row]:  # noqa: FBT001  (as the statement has it)
+        return [(_text(self.release(name, nonce, unanswered=unanswered)),)]
+
+    def leave_all_rows(self, names: str, nonces: str, unanswered: str) -> list[Row]:
+        every = zip(items(names), items(nonces), items(unanswered), strict=True)
+        return [
+            (nonce, _text(self.release(name, nonce, unanswered=is_unanswered == "t")))
+            for name, nonce, is_unanswered in every
         ]
 
     def renew_rows(self, name: str, nonce: str, ttl: int) -> list[Row]:
@@ -255,7 +258,7 @@ class Tables:
 
     def lapse(self, ticket: Ticket, now: int, head: int, caller: str | None) -> str | None:
         is_caller = ticket.channel == caller
-        if self.has_run_out(ticket.expires, now):
+        if self.has_expired(ticket.expires, now):
             self.tickets.remove(ticket)
             if is_caller or ticket.fence is not None or ticket.renewed is None:
                 return "ticket"
@@ -319,12 +322,12 @@ class Tables:
                 if ticket.limit is not None and ahead >= ticket.limit:
                     return
                 if ticket.expires > now + WOKEN_US:
-                    self.hint(ticket, now)
+                    self.wake_waiter(ticket, now)
             if ticket.exclusive:
                 return
             ahead += 1
 
-    def hint(self, ticket: Ticket, now: int) -> None:
+    def wake_waiter(self, ticket: Ticket, now: int) -> None:
         ticket.expires = now + WOKEN_US
         self.notify(ticket.channel, ticket.nonce)
 
@@ -350,16 +353,16 @@ class Tables:
         departed_until = None if lock.departed_until is None else min(lock.departed_until, now + WAITER_US)
         has_purged = False
 
-        if holder is not None and holder != nonce and self.has_run_out(lock.expires, now):
+        if holder is not None and holder != nonce and self.has_expired(lock.expires, now):
             holder = None
             has_purged = True
         if lock.method != "queue" and holder is not None:
-            return _entered("method", other=lock.method)
+            return _outcome_row("method", other=lock.method)
 
         mine = self._ticket(name, nonce, head) if lock.queued or not exclusive else None
         if _is_after(departed_until, now):
             if nonce in (departed or ()) and mine is None and holder != nonce:
-                return _entered("gone")
+                return _outcome_row("gone")
         else:
             departed = None
 
@@ -368,7 +371,7 @@ class Tables:
                 if not ticket.exclusive and ticket.limit != limit and ticket.nonce != nonce and ticket.expires > now:
                     if _is_after(ticket.renewed, now):
                         self.lapse(ticket, now, head, channel)
-                    return _entered("limit", other_limit=ticket.limit, other=ticket.info)
+                    return _outcome_row("limit", other_limit=ticket.limit, other=ticket.info)
 
         outcome, remaining, other = "in", None, None
         if holder is not None and holder != nonce:
@@ -401,7 +404,7 @@ class Tables:
             lock.departed, lock.departed_until = departed, departed_until
             lock.queued = lock.queued and self.has_tickets(name, head)
             self.hold(lock, nonce, now, ttl, (agent, info))
-            return _entered("in", fence=lock.fence)
+            return _outcome_row("in", fence=lock.fence)
         row = Ticket(
             *(name, drawn, nonce, None, exclusive, limit),
             *(now + WAITER_US, now, agent, info, channel),
@@ -426,10 +429,10 @@ class Tables:
         if holder is None and (has_purged or (outcome == "wait" and queue)):
             self.wake(name, now, head)
         if outcome == "in":
-            return _entered("in", fence=fence)
+            return _outcome_row("in", fence=fence)
         waiting = [one for one in self._queue(name, head) if number is None or one.number < number]
         ahead = self.ahead([one for one in waiting if one.fence is None], channel)
-        return _entered("wait", ahead=ahead, remaining=remaining, other=other)
+        return _outcome_row("wait", ahead=ahead, remaining=remaining, other=other)
 
     def ahead(self, waiting: list[Ticket], channel: str) -> int:
         """How soon a ticket behind these, of the client with this channel, has to poll again."""
@@ -438,7 +441,7 @@ class Tables:
         first, last = waiting[0], waiting[-1]
         return 1 if first is last or first.channel == last.channel != channel else 2
 
-    def enter_owner(  # noqa: PLR0917  (what the function takes, in its order)
+    def try_acquire_owner(  # noqa: PLR0917  (what the function takes, in its order)
         self,
         name: str,
         nonce: str,
@@ -452,11 +455,11 @@ class Tables:
         now = self.clock()
         self.create(name, "queue", reaps=True)
         lock = self.locks[name]
-        fence = self.kin(lock, owner, now)
+        fence = self.owner_fence(lock, owner, now)
         mine = self._ticket(name, nonce, lock.head)
         if fence is not None:
             if _is_after(lock.departed_until, now) and nonce in (lock.departed or ()) and mine is None:
-                return _entered("gone")
+                return _outcome_row("gone")
             drawn = self.draw(lock, now)
         else:
             row = self.try_acquire(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
@@ -466,7 +469,7 @@ class Tables:
             if row[0] != "in":
                 return row
             fence = drawn = int(row[1] or 0)
-        first = self.first_place(lock, drawn)
+        first = self.first_number(lock, drawn)
         lock.nonce, lock.queued, lock.drawn, lock.head = None, True, drawn, first
         if mine is None:
             place = (name, first, nonce, fence, True, 1)
@@ -477,23 +480,23 @@ class Tables:
         for ticket in self._queue(name, lock.head):
             if ticket.owner == owner and ticket.fence is None and ticket.expires > now:
                 self.notify(ticket.channel, ticket.nonce)
-        return _entered("in", fence=fence)
+        return _outcome_row("in", fence=fence)
 
-    def kin(self, lock: Lock, owner: str, now: int) -> int | None:
+    def owner_fence(self, lock: Lock, owner: str, now: int) -> int | None:
         """The fence of a ticket of this owner that is in."""
         for ticket in self._queue(lock.name, lock.head) if lock.queued else ():
             if ticket.owner == owner and ticket.fence is not None and ticket.expires > now:
                 return ticket.fence
         return None
 
-    def first_place(self, lock: Lock, drawn: int) -> int:
+    def first_number(self, lock: Lock, drawn: int) -> int:
         """Before all others."""
         return min([drawn, *(ticket.number - 1 for ticket in self._queue(lock.name, lock.head))])
 
-    def release(self, name: str, nonce: str, *, unheard: bool) -> bool:
+    def release(self, name: str, nonce: str, *, unanswered: bool) -> bool:
         now = self.clock()
-        if unheard:
-            self.remember(name, nonce, now)
+        if unanswered:
+            self.remember_departed(name, nonce, now)
         lock = self.locks.get(name)
         if lock is None:
             lock = Lock(name, "queue", now, queued=True)  # it was deleted by hand, and may have tickets still
@@ -512,7 +515,7 @@ class Tables:
             self.wake(name, now, lock.head)
         return was_in
 
-    def remember(self, name: str, nonce: str, now: int) -> None:
+    def remember_departed(self, name: str, nonce: str, now: int) -> None:
         """That the ticket has left: the first statement of holdfast_leave."""
         self.create(name, "queue", reaps=True)
         lock = self.locks[name]
@@ -548,15 +551,15 @@ class Tables:
             self.wake(name, self.clock(), 0 if lock is None else lock.head)
         return True
 
-    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, gated: bool) -> Row:
+    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
         """holdfast_pass without its gate, which belongs to the session: outcome, fence, remaining, other."""
         now = self.clock()
-        if gated:
+        if has_advisory_lock:
             self.create(name, "advisory", reaps=True)
         lock = self.locks.get(name)
         if lock is None:
             return "wait", None, None, None
-        if gated and lock.nonce is not None and lock.nonce != nonce:
+        if has_advisory_lock and lock.nonce is not None and lock.nonce != nonce:
             self.set_right(name)
         is_live = lock.nonce is not None and _is_after(lock.expires, now)
         if lock.method != "advisory" and is_live:
@@ -568,7 +571,7 @@ class Tables:
         is_remembered = _is_after(lock.departed_until, now)
         if nonce in (lock.departed or ()) and is_remembered and lock.nonce != nonce:
             return "gone", None, None, None
-        if lock.nonce != nonce and (not gated or is_live):
+        if lock.nonce != nonce and (not has_advisory_lock or is_live):
             return "wait", None, _text(None if lock.expires is None else lock.expires - now), lock.info
         lock.method, lock.drawn, lock.queued = "advisory", self.draw(lock, now), False
         lock.generation = _generation(lock, lock.drawn)
@@ -576,7 +579,7 @@ class Tables:
         self.hold(lock, nonce, now, ttl, who)
         return "in", _text(lock.fence), None, None
 
-    def look_rows(self, name: str) -> list[Row]:
+    def poll_rows(self, name: str) -> list[Row]:
         lock = self.locks.get(name)
         if lock is None:
             return []
@@ -603,10 +606,10 @@ class Tables:
             del self.locks[name]
         return len(old)
 
-    def reap_marks(self, now: int) -> int:
-        old = [mark.name for mark in self.marks.values() if mark.expires <= now][:REAPED_MAX]
+    def reap_registers(self, now: int) -> int:
+        old = [register.name for register in self.registers.values() if register.expires <= now][:REAPED_MAX]
         for name in old:
-            del self.marks[name]
+            del self.registers[name]
         return len(old)
 
     # ── what several of them do ──────────────────────────────────────────────────────────────────────────────────
@@ -615,7 +618,7 @@ class Tables:
         """The next number, of a lock that is there or not."""
         return now if lock is None else max(lock.drawn + 1, now)
 
-    def has_run_out(self, expires: int | None, now: int) -> bool:
+    def has_expired(self, expires: int | None, now: int) -> bool:
         return expires is not None and expires <= now
 
     def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
@@ -640,7 +643,7 @@ class Tables:
         self.tickets.append(row)
 
 
-def _entered(
+def _outcome_row(
     outcome: str,
     *,
     fence: int | None = None,

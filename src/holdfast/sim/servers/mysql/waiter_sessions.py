@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.mysql.io.errors import OnceMore
-from holdfast.backends.mysql.io.waiter_sessions import Gates
+from holdfast.backends.mysql.io.errors import TransactionConflict
+from holdfast.backends.mysql.io.waiter_sessions import WaiterSessions
 from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
 from holdfast.backends.mysql.protocol.row import RowBackend
@@ -22,7 +22,7 @@ from holdfast.sim.servers.mysql.server import MysqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.io.connection import Meanwhile
+    from holdfast.backends.mysql.io.connection import PeriodicCheck
     from holdfast.backends.mysql.port import Statement, Value
     from holdfast.core.ports import Backend
     from holdfast.sim.network import Link
@@ -41,7 +41,7 @@ _REGISTERED = re.compile(r"holdfast_sessions \(id, nonce, client\) VALUES \(x'([
 _MARK = b"holdfast:"
 
 
-class SimWire:
+class SimConnection:
     """A connection of its own, seen from both ends: `is_over` at the server, `is_open` and `is_dead` at the client."""
 
     def __init__(self, port: RowPort, number: int) -> None:
@@ -53,36 +53,36 @@ class SimWire:
         self.used_at = 0.0
         self.probe = None
         self._event = port.runtime.event()
-        self._answer: Answer | OnceMore | None = None
+        self._answer: Answer | TransactionConflict | None = None
 
     def is_dead(self) -> bool:
         return self._is_dead or not self.is_open
 
-    async def ask(self, sql: str, deadline: float, meanwhile: Meanwhile | None = None) -> Answer:
+    async def query(self, sql: str, deadline: float, check: PeriodicCheck | None = None) -> Answer:
         if not self.is_open:
             raise BackendUnavailable(backend="sim", problem="the connection is closed")
         try:
             seconds = _WAIT.search(sql)
             if seconds is not None:
-                return await self._wait(sql, int(seconds[1]), deadline, meanwhile)
-            return await self.port.request(lambda: self.port.gates.say(self, sql), deadline)
-        except OnceMore:
+                return await self._wait(sql, int(seconds[1]), deadline, check)
+            return await self.port.request(lambda: self.port.gates.query(self, sql), deadline)
+        except TransactionConflict:
             raise
         except BaseException:
             self.close()
             raise
 
-    async def _wait(self, sql: str, seconds: int, deadline: float, meanwhile: Meanwhile | None) -> Answer:
+    async def _wait(self, sql: str, seconds: int, deadline: float, check: PeriodicCheck | None) -> Answer:
         """What may take long: the answer comes by itself."""
         self._answer = None
         self._event.clear()
         self._send(sql, seconds)
-        while meanwhile is not None and meanwhile.at < deadline and not await self._event.wait(meanwhile.at):
-            meanwhile.at = await meanwhile.do()
+        while check is not None and check.due_at < deadline and not await self._event.wait(check.due_at):
+            check.due_at = await check.run()
         await self._event.wait(deadline)
         if self._answer is None:
             raise OutcomeUnknown(backend="sim", problem="no answer in time")
-        if isinstance(self._answer, OnceMore):
+        if isinstance(self._answer, TransactionConflict):
             raise self._answer
         return self._answer
 
@@ -95,9 +95,9 @@ class SimWire:
         if link.cut_there or link.happens("lose_request", link.faults.lose_request):
             world.at(world.now + AGAIN, self._send, sql, seconds)
         else:
-            world.at(link.arrival(), gates.when_it_answers, gates.say_long, self, sql, seconds)
+            world.at(link.arrival(), gates.when_it_answers, gates.query_long, self, sql, seconds)
 
-    def reply(self, answer: Answer | OnceMore) -> None:
+    def reply(self, answer: Answer | TransactionConflict) -> None:
         """From the server. Likewise."""
         link = self.port.link
         world = link.process.world
@@ -108,7 +108,7 @@ class SimWire:
         else:
             world.at(world.now + link.delay(), link.process.do, self._hear, answer)
 
-    def _hear(self, answer: Answer | OnceMore) -> None:
+    def _hear(self, answer: Answer | TransactionConflict) -> None:
         if self.is_open:
             self._answer = answer
             self._event.set()
@@ -151,7 +151,7 @@ class RowPort(SimPort):
         self.gates = server
         self.runtime = runtime
 
-    async def open(self, deadline: float) -> SimWire:
+    async def open(self, deadline: float) -> SimConnection:
         try:
             return await self.request(lambda: self.gates.new_session(self), deadline)
         except OutcomeUnknown as error:
@@ -162,9 +162,9 @@ class Gate:
     """A row of holdfast_gates."""
 
     def __init__(self) -> None:
-        self.keeper: SimWire | None = None
+        self.keeper: SimConnection | None = None
         self.nonce: str | None = None  # which the keeper has written, and not committed
-        self.line: list[tuple[SimWire, str]] = []  # who waits, and what it said
+        self.line: list[tuple[SimConnection, str]] = []  # who waits, and what it said
 
 
 class RowServer(MysqlServer):
@@ -174,105 +174,107 @@ class RowServer(MysqlServer):
     lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     cannot = POOLED | {"duplicate", "lose_ring"}  # a gate has its own connection
     kinds = ("lock",)
-    gates_type: Callable[..., Any] = Gates
+    sessions_type: Callable[..., Any] = WaiterSessions
     backend: Callable[..., Any] = RowBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
         self.gates: dict[bytes, Gate] = {}
-        self.sessions: dict[int, SimWire] = {}
-        self.marks: dict[bytes, SimWire] = {}
-        self.registered: dict[SimWire, tuple[bytes, str, str]] = {}  # rows of holdfast_sessions: gate, nonce, client
+        self.sessions: dict[int, SimConnection] = {}
+        self.marks: dict[bytes, SimConnection] = {}
+        self.registered: dict[
+            SimConnection, tuple[bytes, str, str]
+        ] = {}  # rows of holdfast_sessions: gate, nonce, client
         self._sessions = 0
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = RowPort(self, link, runtime)
         url = "sim://mysql"
-        gates = type(self).gates_type(port, runtime, url)
+        gates = type(self).sessions_type(port, runtime, url)
         backend: Backend = type(self).backend(url, port, gates, runtime)
         return backend
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def new_session(self, port: RowPort) -> SimWire:
+    def new_session(self, port: RowPort) -> SimConnection:
         self._sessions += 1
-        wire = self.sessions[self._sessions] = SimWire(port, self._sessions)
-        return wire
+        connection = self.sessions[self._sessions] = SimConnection(port, self._sessions)
+        return connection
 
-    def end_session(self, wire: SimWire) -> None:
+    def end_session(self, connection: SimConnection) -> None:
         """All that it has locked and waits for is over."""
-        if wire.is_over:
+        if connection.is_over:
             return
-        wire.is_over = True
-        del self.sessions[wire.number]
-        self.marks = {mark: keeper for mark, keeper in self.marks.items() if keeper is not wire}
+        connection.is_over = True
+        del self.sessions[connection.number]
+        self.marks = {mark: keeper for mark, keeper in self.marks.items() if keeper is not connection}
         for gate in self.gates.values():
-            gate.line = [(waiting, sql) for waiting, sql in gate.line if waiting is not wire]
-        self._roll_back(wire)
+            gate.line = [(waiting, sql) for waiting, sql in gate.line if waiting is not connection]
+        self._roll_back(connection)
 
-    def say(self, wire: SimWire, sql: str) -> Answer:
+    def query(self, connection: SimConnection, sql: str) -> Answer:
         """On a session of its own."""
-        if wire.is_over:
+        if connection.is_over:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
         if "DELETE FROM holdfast_gates" in sql:
             keys = {bytes.fromhex(value) for value in _HEX.findall(sql)}
             if any(self.gates[key].keeper is not None for key in keys if key in self.gates):
-                raise OnceMore("NOWAIT")
+                raise TransactionConflict("NOWAIT")
             self.gates = {key: gate for key, gate in self.gates.items() if key not in keys}
             return Answer()
         if "FOR UPDATE NOWAIT" in sql:
-            self._register(wire, sql)
+            self._register(connection, sql)
             key = _bytes(sql)
-            if key in self.gates and self.gates[key].keeper not in {None, wire}:
-                raise OnceMore("NOWAIT")
-            return self._lock(wire, sql)
+            if key in self.gates and self.gates[key].keeper not in {None, connection}:
+                raise TransactionConflict("NOWAIT")
+            return self._lock(connection, sql)
         if sql.startswith("SELECT GET_LOCK"):
-            keeper = self.marks.setdefault(_bytes(sql), wire)
-            return Answer(rows=[("1" if keeper is wire else "0",)])
+            keeper = self.marks.setdefault(_bytes(sql), connection)
+            return Answer(rows=[("1" if keeper is connection else "0",)])
         if sql.startswith("ROLLBACK"):
-            self._roll_back(wire)
-            if "RELEASE_LOCK" in sql and self.marks.get(_bytes(sql)) is wire:
+            self._roll_back(connection)
+            if "RELEASE_LOCK" in sql and self.marks.get(_bytes(sql)) is connection:
                 del self.marks[_bytes(sql)]
             return Answer()
         if sql == "DO 0" or sql.startswith("SET SESSION wait_timeout"):
             return Answer()
         raise AssertionError(f"nobody knows what to answer to {sql}")
 
-    def say_long(self, wire: SimWire, sql: str, seconds: int) -> None:
+    def query_long(self, connection: SimConnection, sql: str, seconds: int) -> None:
         """Lock a gate, within that many seconds."""
-        if wire.is_over:
-            wire.end_soon()
+        if connection.is_over:
+            connection.end_soon()
             return
-        self._register(wire, sql)
+        self._register(connection, sql)
         gate = self.gates.get(_bytes(sql))
-        if gate is None or gate.keeper in {None, wire}:
-            wire.reply(self._lock(wire, sql))
+        if gate is None or gate.keeper in {None, connection}:
+            connection.reply(self._lock(connection, sql))
         else:
-            gate.line.append((wire, sql))
-            self.world.at(self.world.now + seconds, self.when_it_answers, self._give_up, wire, gate, sql)
+            gate.line.append((connection, sql))
+            self.world.at(self.world.now + seconds, self.when_it_answers, self._give_up, connection, gate, sql)
 
-    def _give_up(self, wire: SimWire, gate: Gate, sql: str) -> None:
-        if (wire, sql) in gate.line:
-            gate.line.remove((wire, sql))
-            wire.reply(OnceMore("lock wait timeout"))
+    def _give_up(self, connection: SimConnection, gate: Gate, sql: str) -> None:
+        if (connection, sql) in gate.line:
+            gate.line.remove((connection, sql))
+            connection.reply(TransactionConflict("lock wait timeout"))
 
-    def _lock(self, wire: SimWire, sql: str) -> Answer:
+    def _lock(self, connection: SimConnection, sql: str) -> Answer:
         gate = self.gates.get(_bytes(sql))
         if gate is None:
             return Answer()
-        gate.keeper = wire
+        gate.keeper = connection
         if (nonce := _NONCE.search(sql)) is not None:
             gate.nonce = nonce[1]
         return Answer(rows=[("id",)])
 
-    def _register(self, wire: SimWire, sql: str) -> None:
+    def _register(self, connection: SimConnection, sql: str) -> None:
         if (row := _REGISTERED.search(sql)) is not None:
-            self.registered[wire] = bytes.fromhex(row[1]), row[2], row[3]
+            self.registered[connection] = bytes.fromhex(row[1]), row[2], row[3]
 
-    def _roll_back(self, wire: SimWire) -> None:
-        self.registered.pop(wire, None)
+    def _roll_back(self, connection: SimConnection) -> None:
+        self.registered.pop(connection, None)
         for gate in self.gates.values():
-            if gate.keeper is wire:
+            if gate.keeper is connection:
                 gate.keeper = gate.nonce = None
                 if gate.line:
                     following, sql = gate.line.pop(0)
@@ -313,11 +315,11 @@ class RowServer(MysqlServer):
 
     def state(self) -> object:
         gates = [
-            (key, gate.keeper and gate.keeper.number, gate.nonce, [wire.number for wire, _ in gate.line])
+            (key, gate.keeper and gate.keeper.number, gate.nonce, [connection.number for connection, _ in gate.line])
             for key, gate in self.gates.items()
         ]
-        marks = [(mark, wire.number) for mark, wire in self.marks.items()]
-        registered = [(wire.number, row) for wire, row in self.registered.items()]
+        marks = [(mark, connection.number) for mark, connection in self.marks.items()]
+        registered = [(connection.number, row) for connection, row in self.registered.items()]
         return super().state(), gates, marks, list(self.sessions), registered
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
@@ -333,18 +335,20 @@ class RowServer(MysqlServer):
         self.gates.clear()
 
     def drop(self, process: Process) -> bool:
-        return self._end([wire for wire in self.sessions.values() if wire.port.link.process is process])
+        return self._end(
+            [connection for connection in self.sessions.values() if connection.port.link.process is process]
+        )
 
     def process_died(self, process: Process) -> None:
-        for wire in self.sessions.values():
-            if wire.port.link.process is process:
-                self.world.at(self.world.now + wire.port.link.delay(), wire.hang_up)
+        for connection in self.sessions.values():
+            if connection.port.link.process is process:
+                self.world.at(self.world.now + connection.port.link.delay(), connection.hang_up)
 
-    def _end(self, wires: Sequence[SimWire]) -> bool:
-        for wire in wires:
-            self.end_session(wire)
-            wire.end_soon()
-        return bool(wires)
+    def _end(self, connections: Sequence[SimConnection]) -> bool:
+        for connection in connections:
+            self.end_session(connection)
+            connection.end_soon()
+        return bool(connections)
 
 
 def _bytes(sql: str) -> bytes:

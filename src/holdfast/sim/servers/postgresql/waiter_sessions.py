@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.world import World
 
-AGAIN = 1.0  # seconds between looks whether a connection has ended, through a network that is cut
+RETRY = 1.0  # seconds between looks whether a connection has ended, through a network that is cut
 
 
-class SimGate:
+class SimSession:
     """A connection of its own, seen from both ends: `is_over` at the server, `is_closed` at the client."""
 
-    def __init__(self, port: GatePort, pid: int) -> None:
+    def __init__(self, port: AdvisoryPort, pid: int) -> None:
         self.pid = pid
         self.port = port
-        self.is_in = False
-        self.is_asking = False
+        self.has_advisory_lock = False
+        self.is_waiting = False
         self.is_closed = False
         self.is_over = False
         self._event = port.runtime.event()
@@ -47,7 +47,7 @@ class SimGate:
     def is_open(self) -> bool:
         return not self.is_closed
 
-    async def ask(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         if self.is_closed:
             raise BackendUnavailable(backend="sim", problem="connection closed")
         try:
@@ -59,8 +59,8 @@ class SimGate:
     async def wait(self, sql: str, until: float) -> None:
         if self.is_closed:
             raise OutcomeUnknown(backend="sim", problem="connection closed")
-        if not self.is_asking:
-            self.is_asking = True
+        if not self.is_waiting:
+            self.is_waiting = True
             self._send(int(sql.rpartition("(")[2].rstrip(")")))
         try:
             is_answered = await self._event.wait(until)
@@ -70,16 +70,16 @@ class SimGate:
         if self.is_closed:
             raise OutcomeUnknown(backend="sim", problem="connection closed")
         if is_answered:
-            self.is_asking, self.is_in = False, True
+            self.is_waiting, self.has_advisory_lock = False, True
 
     def close(self) -> None:
         if not self.is_closed:
-            self.is_closed, self.is_in = True, False
+            self.is_closed, self.has_advisory_lock = True, False
             self._event.set()
             world = self.port.link.process.world
             world.at(world.now + self.port.link.delay(), self.hang_up)
 
-    def answered(self) -> None:
+    def _reply_arrived(self) -> None:
         """It is ours; which is read by who waits."""
         self._event.set()
 
@@ -98,7 +98,7 @@ class SimGate:
             self.end_soon()
         else:
             arrived = self.port.gates.when_it_answers
-            world.at(link.arrival(), arrived, self.port.gates.wait_at, self, key)
+            world.at(link.arrival(), arrived, self.port.gates.wait_for_lock, self, key)
 
     def reply(self) -> None:
         """From the server."""
@@ -107,35 +107,35 @@ class SimGate:
             self.end_soon()
         else:
             world = link.process.world
-            world.at(world.now + link.delay(), link.process.do, self.answered)
+            world.at(world.now + link.delay(), link.process.do, self._reply_arrived)
 
     def hang_up(self) -> None:
         """The server sees that the client has closed it, unless the network is cut."""
         link = self.port.link
         if link.cut_there and not link.process.is_dead:
-            link.process.world.at(link.process.world.now + AGAIN, self.hang_up)
+            link.process.world.at(link.process.world.now + RETRY, self.hang_up)
         else:
             self.port.gates.when_it_answers(self.port.gates.end_session, self)
 
 
-class GatePort(SimPort):
+class AdvisoryPort(SimPort):
     """A port that has gates."""
 
     def __init__(self, server: AdvisoryServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime, number)
         self.gates = server
         self.runtime = runtime
-        self._idle: list[SimGate] = []
+        self._idle: list[SimSession] = []
 
-    async def gate(self, *, deadline: float) -> SimGate:
+    async def open_waiter_session(self, *, deadline: float) -> SimSession:
         while self._idle:
-            gate = self._idle.pop()
-            if gate.is_open:
-                return gate
+            session = self._idle.pop()
+            if session.is_open:
+                return session
         return await self.request(lambda: self.gates.new_session(self), deadline)
 
-    def give_back(self, gate: SimGate) -> None:  # type: ignore[override]  # it is one of ours
-        self._idle.append(gate)
+    def return_waiter_session(self, session: SimSession) -> None:  # type: ignore[override]  # it is one of ours
+        self._idle.append(session)
 
 
 class AdvisoryServer(PostgresqlServer):
@@ -148,94 +148,98 @@ class AdvisoryServer(PostgresqlServer):
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self.sessions: list[SimGate] = []
-        self._keepers: dict[int, SimGate] = {}  # key -> who has the gate
-        self._lines: dict[int, list[SimGate]] = {}
+        self.sessions: list[SimSession] = []
+        self._holders: dict[int, SimSession] = {}  # key -> who has the gate
+        self._queues: dict[int, list[SimSession]] = {}
         self._pids = 0
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        port = GatePort(self, link, runtime, len(self.listeners))
+        port = AdvisoryPort(self, link, runtime, len(self.listeners))
         self.listeners.append(port)
         return type(self).backend("sim://postgresql", port, runtime, schema="public")
 
     # ── sessions and their gates ─────────────────────────────────────────────────────────────────────────────────
 
-    def new_session(self, port: GatePort) -> SimGate:
+    def new_session(self, port: AdvisoryPort) -> SimSession:
         self._pids += 1
-        gate = SimGate(port, self._pids)
-        self.sessions.append(gate)
-        return gate
+        session = SimSession(port, self._pids)
+        self.sessions.append(session)
+        return session
 
-    def end_session(self, gate: SimGate) -> None:
+    def end_session(self, session: SimSession) -> None:
         """All that it has and waits for is over."""
-        if gate.is_over:
+        if session.is_over:
             return
-        gate.is_over = True
-        self.sessions.remove(gate)
-        for line in self._lines.values():
-            if gate in line:
-                line.remove(gate)
-        for key in [key for key, keeper in self._keepers.items() if keeper is gate]:
+        session.is_over = True
+        self.sessions.remove(session)
+        for line in self._queues.values():
+            if session in line:
+                line.remove(session)
+        for key in [key for key, keeper in self._holders.items() if keeper is session]:
             self._unlock(key)
 
-    def wait_at(self, gate: SimGate, key: int) -> None:
-        if gate.is_over:
-            gate.end_soon()
-        elif self._try(gate, key):
-            gate.reply()
+    def wait_for_lock(self, session: SimSession, key: int) -> None:
+        if session.is_over:
+            session.end_soon()
+        elif self._try_lock(session, key):
+            session.reply()
         else:
-            self._lines.setdefault(key, []).append(gate)
+            self._queues.setdefault(key, []).append(session)
 
-    def _try(self, gate: SimGate, key: int) -> bool:
-        return self._keepers.setdefault(key, gate) is gate
+    def _try_lock(self, session: SimSession, key: int) -> bool:
+        return self._holders.setdefault(key, session) is session
 
     def _unlock(self, key: int) -> None:
-        del self._keepers[key]
-        if self._lines.get(key):
-            following = self._lines[key].pop(0)
-            self._keepers[key] = following
+        del self._holders[key]
+        if self._queues.get(key):
+            following = self._queues[key].pop(0)
+            self._holders[key] = following
             following.reply()
 
     def state(self) -> object:
-        keepers = [(key, keeper.pid) for key, keeper in self._keepers.items()]
-        lines = [(key, [gate.pid for gate in line]) for key, line in self._lines.items()]
-        ends = [(gate.pid, gate.is_in, gate.is_asking, gate.is_closed) for gate in self.sessions]
+        keepers = [(key, keeper.pid) for key, keeper in self._holders.items()]
+        lines = [(key, [session.pid for session in line]) for key, line in self._queues.items()]
+        ends = [
+            (session.pid, session.has_advisory_lock, session.is_waiting, session.is_closed) for session in self.sessions
+        ]
         return super().state(), keepers, lines, ends
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def run_on(self, gate: SimGate, statement: Statement, values: Sequence[Value]) -> list[Row]:
+    def run_on(self, session: SimSession, statement: Statement, values: Sequence[Value]) -> list[Row]:
         """On a session of its own."""
-        if gate.is_over:
+        if session.is_over:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
-        self.tables.caller = gate.port.channel
-        if statement is advisory._RETURN:
+        self.tables.caller = session.port.channel
+        if statement is advisory._RELEASE:
             name, nonce, key = values
-            rows = self.tables.free_rows(str(name), str(nonce))
-            if rows and self._keepers.get(int(key or 0)) is gate:
+            rows = self.tables.fast_release_rows(str(name), str(nonce))
+            if rows and self._holders.get(int(key or 0)) is session:
                 self._unlock(int(key or 0))
             return rows
         name, nonce, ttl, key, is_gated, stays, agent, info = values
-        gated = bool(is_gated) or self._try(gate, int(key or 0))
-        row = self.tables.pass_(str(name), str(nonce), int(ttl or 0), (str(agent), str(info)), gated=gated)
-        if gated and row[0] != "in" and not (row[0] == "wait" and stays):
+        has_advisory_lock = bool(is_gated) or self._try_lock(session, int(key or 0))
+        row = self.tables.pass_(
+            str(name), str(nonce), int(ttl or 0), (str(agent), str(info)), has_advisory_lock=has_advisory_lock
+        )
+        if has_advisory_lock and row[0] != "in" and not (row[0] == "wait" and stays):
             self._unlock(int(key or 0))
-            gated = False
-        return [(*row, "t" if gated else "f")]
+            has_advisory_lock = False
+        return [(*row, "t" if has_advisory_lock else "f")]
 
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
-        if statement is advisory._CLEAR:
-            keeper = self._keepers.get(int(values[0] or 0))
+        if statement is advisory._TERMINATE_HOLDER:
+            keeper = self._holders.get(int(values[0] or 0))
             if keeper is None:
                 return []
             self.end_session(keeper)
             keeper.end_soon()
             return [("t",)]
         if statement is advisory._CANCEL:
-            for gate in [gate for gate in self.sessions if gate.pid == values[0]]:
-                for line in self._lines.values():
-                    if gate in line:
-                        line.remove(gate)
+            for session in [session for session in self.sessions if session.pid == values[0]]:
+                for line in self._queues.values():
+                    if session in line:
+                        line.remove(session)
             return []
         return super().run(port, statement, values)
 
@@ -243,17 +247,17 @@ class AdvisoryServer(PostgresqlServer):
 
     def restart(self) -> None:
         super().restart()
-        self._keepers.clear()
-        self._lines.clear()
-        for gate in [*self.sessions]:
-            self.end_session(gate)
-            gate.end_soon()
+        self._holders.clear()
+        self._queues.clear()
+        for session in [*self.sessions]:
+            self.end_session(session)
+            session.end_soon()
 
     def drop(self, process: Process) -> bool:
-        dropped = [gate for gate in self.sessions if gate.port.link.process is process]
-        for gate in dropped:
-            self.end_session(gate)
-            gate.end_soon()
+        dropped = [session for session in self.sessions if session.port.link.process is process]
+        for session in dropped:
+            self.end_session(session)
+            session.end_soon()
         return bool(dropped)
 
     @property
@@ -263,5 +267,5 @@ class AdvisoryServer(PostgresqlServer):
 
     def process_died(self, process: Process) -> None:
         super().process_died(process)
-        for gate in [gate for gate in self.sessions if gate.port.link.process is process]:
-            self.world.at(self.world.now + AGAIN, gate.hang_up)
+        for session in [session for session in self.sessions if session.port.link.process is process]:
+            self.world.at(self.world.now + RETRY, session.hang_up)
