@@ -133,29 +133,29 @@ class BreaksPromises(RedlockServer):
     """A node accepts what comes after it has promised itself to another."""
 
     texts = {  # noqa: RUF012  (as the class it is of has it)
-        lua.MARK.name: lua.MARK.text.replace(
+        lua.ADVANCE.name: lua.ADVANCE.text.replace(
             "return {'behind', their_round}", "if state == '' then return {'behind', their_round} end"
         )
     }
 
 
-class _TakesTheGreatest(quorum_marks.Marks):
+class _TakesTheGreatest(quorum_marks.QuorumRegisters):
     async def _try(self, keys: Any, wanted: Any, deadline: float) -> Any:
         """As with one node: whoever finds a majority of lower ones has raised it."""
-        promises = await self._ballot(keys, wanted, "", deadline)
+        promises = await self._run_round(keys, wanted, "", deadline)
         if not isinstance(promises, list):
             return promises
         accepted = [state for state in map(quorum_marks.State.parse, promises) if state is not None]
         if sum(state.number >= wanted.number for state in accepted) * 2 > len(promises):
             return max(accepted)
-        agreed = await self._ballot(keys, wanted, ":".join(map(str, wanted)), deadline)
+        agreed = await self._run_round(keys, wanted, ":".join(map(str, wanted)), deadline)
         return agreed if not isinstance(agreed, list) else wanted
 
 
 class _NoWriteBack(RedlockBackend):
-    def __init__(self, council: Any, port: Any, runtime: Any) -> None:
-        super().__init__(council, port, runtime)
-        self._marks = _TakesTheGreatest(council, port, self._attendance, runtime)
+    def __init__(self, config: Any, port: Any, runtime: Any) -> None:
+        super().__init__(config, port, runtime)
+        self._registers = _TakesTheGreatest(config, port, self._health, runtime)
 
 
 class NoWriteBack(RedlockServer):

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol import queue, registers, setnx
-from holdfast.backends.redis.protocol.keys import keys_of, mark_of
+from holdfast.backends.redis.protocol.keys import keys_of, register_key
 from holdfast.sim.servers.redis.commands import COMMANDS, Refused
 from holdfast.sim.servers.redis.keyspace import SortedSet, Stream
 from holdfast.sim.servers.redis.machine import Machine
@@ -356,9 +356,9 @@ class Steps:
         match verb:
             case "enter" | "again":
                 asked = [nonce, kind, ttl, draw.choice("0111"), ABOUT]
-                return self._run(queue._ENTER, name, asked, lease)
+                return self._run(queue._TRY_ACQUIRE, name, asked, lease)
             case "leave":
-                return self._run(queue._LEAVE, name, [nonce, kind, unheard, signal], lease)
+                return self._run(queue._RELEASE, name, [nonce, kind, unheard, signal], lease)
             case "renew":
                 return self._run(queue._RENEW, name, [nonce, kind, ttl], lease)
             case "break":
@@ -384,18 +384,18 @@ class Steps:
                 ABOUT,
                 *now,
             ]
-        text = told(queue._ENTER_ALL, waiter_lease=LONG)
+        text = told(queue._TRY_ACQUIRE_ALL, waiter_lease=LONG)
         keys = [key for name in names for key in keys_of("", name).names]
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
-        said, modelled = ([_comparable(queue._ENTER, one) for one in side] for side in (real, model))
+        said, modelled = ([_comparable(queue._TRY_ACQUIRE, one) for one in side] for side in (real, model))
         return f"enter_all {arguments}", said, modelled
 
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
         now = divmod(self._sides.now, 1_000_000)
         text = told(script, waiter_lease=lease)
         real, model = self._sides.script(text, keys_of("", name)[:5], [*arguments, *now])
-        if script is queue._ENTER:
+        if script is queue._TRY_ACQUIRE:
             self.outcomes.add(real[0] if isinstance(real, list) else "in")
             if isinstance(real, int):
                 self._fences.append(str(real))
@@ -440,9 +440,9 @@ def test_the_scripts_of_marks_do_the_same_on_both(sides: Sides) -> None:
     raised = 0
 
     for number in range(200):
-        mark = mark_of("", draw.choice(NAMES)).names
+        mark = register_key("", draw.choice(NAMES)).names
         arguments: list[Any] = [draw.choice("ab"), draw.choice(numbers), draw.choice([LONG, OVER])]
-        for script in (registers.MARK, registers.MARKS):
+        for script in (registers.ADVANCE, registers.READ):
             sides.let_pass()  # before the next look at a mark that was kept for OVER
             real, model = sides.script(script.text, mark, arguments)
             assert model == real, f"step {number}: {script.name} {mark} {arguments}"
@@ -460,11 +460,13 @@ def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
     for number in range(200):
         sides.let_pass()
         now, nonce, ttl = divmod(sides.now, 1_000_000), draw.choice("abc"), draw.choice([LONG, LONG, OVER])
-        script = draw.choice([setnx._ENTER, setnx._ENTER, setnx._ENTER_ALL, setnx._LEAVE, setnx._RENEW, setnx._BREAK])
+        script = draw.choice(
+            [setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE_ALL, setnx._RELEASE, setnx._RENEW, setnx._BREAK]
+        )
         text = script.text.replace(ASKS_TIME, TOLD_TIME)
-        is_all = script is setnx._ENTER_ALL
+        is_all = script is setnx._TRY_ACQUIRE_ALL
         touched = [*keys, *keys_of("", "other").names] if is_all else keys
-        second = draw.choice([0, 1]) if script is setnx._LEAVE else ttl
+        second = draw.choice([0, 1]) if script is setnx._RELEASE else ttl
         arguments: list[Any] = [nonce, second, *now]
         real, model = sides.script(text, touched, 2 * arguments if is_all else arguments)
         for one in (*real, *model) if is_all else (real, model):

@@ -287,7 +287,7 @@ def test_the_same_steps_come_out_the_same(server: type[RedisServer], seed: int) 
 
 # ── scripts with a mistake ───────────────────────────────────────────────────────────────────────────────────────────
 
-_SCRIPTS = (queue._ENTER, queue._ENTER_ALL, queue._LEAVE, queue._RENEW, queue._BREAK, registers.MARK)
+_SCRIPTS = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK, registers.ADVANCE)
 MISTAKES = {
     "an owner goes in past another's lease": (
         "if owner and value == SEVERAL .. owner then",

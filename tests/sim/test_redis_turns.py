@@ -42,12 +42,12 @@ class Server:
         is_subscribed: bool = True,
     ) -> Any:
         where = Channel("PUBLISH", f"{channel}:{client}")
-        about = records.about(where, 0, f"thread {number}", "{}", is_subscribed=is_subscribed)
+        about = records.line_suffix(where, 0, f"thread {number}", "{}", is_subscribed=is_subscribed)
         arguments = (f"{client}{number}", kind, round(TTL * 1000), int(queue), about)
-        return self._machine.run(protocol._ENTER.text, KEYS.names, arguments)
+        return self._machine.run(protocol._TRY_ACQUIRE.text, KEYS.names, arguments)
 
     def release(self, client: str, number: int, kind: str = "x") -> Any:
-        return self._machine.run(protocol._LEAVE.text, KEYS.names, (f"{client}{number}", kind, 0, ""))
+        return self._machine.run(protocol._RELEASE.text, KEYS.names, (f"{client}{number}", kind, 0, ""))
 
     def queue(self) -> list[str]:
         found: Any = self.command(["ZRANGE", KEYS.queue, 0, -1])

@@ -58,7 +58,7 @@ class Council:
         return done[0] if done else None
 
     def ask(self, *calls: tuple[int, Call], lasts: float = 0.02) -> Any:
-        return self.do(lambda: self.port.ask(calls, deadline=self.now + 1.0), lasts)
+        return self.do(lambda: self.port.run_calls(calls, deadline=self.now + 1.0), lasts)
 
     def run(self, seconds: float) -> None:
         self.small.world.run(self.now + seconds)
@@ -80,19 +80,19 @@ def council() -> Iterator[Council]:
 
 def test_a_node_says_who_it_is_when_it_is_met_and_is_another_after_a_restart(council: Council) -> None:
     council.ask((1, HELLO))
-    before = council.port.life(1)
+    before = council.port.server_run(1)
     council.server.nodes[1].restart()
     lost = council.ask((1, acquire()))
     council.run(3.0)
     council.ask((1, HELLO))
-    after = council.port.life(1)
+    after = council.port.server_run(1)
 
-    assert council.port.life(0) is None
+    assert council.port.server_run(0) is None
     assert before is not None
     assert after is not None
     assert before.run != after.run
-    assert before.begun == pytest.approx(-UP_FOR, abs=1.1)
-    assert after.begun == pytest.approx(0.03, abs=1.1)
+    assert before.started_at == pytest.approx(-UP_FOR, abs=1.1)
+    assert after.started_at == pytest.approx(0.03, abs=1.1)
     assert isinstance(lost[0], OutcomeUnknown)
     assert council.server.nodes[1].machine.command(["EXISTS", KEYS.lock]) == 0
 

@@ -32,11 +32,11 @@ NOT_BY_CALLERS = (
     "Listener._run",
     "Listener.run",
     "Listener._pass_on",
-    "Hints.is_done",
-    "Hints.to_ask",
-    "Hints.to_drop",
-    "Attendance._attend",
-    "Attendance._round",
+    "Subscriber.is_done",
+    "Subscriber.to_ask",
+    "Subscriber.to_drop",
+    "NodeHealth._work",
+    "NodeHealth._run_once",
 )
 
 

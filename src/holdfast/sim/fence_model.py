@@ -17,12 +17,12 @@ from holdfast.backends.redis.port import Call, Channel
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.backends.redis.protocol.values import REDLOCK
 from holdfast.backends.redlock import lua
-from holdfast.backends.redlock.port import Life
+from holdfast.backends.redlock.port import ServerRun
 from holdfast.core.tickets import Granted, Ticket
 from holdfast.errors import HoldfastError, OutcomeUnknown, QuorumError
 from holdfast.sim.servers.redis.machine import Machine
 from holdfast.sim.servers.redis.port import PREFIX
-from holdfast.sim.servers.redlock.rules import council_for
+from holdfast.sim.servers.redlock.rules import config_for
 
 TTL = 30.0
 LOCK = "lock"
@@ -50,7 +50,7 @@ class Node(NamedTuple):
     vote: Vote | None
     counted: int | None
     run: int | None  # the life in which it has counted
-    life: int  # 0, and one more after each amnesia
+    server_run: int  # 0, and one more after each amnesia
     clock: int  # microseconds
 
 
@@ -74,7 +74,7 @@ class Ballots:
         self._backend = backend
         self._texts = texts
         self._nodes = nodes
-        self._council = council_for(nodes, max_ttl=TTL, quarantine=False)
+        self._config = config_for(nodes, max_ttl=TTL, quarantine=False)
         self._answers: dict[tuple[Node, Call], tuple[Node, Answer]] = {}
         self._nexts: dict[tuple[Attempt, tuple[tuple[Answer, ...], ...]], Next] = {}
 
@@ -124,7 +124,7 @@ class Ballots:
     def _try_acquire(self, attempt: Attempt, heard: Sequence[Sequence[Answer]]) -> Next:
         runtime = StoppedClock()
         port = ParkedPort(attempt.lives)
-        backend = self._backend(self._council, port, runtime)
+        backend = self._backend(self._config, port, runtime)
         ticket = Ticket(LOCK, nonce_of(attempt.client, attempt.ticket), TTL, 1, exclusive=True, agent="", info="{}")
         for _ in range(attempt.number - 1):  # what these heard makes no difference: let it be nothing
             self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), None)
@@ -208,14 +208,18 @@ class ParkedPort:
     def __init__(self, lives: Sequence[int]) -> None:
         self.started: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what would be done in the background
         self.nodes = tuple(f"node-{number}" for number in range(len(lives)))
-        self._lives = lives
+        self._server_runs = lives
 
-    async def ask(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Any | HoldfastError]:
+    async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Any | HoldfastError]:
         answers: list[Any] = await _Question(calls)
         return answers
 
-    def life(self, number: int) -> Life:
-        return Life(str(self._lives[number]), begun=0.0, forgets=False)
+    def server_run(self, number: int) -> ServerRun:
+        return ServerRun(str(self._server_runs[number]), started_at=0.0, may_forget=False)
+
+    @property
+    def subscriber(self) -> ParkedPort:
+        return self
 
     def channel(self, keys: object) -> Channel:
         return Channel("PUBLISH", "hints")

@@ -83,7 +83,7 @@ class Message(NamedTuple):
     attempt: int
     ask: int  # the so-manieth of its attempt
     call: int  # its number
-    life: int  # of the node, as the client knew it
+    server_run: int  # of the node, as the client knew it
 
 
 class Column(NamedTuple):
@@ -254,11 +254,11 @@ class _Searching:
         head = self._heads.things[head_number]
         client = head.clients[number]
         client = client._replace(is_asking=True, left=client.left - 1, floor=max(head.fences, default=0))
-        lives = [self._columns.things[column].node.life for column in columns]
+        lives = [self._columns.things[column].node.server_run for column in columns]
         met = []
-        for column, life in zip(columns, lives, strict=True):
+        for column, server_run in zip(columns, lives, strict=True):
             whole = self._columns.things[column]
-            view = (client.ticket, client.attempt, life)
+            view = (client.ticket, client.attempt, server_run)
             met.append(self._columns.of(whole._replace(views=_set(whole.views, number, view))))
         head = head._replace(clients=_set(head.clients, number, client))
         return self._follow(met, head, number)
@@ -296,7 +296,7 @@ class _Searching:
         key = (number, client.ticket, client.attempt, *[self._heard(column, number) for column in columns])
         if key not in self._followed:
             heard = [self._tales.things[tale] for tale in key[3:]]
-            attempt = Attempt(number, client.ticket, client.attempt, tuple(life for life, _ in heard))
+            attempt = Attempt(number, client.ticket, client.attempt, tuple(server_run for server_run, _ in heard))
             self._followed[key] = self._ballots.follow(attempt, tuple(answers for _, answers in heard))
         return self._followed[key]
 
@@ -313,7 +313,7 @@ class _Searching:
     def _forget(self, number: int) -> int:
         if number not in self._forgotten:
             column = self._columns.things[number]
-            node = Node(None, None, None, column.node.life + 1, column.node.clock + FORWARD)
+            node = Node(None, None, None, column.node.server_run + 1, column.node.clock + FORWARD)
             self._forgotten[number] = self._columns.of(column._replace(node=node))
         return self._forgotten[number]
 
@@ -333,7 +333,7 @@ class _Searching:
         once = again._replace(messages=tuple(rest))
         view = column.views[message.client]
         # Another process than the one that was asked is not believed: port and protocol see to that.
-        is_awaited = view == (message.ticket, message.attempt, column.node.life, *view[_ANSWERS:-1], OPEN) and (
+        is_awaited = view == (message.ticket, message.attempt, column.node.server_run, *view[_ANSWERS:-1], OPEN) and (
             len(view) == _ANSWERS + message.ask + 1
         )
         views = _set(column.views, message.client, (*view[:-1], reply))
@@ -362,8 +362,8 @@ class _Searching:
         """The number of what a client has heard of this node."""
         key = (number, client)
         if key not in self._heard_of:
-            _, _, life, *answers = self._columns.things[number].views[client]
-            self._heard_of[key] = self._tales.of((life, tuple(answers)))
+            _, _, server_run, *answers = self._columns.things[number].views[client]
+            self._heard_of[key] = self._tales.of((server_run, tuple(answers)))
         return self._heard_of[key]
 
     def _ask(self, number: int, client: int, call: int) -> int:
@@ -373,8 +373,8 @@ class _Searching:
             view = column.views[client]
             messages = column.messages
             if call >= 0:
-                ticket, attempt, life, *answers = view
-                messages = tuple(sorted((*messages, Message(client, ticket, attempt, len(answers), call, life))))
+                ticket, attempt, server_run, *answers = view
+                messages = tuple(sorted((*messages, Message(client, ticket, attempt, len(answers), call, server_run))))
             views = _set(column.views, client, (*view, OPEN if call >= 0 else NOT_ASKED))
             self._asked[key] = self._columns.of(column._replace(messages=messages, views=views))
         return self._asked[key]

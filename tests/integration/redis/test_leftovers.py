@@ -107,9 +107,17 @@ async def test_cancelled_tasks_and_timed_out_waits_leave_nothing(server: Server)
 def in_memory(client: holdfast.Client) -> int:
     """Tickets that the backend of this client knows."""
     backend: Any = client._engine.backend
-    hearing = backend._notifications
-    return (
-        len(hearing._heard) + len(hearing._wakeups._expected) + len(backend._unheard) + len(backend._handovers._places)
+    notifications = backend._notifications
+    return sum(
+        map(
+            len,
+            (
+                notifications._subscriptions,
+                notifications._wakeups._expected,
+                backend._unanswered,
+                backend._handovers._entries,
+            ),
+        )
     )
 
 

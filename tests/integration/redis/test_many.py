@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.backends.redis.protocol.joining import TOGETHER_MAX
+from holdfast.backends.redis.protocol.joining import SCRIPT_LOCKS_MAX
 from holdfast.core.tickets import Granted, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import assert_free_and_clean, take
@@ -94,7 +94,7 @@ def test_those_behind_one_that_is_busy_are_not_taken(server: Server) -> None:
 
 
 def test_more_than_one_script_can_have_are_taken_by_several(server: Server, open_client: OpenClient) -> None:
-    names = [f"many-{number:04}" for number in range(TOGETHER_MAX + 100)]
+    names = [f"many-{number:04}" for number in range(SCRIPT_LOCKS_MAX + 100)]
     client = open_client(server.url)
 
     with client.lock_all(names, timeout=60):

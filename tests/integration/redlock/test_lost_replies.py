@@ -35,9 +35,9 @@ def warm_up(client: holdfast.Client) -> None:
         lease.renew()
 
 
-def owed(client: holdfast.Client) -> int:
-    """How many votes are still to be taken back."""
-    return len(client._engine.backend._attendance._pending)  # type: ignore[attr-defined]
+def pending_releases(client: holdfast.Client) -> int:
+    """How many votes are still to be released."""
+    return len(client._engine.backend._health._pending_releases)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("then", ENDS)
@@ -57,7 +57,7 @@ def test_an_acquire_that_a_minority_did_not_answer_has_the_lock_and_leaves_no_vo
     assert other.lock("one").acquire(timeout=0) is None
     lease.release()
     eventually(lambda: council.vote_count("one") == 0)
-    eventually(lambda: owed(client) == 0)
+    eventually(lambda: pending_releases(client) == 0)
     take(other.lock("one")).release()
 
 
@@ -93,7 +93,7 @@ def test_votes_given_while_no_reply_comes_back_are_returned_when_the_node_answer
     proxies[2].cut()
 
     eventually(lambda: council.vote_count("one") == 0)
-    assert owed(client) == 0
+    assert pending_releases(client) == 0
 
 
 @pytest.mark.parametrize("then", ENDS)
@@ -114,7 +114,7 @@ def test_a_release_that_some_did_not_answer_frees_the_lock_all_the_same(
 
     assert after.fence > lease.fence
     after.renew()  # which what the first client still repeats does not touch
-    eventually(lambda: owed(client) == 0)
+    eventually(lambda: pending_releases(client) == 0)
     assert council.vote_count("one") >= 3
     after.release()
     eventually(lambda: council.vote_count("one") == 0)
@@ -128,11 +128,11 @@ def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
     proxies[0].lose_next_request(KEY)
     lease = take(client.lock("one", ttl=30))
     lease.release()
-    eventually(lambda: owed(client) == 0)
+    eventually(lambda: pending_releases(client) == 0)
 
     backend: Any = client._engine.backend
-    late = backend._ballot(lease._ticket, 1, 0, 0, "", (1, "", ""))
-    replies = run_sync(backend._port.ask([(0, late)], deadline=system.now() + PATIENCE))
+    late = backend._vote_call(lease._ticket, 1, 0, 0, "", (1, "", ""))
+    replies = run_sync(backend._port.run_calls([(0, late)], deadline=system.now() + PATIENCE))
 
     assert replies == [[b"late"]]
     assert council.vote_count("one") == 0

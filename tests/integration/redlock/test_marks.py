@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.backends.redis.protocol.keys import mark_of
+from holdfast.backends.redis.protocol.keys import register_key
 from holdfast.errors import ConfigurationError, OutcomeUnknown, QuorumError
 from tests.integration.redlock.conftest import StartCouncil
 from tests.support.redis.councils import Council
@@ -110,7 +110,7 @@ def test_what_a_minority_has_accepted_is_agreed_on_by_who_looks(
         proxy.lose_next_request(f":7:{OURS}")
     with pytest.raises(OutcomeUnknown):
         verbs.advance_register("one", 7, nonce=OURS)
-    key = mark_of("holdfast:", "one").lock
+    key = register_key("holdfast:", "one").lock
     assert [bool(server.call("HGET", key, "state")) for server in council.servers] == [True] + [False] * 4
 
     assert other.read_registers("one") == [7]
@@ -124,7 +124,7 @@ def test_a_mark_is_kept_for_as_long_as_was_asked_for(council: Council, opens: Op
     verbs.advance_register("one", 7, keep=1e5)
     verbs.advance_register("one", 8, keep=1.0)
 
-    left = [int(server.call("PTTL", mark_of("holdfast:", "one").lock)) / 1000 for server in council.servers]
+    left = [int(server.call("PTTL", register_key("holdfast:", "one").lock)) / 1000 for server in council.servers]
 
     assert all(1e5 < seconds < 1e5 + 3601 for seconds in left)
 

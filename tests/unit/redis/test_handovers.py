@@ -21,7 +21,7 @@ def handovers() -> Handovers:
 
 
 def test_the_lease_counts_from_the_last_look_not_from_the_hint(handovers: Handovers) -> None:
-    handovers.heard(TICKET, str(NUMBER + 5))
+    handovers.receive(TICKET, str(NUMBER + 5))
 
     handed = handovers.take(TICKET, SENT + 2.5)
 
@@ -33,33 +33,33 @@ def test_the_lease_counts_from_the_last_look_not_from_the_hint(handovers: Handov
 
 @pytest.mark.parametrize("fence", [0, 1, NUMBER - 1, NUMBER])
 def test_what_is_older_than_the_place_in_line_is_not_believed(handovers: Handovers, fence: int) -> None:
-    handovers.heard(TICKET, str(fence))
+    handovers.receive(TICKET, str(fence))
 
     assert handovers.take(TICKET, SENT + 0.1) is None
 
 
 @pytest.mark.parametrize("said", ["", "x", "-1", "1 2", f"{NUMBER + 5}.0", "²"])
 def test_what_is_no_number_is_not_believed(handovers: Handovers, said: str) -> None:
-    handovers.heard(TICKET, said)
+    handovers.receive(TICKET, said)
 
     assert handovers.take(TICKET, SENT + 0.1) is None
 
 
 def test_a_lease_of_which_too_much_is_gone_is_asked_for_anew(handovers: Handovers) -> None:
-    handovers.heard(TICKET, str(NUMBER + 5))
+    handovers.receive(TICKET, str(NUMBER + 5))
 
     assert handovers.take(TICKET, SENT + SPENT_MAX * TICKET.ttl + 0.001) is None
 
 
 def test_it_is_taken_once(handovers: Handovers) -> None:
-    handovers.heard(TICKET, str(NUMBER + 5))
+    handovers.receive(TICKET, str(NUMBER + 5))
 
     assert handovers.take(TICKET, SENT) is not None
     assert handovers.take(TICKET, SENT) is None
 
 
 def test_a_look_that_has_to_wait_again_makes_earlier_hints_old(handovers: Handovers) -> None:
-    handovers.heard(TICKET, str(NUMBER + 5))
+    handovers.receive(TICKET, str(NUMBER + 5))
     handovers.expect(TICKET, SENT + 10, b"%d" % (NUMBER + 9))
 
     assert handovers.take(TICKET, SENT + 10) is None
@@ -67,7 +67,7 @@ def test_a_look_that_has_to_wait_again_makes_earlier_hints_old(handovers: Handov
 
 def test_who_has_gone_is_handed_nothing_and_nothing_is_kept_of_it(handovers: Handovers) -> None:
     handovers.forget(TICKET)
-    handovers.heard(TICKET, str(NUMBER + 5))
+    handovers.receive(TICKET, str(NUMBER + 5))
 
     assert handovers.take(TICKET, SENT) is None
-    assert not handovers._places
+    assert not handovers._entries

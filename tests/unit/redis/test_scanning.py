@@ -68,13 +68,13 @@ class Store:
         self.is_down = False
         self.subscribed: list[Changes] = []
 
-    async def notifications(self, server: str, pattern: str, *, deadline: float) -> Changes:
+    async def subscribe_keyspace(self, server: str, pattern: str, *, deadline: float) -> Changes:
         self.subscribed.append(Changes())
         return self.subscribed[-1]
 
-    def _answer(self, request: str, about: object) -> None:
+    def _answer(self, request: str, line_suffix: object) -> None:
         self.clock.at += self.took
-        self.sent.append((request, about))
+        self.sent.append((request, line_suffix))
         if self.is_down:
             raise BackendUnavailable(backend="test", problem="down")
 
@@ -95,7 +95,7 @@ class Store:
         return [LockInfo(name, (HOLDER,), ()) for name in names if name in self.in_use]
 
     def requests(self, kind: str) -> list[object]:
-        return [about for request, about in self.sent if request == kind]
+        return [line_suffix for request, line_suffix in self.sent if request == kind]
 
 
 HOLDER = make_ticket_info(info="", fence=1, agent="", since=0.0, remaining=1.0, exclusive=True, limit=1)

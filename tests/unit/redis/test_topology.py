@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.config import Node, place_of
-from holdfast.backends.redis.io.handshake import Acquaintance
+from holdfast.backends.redis.config import Node, config_of
+from holdfast.backends.redis.io.handshake import Handshake
 from holdfast.backends.redis.io.topology.cluster import TRUST, Cluster
 from holdfast.backends.redis.io.topology.sentinel import Sentinel
 from holdfast.backends.redis.protocol.keys import keys_of
@@ -21,14 +21,14 @@ KEYS = keys_of("holdfast:", "one")
 DEADLINE = 1e9
 
 
-class Lines:
+class Connections:
     """Servers that answer what the test says; None: no answer."""
 
     def __init__(self, answer: Callable[[Node], Any]) -> None:
         self.answer = answer
         self.asked: list[Node] = []
 
-    async def one(self, node: Node, request: bytes, deadline: float) -> Any:
+    async def exchange(self, node: Node, request: bytes, deadline: float) -> Any:
         self.asked.append(node)
         reply = self.answer(node)
         if reply is None:
@@ -36,11 +36,6 @@ class Lines:
         return reply
 
     def drop(self, node: Node) -> None:
-        pass
-
-
-class Hints:
-    def leave(self, node: Node) -> None:
         pass
 
 
@@ -62,45 +57,44 @@ def clock() -> Clock:
     return Clock()
 
 
-def cluster_of(lines: Lines, clock: Clock) -> Cluster:
+def cluster_of(lines: Connections, clock: Clock) -> Cluster:
     """It has learnt that all slots are on the old primary."""
-    place = place_of(parse("redis+cluster://old:1,other:3"), is_asyncio=False)
-    cluster = Cluster(place, lines, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of one as it needs
-    cluster.hints = Hints()  # type: ignore[assignment]  # the same
-    run_sync(cluster.find(KEYS.slot, DEADLINE))
-    assert cluster.at_hand(KEYS.slot) == OLD
+    config = config_of(parse("redis+cluster://old:1,other:3"), is_asyncio=False)
+    cluster = Cluster(config, lines, Handshake(config), None, clock)  # type: ignore[arg-type]  # as much of one as it needs
+    run_sync(cluster.find_primary(KEYS.slot, DEADLINE))
+    assert cluster.known_primary(KEYS.slot) == OLD
     return cluster
 
 
 def test_a_primary_of_a_cluster_is_not_asked_whether_it_still_is_one(clock: Clock) -> None:
-    lines = Lines(lambda _: slots_of(OLD))
+    lines = Connections(lambda _: slots_of(OLD))
     cluster = cluster_of(lines, clock)
     lines.asked.clear()
     lines.answer = lambda node: slots_of(OLD if node == OLD else NEW)
 
-    assert run_sync(cluster.confirm(KEYS.slot, OLD, DEADLINE)) == NEW
+    assert run_sync(cluster.recheck_primary(KEYS.slot, OLD, DEADLINE)) == NEW
     assert lines.asked == [OTHER]
 
 
 def test_without_the_word_of_another_server_a_late_answer_of_a_cluster_is_not_believed(clock: Clock) -> None:
-    lines = Lines(lambda _: slots_of(OLD))
+    lines = Connections(lambda _: slots_of(OLD))
     cluster = cluster_of(lines, clock)
     lines.answer = lambda node: slots_of(OLD) if node == OLD else None
 
     with pytest.raises(OutcomeUnknown):
-        run_sync(cluster._vouch(KEYS.slot, OLD, DEADLINE))
+        run_sync(cluster._confirm_primary(KEYS.slot, OLD, DEADLINE))
 
 
 def test_the_only_server_of_a_cluster_confirms_itself(clock: Clock) -> None:
-    lines = Lines(lambda _: slots_of(OLD))
-    place = place_of(parse("redis+cluster://old:1"), is_asyncio=False)
-    cluster = Cluster(place, lines, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of one as it needs
+    lines = Connections(lambda _: slots_of(OLD))
+    config = config_of(parse("redis+cluster://old:1"), is_asyncio=False)
+    cluster = Cluster(config, lines, Handshake(config), None, clock)  # type: ignore[arg-type]  # as much of one as it needs
 
-    assert run_sync(cluster.confirm(KEYS.slot, OLD, DEADLINE)) == OLD
+    assert run_sync(cluster.recheck_primary(KEYS.slot, OLD, DEADLINE)) == OLD
 
 
 def test_a_grant_by_message_counts_on_a_cluster_for_as_long_as_an_answer_would(clock: Clock) -> None:
-    cluster = cluster_of(Lines(lambda _: slots_of(OLD)), clock)
+    cluster = cluster_of(Connections(lambda _: slots_of(OLD)), clock)
     polled_at = clock.now()
 
     assert cluster.trusts_message(KEYS, polled_at)
@@ -112,14 +106,13 @@ def test_a_grant_by_message_counts_on_a_cluster_for_as_long_as_an_answer_would(c
 def test_a_grant_by_message_counts_with_sentinels_only_while_one_has_named_the_primary_a_moment_ago(
     clock: Clock,
 ) -> None:
-    place = place_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
-    sentinels = Lines(lambda _: [b"old", b"1"])
-    sentinel = Sentinel(place, Lines(lambda _: None), sentinels, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of them as it needs
-    sentinel.hints = Hints()  # type: ignore[assignment]  # the same
+    config = config_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
+    sentinels = Connections(lambda _: [b"old", b"1"])
+    sentinel = Sentinel(config, Connections(lambda _: None), sentinels, Handshake(config), None, clock)  # type: ignore[arg-type]  # as much of them as it needs
     polled_at = clock.now()
 
     assert not sentinel.trusts_message(KEYS, polled_at)
-    assert run_sync(sentinel.find(KEYS.slot, DEADLINE)) == OLD
+    assert run_sync(sentinel.find_primary(KEYS.slot, DEADLINE)) == OLD
     assert sentinel.trusts_message(KEYS, polled_at)
     clock.at += TRUST
 
@@ -127,12 +120,12 @@ def test_a_grant_by_message_counts_with_sentinels_only_while_one_has_named_the_p
 
 
 def test_the_sentinel_that_answered_last_is_asked_first(clock: Clock) -> None:
-    place = place_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
-    sentinels = Lines(lambda node: [b"old", b"1"] if node.host == "b" else None)
-    sentinel = Sentinel(place, Lines(lambda _: None), sentinels, Acquaintance(place), clock)  # type: ignore[arg-type]  # as much of them as it needs
+    config = config_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
+    sentinels = Connections(lambda node: [b"old", b"1"] if node.host == "b" else None)
+    sentinel = Sentinel(config, Connections(lambda _: None), sentinels, Handshake(config), None, clock)  # type: ignore[arg-type]  # as much of them as it needs
 
     for _ in range(2):
-        run_sync(sentinel.find(KEYS.slot, DEADLINE))
+        run_sync(sentinel.find_primary(KEYS.slot, DEADLINE))
 
     assert [node.host for node in sentinels.asked] == ["a", "b", "b"]
     assert sorted(node.host for node in sentinel._order) == ["a", "b", "c"]

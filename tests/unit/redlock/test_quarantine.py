@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.backends.redlock.port import Life
+from holdfast.backends.redlock.port import ServerRun
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Ticket
 from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast.sim.servers.redis.machine import Machine
-from holdfast.sim.servers.redlock.rules import council_for
+from holdfast.sim.servers.redlock.rules import config_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 MAX_TTL = 60.0
@@ -17,14 +17,14 @@ SECOND = 1_000_000  # microseconds
 class JustStarted(ParkedPort):
     """Its last node may have forgotten something."""
 
-    def life(self, number: int) -> Life:
-        life = super().life(number)
-        return life._replace(begun=1000.0, forgets=True) if number == len(self.nodes) - 1 else life
+    def server_run(self, number: int) -> ServerRun:
+        server_run = super().server_run(number)
+        return server_run._replace(started_at=1000.0, may_forget=True) if number == len(self.nodes) - 1 else server_run
 
 
 def test_what_a_node_counts_in_quarantine_does_not_count_after_it() -> None:
     clock, port = StoppedClock(), JustStarted((0, 0, 0))
-    backend = RedlockBackend(council_for(3, max_ttl=MAX_TTL), port, clock)  # type: ignore[arg-type]
+    backend = RedlockBackend(config_for(3, max_ttl=MAX_TTL), port, clock)  # type: ignore[arg-type]
     node = Machine(lambda: round(clock.now() * SECOND), lambda *_: 0)
     counts = []
 

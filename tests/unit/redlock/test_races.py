@@ -13,7 +13,7 @@ from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Granted, Live, Ticket
 from holdfast.errors import BackendUnavailable
 from holdfast.sim.fence_model import ParkedPort, StoppedClock
-from holdfast.sim.servers.redlock.rules import council_for
+from holdfast.sim.servers.redlock.rules import config_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 IN = [b"in", b"7"]
@@ -37,7 +37,7 @@ class Holder:
 
     def __init__(self) -> None:
         self.clock, self.port = StoppedClock(), ParkedPort((0, 0, 0))
-        self.backend = RedlockBackend(council_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
+        self.backend = RedlockBackend(config_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
         entering = self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0)
         step(entering)
         down = BackendUnavailable(backend="node-2", problem="connection refused")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redlock.protocol.records import Ballot, describe, nonce_of_holder
+from holdfast.backends.redlock.protocol.records import NodeRecord, describe, nonce_of_holder
 
 NODES, QUORUM = 5, 3
 INFO = '{"who": {"host": "web", "pid": 8, "program": "p"}, "meta": {}}'
@@ -20,7 +20,7 @@ def ballot(
     remaining: int = 5000,
     waiters: tuple[str, ...] = (),
     counts: bool = True,  # noqa: FBT001, FBT002
-) -> Ballot:
+) -> NodeRecord:
     """What a node answers that has given its vote to `value`, or has it lent to a program of that name."""
     is_ours = value.isupper()
     lines: list[bytes] = []
@@ -34,7 +34,7 @@ def ballot(
     for member in queue:
         leases += [member, b"9000"]
     reply: list[Any] = [1000, key.encode(), remaining if value else -2, lines, [], queue, leases]
-    return Ballot(reply, counts=counts)
+    return NodeRecord(reply, counts=counts)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def ballot(
         ([ballot()] * 5, None),
     ],
 )
-def test_who_holds_it(ballots: list[Ballot], fence: int | None) -> None:
+def test_who_holds_it(ballots: list[NodeRecord], fence: int | None) -> None:
     shown = describe("lock", ballots, QUORUM, NODES)
 
     assert [holder.fence for holder in shown.holders] == ([] if fence is None else [fence])

@@ -13,7 +13,7 @@ from holdfast.core.tickets import Granted, Live, Ticket, Waiting
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast.sim.servers.redis.machine import Machine
-from holdfast.sim.servers.redlock.rules import council_for
+from holdfast.sim.servers.redlock.rules import config_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 ALL = (0, 1, 2)
@@ -25,7 +25,7 @@ class Nodes:
     def __init__(self) -> None:
         self.clock = StoppedClock()
         self.port = ParkedPort(ALL)
-        self.backend = RedlockBackend(council_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
+        self.backend = RedlockBackend(config_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
         self.machines = [Machine(lambda: round(self.clock.now() * 1e6), lambda *_: 0) for _ in ALL]
 
     def try_acquire(self, *, done: Collection[int], heard: Collection[int]) -> Any:

@@ -48,7 +48,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RedisConfig:
     """One deployment, and how this client uses it."""
 
     url: str  # without a password
@@ -87,11 +87,11 @@ class Place:
 class Adopted(NamedTuple):
     """A client object of redis-py's, as far as it matters here."""
 
-    place: Place
+    config: RedisConfig
     is_asyncio: bool
 
 
-def place_of(address: Address, *, is_asyncio: bool) -> Place:
+def config_of(address: Address, *, is_asyncio: bool) -> RedisConfig:
     """What an address says.
 
     Raises:
@@ -103,16 +103,16 @@ def place_of(address: Address, *, is_asyncio: bool) -> Place:
                 "redis.asyncio's client objects" if is_asyncio else "the client objects of redis, not redis.asyncio"
             )
             raise ConfigurationError(f"{'AsyncClient' if is_asyncio else 'Client'} takes {wanted}, or a URL")
-        return address.client.place
+        return address.client.config
     options = address.options
     userinfo, at, hosts = address.host.rpartition("@")
     if not at and "@" in address.path:
         raise ConfigurationError(f"url has an @ behind its first /: {_ENCODE}")
     name, _, password = userinfo.partition(":")
     user, secret = unquote(name), unquote(password)
-    usage = usage_of(options)
+    settings = settings_of(options)
     if address.scheme == "redis+unix":
-        return _unix(address, hosts, user or options.get("user", ""), secret or options.get("password", ""), usage)
+        return _unix(address, hosts, user or options.get("user", ""), secret or options.get("password", ""), settings)
     is_tls = address.scheme == "rediss" or choice(options, "tls", ("no", "yes")) == "yes"
     certificates = _certificates(options, is_tls=is_tls)
     login = Login(is_tls, _credentials(user, secret) | certificates)
@@ -121,7 +121,7 @@ def place_of(address: Address, *, is_asyncio: bool) -> Place:
         if not service:
             raise ConfigurationError("url has no service: redis+sentinel://host1,host2,host3/service/0")
         own = _credentials(options.get("sentinel_user", ""), options.get("sentinel_password", ""))
-        return Place(
+        return RedisConfig(
             url=address.redacted,
             shape="sentinel",
             nodes=_nodes(hosts, _SENTINEL_PORT),
@@ -129,24 +129,24 @@ def place_of(address: Address, *, is_asyncio: bool) -> Place:
             db=_db(db),
             service=service,
             sentinel_login=Login(is_tls, own | certificates),
-            **usage,
+            **settings,
         )
     if address.scheme == "redis+cluster":
         if address.path.strip("/") not in {"", "0"}:
             raise ConfigurationError(f"url names the database {address.path!r}, but a Cluster has none but 0")
-        return Place(url=address.redacted, shape="cluster", nodes=_nodes(hosts, _PORT), login=login, **usage)
+        return RedisConfig(url=address.redacted, shape="cluster", nodes=_nodes(hosts, _PORT), login=login, **settings)
     nodes = _nodes(hosts or "localhost", _PORT)
     if len(nodes) > 1:
         raise ConfigurationError(
             f"url names {len(nodes)} servers, {address.scheme}:// takes one: use redis+cluster:// for a Cluster, "
             "redis+sentinel:// for Sentinels"
         )
-    return Place(
-        url=address.redacted, shape="single", nodes=nodes, login=login, db=_db(address.path.strip("/")), **usage
+    return RedisConfig(
+        url=address.redacted, shape="single", nodes=nodes, login=login, db=_db(address.path.strip("/")), **settings
     )
 
 
-def usage_of(options: Mapping[str, str]) -> dict[str, Any]:
+def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a Place that say how it is used, from options."""
     replicas = _parsed(options, "replicas", int, 0, "a whole number, such as 1")
     if replicas < 0:
@@ -171,17 +171,17 @@ def usage_of(options: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _unix(address: Address, hosts: str, user: str, password: str, usage: dict[str, Any]) -> Place:
+def _unix(address: Address, hosts: str, user: str, password: str, settings: dict[str, Any]) -> RedisConfig:
     if hosts or not address.path.strip("/"):
         raise ConfigurationError("url must name the path of a socket: redis+unix:///run/redis/redis.sock?db=0")
     check_unix_sockets("redis+unix://")
-    return Place(
+    return RedisConfig(
         url=address.redacted,
         shape="single",
         nodes=(Node(address.path, 0),),
         login=Login(arguments=_credentials(user, password)),
         db=_db(address.options.get("db", "")),
-        **usage,
+        **settings,
     )
 
 

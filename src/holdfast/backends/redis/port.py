@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.backends.redis.config import Node
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
-from holdfast.backends.redis.protocol.scanning import Notifications
-from holdfast.backends.redis.protocol.server_info import Standing
+from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
+from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.core.notifications import SubscriberPort
 from holdfast.errors import HoldfastError
 
@@ -33,7 +33,14 @@ class Channel(NamedTuple):
     name: str
 
 
-class RedisPort(SubscriberPort[Channel], Protocol):
+class RedisSubscriber(SubscriberPort[Channel], Protocol):
+    """The subscriptions of one client."""
+
+    def channel(self, keys: Keys) -> Channel:
+        """The channel for notifications to this client's tickets of a lock."""
+
+
+class RedisPort(Protocol):
     """One deployment: a server, a primary that Sentinels know, or a Cluster. Connected at first use.
 
     Every verb raises BackendUnavailable when nothing was changed (not connected, refused, -LOADING, -READONLY, …),
@@ -42,7 +49,10 @@ class RedisPort(SubscriberPort[Channel], Protocol):
     """
 
     @property
-    def standing(self) -> Standing | None:
+    def subscriber(self) -> RedisSubscriber: ...
+
+    @property
+    def server_info(self) -> ServerInfo | None:
         """What the server said of itself, once it was asked."""
 
     async def run(self, call: Call, *, deadline: float) -> Reply:
@@ -51,7 +61,7 @@ class RedisPort(SubscriberPort[Channel], Protocol):
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
         """Run many, pipelined: each has its own answer, or its own error in its place."""
 
-    def are_together(self, some: Keys, others: Keys) -> bool:
+    def may_share_script(self, some: Keys, others: Keys) -> bool:
         """One script may have both: on a Cluster, if they are in one slot."""
 
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
@@ -66,11 +76,8 @@ class RedisPort(SubscriberPort[Channel], Protocol):
     async def scan(self, server: Node, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
         """One step of SCAN on one of them: the next cursor, b"0" at the end, and keys that match."""
 
-    async def notifications(self, server: Node, pattern: str, *, deadline: float) -> Notifications | None:
+    async def subscribe_keyspace(self, server: Node, pattern: str, *, deadline: float) -> KeyspaceSubscription | None:
         """Subscribe to the keyspace notifications of one of them, for keys that match."""
-
-    def channel(self, keys: Keys) -> Channel:
-        """Where hints for this lock's tickets would be heard."""
 
     def trusts_message(self, keys: Keys, since: float) -> bool:
         """A grant that came by message, for a ticket that polled at `since`, counts as an answer would."""

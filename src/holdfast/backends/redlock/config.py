@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.config import Place, choice, place_of, seconds
+from holdfast.backends.redis.config import RedisConfig, choice, seconds
+from holdfast.backends.redis.config import config_of as redis_config_of
 from holdfast.core.events import logger
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address
@@ -19,28 +20,28 @@ MAX_TTL, NODE_TIMEOUT, CONNECT_TIMEOUT = 60.0, 0.5, 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Council:
+class RedlockConfig:
     """The nodes, and the rules by which they are asked."""
 
-    place: Place  # all nodes together, as the connections see them
+    redis: RedisConfig  # all nodes together, as the connections see them
     max_ttl: float  # the longest ttl; for so long, a node that may have forgotten does not count
     node_timeout: float  # how long one node may take to answer
     quarantine: bool
 
     @property
     def url(self) -> str:
-        return self.place.url
+        return self.redis.url
 
     @property
     def prefix(self) -> str:
-        return self.place.prefix
+        return self.redis.prefix
 
     @property
     def connect_timeout(self) -> float:
-        return self.place.connect_timeout
+        return self.redis.connect_timeout
 
 
-def council_of(address: Address, *, is_asyncio: bool) -> Council:
+def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
     """What an address says.
 
     Raises:
@@ -51,24 +52,17 @@ def council_of(address: Address, *, is_asyncio: bool) -> Council:
     given = {name: value for name, value in own.items() if value}
     tls = options.pop("tls", "no")
     scheme = "rediss" if choice({"tls": tls}, "tls", ("no", "yes")) == "yes" else "redis"
-    places = [
-        place_of(Address(scheme, host, db, options, address.redacted), is_asyncio=is_asyncio)
+    configs = [
+        redis_config_of(Address(scheme, host, db, options, address.redacted), is_asyncio=is_asyncio)
         for host, db in _split(address)
     ]
-    nodes = tuple(place.nodes[0] for place in places)
+    nodes = tuple(config.nodes[0] for config in configs)
     _check_number(nodes, is_any=choice(given, "nodes", ("three", "any")) == "any", url=address.redacted)
-    logins: Mapping[Node, tuple[Login, int]] = {place.nodes[0]: (place.login, place.db) for place in places}
-    node_timeout = seconds(given, "node_timeout", NODE_TIMEOUT)
-    place = replace(
-        places[0],
-        shape="several",
-        nodes=nodes,
-        logins=logins,
-    )
-    return Council(
-        place=place,
+    logins: Mapping[Node, tuple[Login, int]] = {config.nodes[0]: (config.login, config.db) for config in configs}
+    return RedlockConfig(
+        redis=replace(configs[0], shape="several", nodes=nodes, logins=logins),
         max_ttl=seconds(given, "max_ttl", MAX_TTL),
-        node_timeout=node_timeout,
+        node_timeout=seconds(given, "node_timeout", NODE_TIMEOUT),
         quarantine=choice(given, "quarantine", ("yes", "no")) == "yes",
     )
 

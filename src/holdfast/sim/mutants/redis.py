@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.redis.lua import CONSTANTS
 from holdfast.backends.redis.protocol import getset, queue, setnx
 from holdfast.backends.redis.protocol.getset import GetsetBackend
-from holdfast.backends.redis.protocol.handovers import Handed, Handovers, Watchers
-from holdfast.backends.redis.protocol.keys import OtherKeys, mark_of
+from holdfast.backends.redis.protocol.handovers import Handover, Handovers, Watchers
+from holdfast.backends.redis.protocol.keys import OtherKeys, register_key
 from holdfast.backends.redis.protocol.queue import GRANULARITY, QueueBackend
 from holdfast.backends.redis.protocol.setnx import SetnxBackend
 from holdfast.backends.redis.protocol.values import GETSET, SETNX
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
 
-_QUEUE = (queue._ENTER, queue._ENTER_ALL, queue._LEAVE, queue._RENEW, queue._BREAK)
-_SETNX = (setnx._ENTER, setnx._ENTER_ALL, setnx._LEAVE, setnx._RENEW)
+_QUEUE = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK)
+_SETNX = (setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE_ALL, setnx._RELEASE, setnx._RENEW)
 
 
 def edited(scripts: tuple[Script, ...], *edits: tuple[str, str]) -> dict[str, str]:
@@ -146,8 +146,8 @@ class HintsOnly(QueueBackend):
         super().__init__(url, port, runtime, prefix=prefix)
         self._watchers = _NeverPolls(runtime)
 
-    def _waiting(self, before: int, remaining_ms: int, holder: bytes, obstacle: int) -> Waiting:
-        usual = super()._waiting(before, remaining_ms, holder, obstacle)
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, blocker: int) -> Waiting:
+        usual = super()._waiting(before, remaining_ms, holder, blocker)
         return usual._replace(poll_after=max(0.0, remaining_ms / 1000) + GRANULARITY)
 
 
@@ -156,7 +156,7 @@ _PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 1000000
 
 
 class _Late(Notifications["Channel"]):
-    def look(self, nonce: str, channel: Channel) -> None:
+    def expect(self, nonce: str, channel: Channel) -> None:
         self._wakeups.expect(nonce)
         self._subscriptions[nonce] = 1
 
@@ -171,17 +171,17 @@ class SubscribesTooLate(HintsOnly):
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        self._notifications = _Late(port, runtime, url)
+        self._notifications = _Late(port.subscriber, runtime, url)
 
 
 # ── hand-overs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _FromTheHint(Handovers):
-    def take(self, ticket: Ticket, now: float) -> Handed | None:
-        place = self._places.get(ticket.nonce)
-        if place is not None:
-            place.sent = now
+    def take(self, ticket: Ticket, now: float) -> Handover | None:
+        entry = self._entries.get(ticket.nonce)
+        if entry is not None:
+            entry.sent = now
         return super().take(ticket, now)
 
 
@@ -250,7 +250,7 @@ class MarkInTwoSteps(QueueBackend):
     """Two may read before one of them writes."""
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        key = mark_of(self._prefix, name)
+        key = register_key(self._prefix, name)
         last = await self._port.command(key, "HMGET", key.lock, "number", "nonce", deadline=deadline)
         if int(last[0] or 0) >= number:
             return bool(last == [b"%d" % number, nonce.encode()])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import lua
-from holdfast.backends.redlock.protocol.node_health import Attendance
+from holdfast.backends.redlock.protocol.node_health import NodeHealth
 from holdfast.backends.redlock.protocol.quorum import GRANULARITY, RedlockBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Live
@@ -19,7 +19,7 @@ from holdfast.sim.mutants.redis import edited
 from holdfast.sim.servers.redlock.server import RedlockServer
 
 if TYPE_CHECKING:
-    from holdfast.backends.redlock.config import Council
+    from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import LeaseGone, Ticket
@@ -60,7 +60,7 @@ class RaisesAll(RedlockBackend):
         if agreed < self._quorum:
             keys = self._counting_keys(ticket.name)
             words = (f"{ticket.nonce}:{claim.attempt}:", fence)
-            replies = await self._attendance.ask([(n, Call(lua.RAISE, keys, words)) for n in behind], deadline)
+            replies = await self._health.run_calls([(n, Call(lua.RAISE, keys, words)) for n in behind], deadline)
             agreed += sum(reply == 1 for reply in replies)
         return fence if agreed >= self._quorum else None
 
@@ -71,8 +71,8 @@ class RaisesAll(RedlockBackend):
 class HalfIsEnough(RedlockBackend):
     """Half of the nodes, rounded down: of three, one."""
 
-    def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
-        super().__init__(council, port, runtime)
+    def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
+        super().__init__(config, port, runtime)
         self._quorum = len(port.nodes) // 2
 
 
@@ -86,24 +86,24 @@ class RepairsCount(RedlockBackend):
         return super()._renewed(ticket, said, sent)
 
 
-class _Forgives(Attendance):
-    def owe(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
+class _Forgives(NodeHealth):
+    def schedule_release(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
         """Nobody is told anything in the background."""
 
 
 class ReleasesWhoAnswered(RedlockBackend):
     """Takes back the votes that it has heard of, and no others."""
 
-    def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
-        super().__init__(council, port, runtime)
-        self._attendance = _Forgives(council, port, runtime)
+    def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
+        super().__init__(config, port, runtime)
+        self._health = _Forgives(config, port, runtime)
 
-    async def _take_back(
+    async def _withdraw(
         self, ticket: Ticket, claim: Any, nodes: Collection[int], deadline: float, *, is_over: bool
     ) -> None:
-        silent = self._attendance.silent
+        silent = self._health.unresponsive
         asked = [number for number in nodes if number not in silent]
-        await super()._take_back(ticket, claim, asked, deadline, is_over=is_over)
+        await super()._withdraw(ticket, claim, asked, deadline, is_over=is_over)
 
 
 REDLOCK = [

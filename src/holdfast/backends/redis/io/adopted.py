@@ -17,7 +17,7 @@ import redis.sentinel
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
-from holdfast.backends.redis.config import Adopted, Login, Node, Place, usage_of
+from holdfast.backends.redis.config import Adopted, Login, Node, RedisConfig, settings_of
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options, stand_in
 
@@ -37,22 +37,22 @@ def address_of(client: object, options: dict[str, str]) -> Address:
         ConfigurationError: it is none of the objects that can be taken over.
     """
     check_options("redis", options)
-    usage = usage_of(options)
+    settings = settings_of(options)
     if isinstance(client, Pipeline | AsyncPipeline):
         raise ConfigurationError("url is a pipeline of redis-py's: give the client object that made it")
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
-        place = _cluster(client, usage)
+        config = _cluster(client, settings)
     elif isinstance(client, redis.Redis | redis.asyncio.Redis):
         pool: Any = client.connection_pool
-        place = _watched(pool, usage) if hasattr(pool, "sentinel_manager") else _single(pool, usage)
+        config = _watched(pool, settings) if hasattr(pool, "sentinel_manager") else _single(pool, settings)
     else:
         kind = f"{type(client).__module__}.{type(client).__qualname__}"
         raise ConfigurationError(f"url is a {kind}: give a redis.Redis or RedisCluster, their asyncio twins, or a URL")
     is_asyncio = isinstance(client, redis.asyncio.Redis | redis.asyncio.RedisCluster)
-    return Address("redis", "", "", options, place.url, Adopted(place, is_asyncio=is_asyncio))
+    return Address("redis", "", "", options, config.url, Adopted(config, is_asyncio=is_asyncio))
 
 
-def _single(pool: Any, usage: dict[str, Any]) -> Place:
+def _single(pool: Any, settings: dict[str, Any]) -> RedisConfig:
     arguments = pool.connection_kwargs
     db = int(arguments.get("db") or 0)
     login = _login(arguments, pool.connection_class)
@@ -62,17 +62,17 @@ def _single(pool: Any, usage: dict[str, Any]) -> Place:
     else:
         node = Node(arguments.get("host", "localhost"), int(arguments.get("port", 6379)))
         url = f"{'rediss' if login.is_tls else 'redis'}://{_auth(login)}{node}/{db}"
-    return Place(url=url, shape="single", nodes=(node,), login=login, db=db, **usage)
+    return RedisConfig(url=url, shape="single", nodes=(node,), login=login, db=db, **settings)
 
 
-def _watched(pool: Any, usage: dict[str, Any]) -> Place:
+def _watched(pool: Any, settings: dict[str, Any]) -> RedisConfig:
     if not pool.is_master:
         raise ConfigurationError("url is a client of a Sentinel's replicas: locks need the primary, use master_for()")
     sentinels = [one.connection_pool for one in pool.sentinel_manager.sentinels]
     nodes = _nodes((one.connection_kwargs["host"], one.connection_kwargs["port"]) for one in sentinels)
     login = _login(pool.connection_kwargs, pool.connection_class)
     db = int(pool.connection_kwargs.get("db") or 0)
-    return Place(
+    return RedisConfig(
         url=f"redis+sentinel://{_auth(login)}{','.join(map(str, nodes))}/{pool.service_name}/{db}",
         shape="sentinel",
         nodes=nodes,
@@ -80,11 +80,11 @@ def _watched(pool: Any, usage: dict[str, Any]) -> Place:
         db=db,
         service=pool.service_name,
         sentinel_login=_login(sentinels[0].connection_kwargs, sentinels[0].connection_class),
-        **usage,
+        **settings,
     )
 
 
-def _cluster(client: Any, usage: dict[str, Any]) -> Place:
+def _cluster(client: Any, settings: dict[str, Any]) -> RedisConfig:
     arguments = client.get_connection_kwargs()
     nodes = _nodes((node.host, node.port) for node in client.nodes_manager.startup_nodes.values())
     for node in client.get_nodes():
@@ -92,7 +92,7 @@ def _cluster(client: Any, usage: dict[str, Any]) -> Place:
             _check_known(connected.connection_pool.connection_class)
     login = _login(arguments, arguments.get("connection_class"))
     url = f"redis+cluster://{_auth(login)}{','.join(map(str, nodes))}"
-    return Place(url=url, shape="cluster", nodes=nodes, login=login, **usage)
+    return RedisConfig(url=url, shape="cluster", nodes=nodes, login=login, **settings)
 
 
 def _login(arguments: Mapping[str, Any], kind: type | None) -> Login:

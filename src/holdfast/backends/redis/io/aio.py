@@ -7,18 +7,16 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis.config import Login, Node, Place, place_of
+from holdfast.backends.redis.config import Login, Node, RedisConfig, config_of
 from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.handshake import Acquaintance
-from holdfast.backends.redis.io.pipeline import Channel, PipelineLines
+from holdfast.backends.redis.io.pipeline import Channel, PipelineConnections
 from holdfast.backends.redis.io.resp import pack
-from holdfast.backends.redis.io.subscriber import Hints
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
 from holdfast.runtimes.aio import AsyncioEvent
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.io.connection import Lines, Meet
+    from holdfast.backends.redis.io.connection import Connections, OnConnect
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Backend
     from holdfast.runtimes.aio import AsyncioRuntime
@@ -26,43 +24,41 @@ if TYPE_CHECKING:
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
-    place = place_of(address, is_asyncio=True)
-    return backend_on(open_port(place, runtime), place, runtime)
+    config = config_of(address, is_asyncio=True)
+    return backend_on(open_port(config, runtime), config, runtime)
 
 
-def open_port(place: Place, runtime: AsyncioRuntime) -> Topology:
+def open_port(config: RedisConfig, runtime: AsyncioRuntime) -> Topology:
     """One deployment, used by the tasks of one loop."""
     runtime.waits_for_sockets = True
 
-    def open_lines(login: Login, db: int, meet: Meet | None) -> Lines:
-        return PipelineLines(place, login, db, runtime, meet)
+    def open_connections(login: Login, db: int, on_connect: OnConnect | None) -> Connections:
+        return PipelineConnections(config, login, db, runtime, on_connect)
 
-    port = topology_of(place, Acquaintance(place), runtime, open_lines)
-    port.hints = Hints(place, port, TaskEars(place, runtime), runtime)
-    return port
+    return topology_of(config, AsyncSubscriberIO(config, runtime), runtime, open_connections)
 
 
-class TaskEars:
+class AsyncSubscriberIO:
     """A task for each server that is listened to."""
 
-    def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        self._place, self._runtime = place, runtime
+    def __init__(self, config: RedisConfig, runtime: AsyncioRuntime) -> None:
+        self._config, self._runtime = config, runtime
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open: set[TransportEar] = set()
+        self._open: set[AsyncSubscriberConnection] = set()
 
-    async def open(self, node: Node, deadline: float) -> TransportEar:
-        ear = TransportEar(self._place, node, self._runtime)
-        await ear.open(self._place.login_of(node), 0, deadline - self._runtime.now())
-        self._open.add(ear)
-        ear.ended.add_done_callback(lambda _: self._open.discard(ear))
-        ear.send(pack("CLIENT", "SETNAME", self._place.client_name))
+    async def open(self, node: Node, deadline: float) -> AsyncSubscriberConnection:
+        connection = AsyncSubscriberConnection(self._config, node, self._runtime)
+        await connection.open(self._config.login_of(node), 0, deadline - self._runtime.now())
+        self._open.add(connection)
+        connection.ended.add_done_callback(lambda _: self._open.discard(connection))
+        connection.send(pack("CLIENT", "SETNAME", self._config.client_name))
         try:
-            if not await ear.receive(deadline):
-                raise errors.not_sent(self._place.url, node, "no answer in time")
+            if not await connection.receive(deadline):
+                raise errors.not_sent(self._config.url, node, "no answer in time")
         except BaseException:
-            ear.close()
+            connection.close()
             raise
-        return ear
+        return connection
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         # In a context of its own: what the caller's context holds must not live as long as the client does.
@@ -73,22 +69,22 @@ class TaskEars:
     async def join(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-        ending = [*self._tasks, *(ear.ended for ear in self._open)]
+        ending = [*self._tasks, *(connection.ended for connection in self._open)]
         if ending:
             await asyncio.wait(ending)
 
     def abandon(self) -> None:
-        for ear in self._open:
-            ear.abandon()
+        for connection in self._open:
+            connection.abandon()
 
 
-class TransportEar(Channel):
+class AsyncSubscriberConnection(Channel):
     """One connection that is listened on."""
 
-    def __init__(self, place: Place, node: Node, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, node, runtime)
+    def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
+        super().__init__(config, node, runtime)
         self._said: list[Reply] = []
-        self._bell = AsyncioEvent()
+        self._wakeup = AsyncioEvent()
         self._why = ""
 
     def send(self, data: bytes) -> None:
@@ -97,18 +93,18 @@ class TransportEar(Channel):
 
     async def receive(self, until: float) -> list[Reply]:
         if not self._said and self.is_open:
-            await self._bell.wait(until)
-        self._bell.clear()
+            await self._wakeup.wait(until)
+        self._wakeup.clear()
         if not self._said and not self.is_open:
-            raise errors.no_answer(self._place.url, self._node, f"{self._why} while we listened")
+            raise errors.no_answer(self._config.url, self._node, f"{self._why} while we listened")
         said, self._said = self._said, []
         return said
 
-    def event(self, hint: Callable[[str], None]) -> None:
+    def event(self, notify: Callable[[str], None]) -> None:
         """Who waits is on the same loop as who reads: any event will do."""
 
-    def ring(self) -> None:
-        self._bell.set()
+    def wake(self) -> None:
+        self._wakeup.set()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -118,8 +114,8 @@ class TransportEar(Channel):
         except Exception as error:
             self.broken(f"its answer makes no sense: {error!r}")
             self.close()
-        self._bell.set()
+        self._wakeup.set()
 
     def broken(self, why: str) -> None:
         self._why = self._why or why
-        self._bell.set()
+        self._wakeup.set()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Batch:
     """Packed commands for one server, sent at once."""
 
     node: Node
@@ -25,33 +25,33 @@ class Parcel:
     count: int  # of the replies that will come
 
 
-class Wire(Protocol):
+class Connection(Protocol):
     """One connection."""
 
-    async def ask(self, request: bytes, count: int, deadline: float) -> list[Reply]: ...
+    async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]: ...
 
 
 # Called with a connection before anybody else uses it; what it raises is what the first who wanted it gets.
-Meet = Callable[[Wire, "Node", float], Awaitable[None]]
+OnConnect = Callable[[Connection, "Node", float], Awaitable[None]]
 
 
-NOT_AT_ONCE = object()  # instead of a reply
+NO_IDLE_CONNECTION = object()  # instead of a reply
 
 
-class Lines(Protocol):
+class Connections(Protocol):
     """Connections to servers that let us in the same way, opened when needed."""
 
-    def at_once(self, node: Node, request: bytes, deadline: float) -> Reply:
+    def exchange_now(self, node: Node, request: bytes, deadline: float) -> Reply:
         """As `one`, without a coroutine in between, where a blocking connection is at hand; else NOT_AT_ONCE."""
 
-    async def one(self, node: Node, request: bytes, deadline: float) -> Reply:
+    async def exchange(self, node: Node, request: bytes, deadline: float) -> Reply:
         """One command, one reply: the way that has to be fast."""
 
-    async def many(self, parcel: Parcel, deadline: float, *, alone: bool = False) -> list[Reply]:
+    async def exchange_batch(self, batch: Batch, deadline: float, *, alone: bool = False) -> list[Reply]:
         """As many replies as it says. `alone`: it holds up its connection, so nobody else's requests may be on it."""
 
-    async def each(
-        self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
+    async def exchange_batches(
+        self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
         """To all of them before the first reply is read: a server that is silent holds up no other's answer."""
 

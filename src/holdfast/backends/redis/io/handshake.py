@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
-from holdfast.backends.redis.protocol.server_info import Standing, weakest
+from holdfast.backends.redis.protocol.server_info import ServerInfo, weakest
 from holdfast.core.events import logger
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, Place
-    from holdfast.backends.redis.io.connection import Wire
+    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.io.connection import Connection
     from holdfast.backends.redis.port import Reply
 
 _SECTIONS = ("server", "replication", "memory", "persistence")  # one INFO for each: 6.2 takes no more than one
@@ -25,59 +25,61 @@ _ROLE = pack("ROLE")
 _MAY_NOT_ASK = ("NOPERM", "unknown command")  # by an ACL, or by a provider who has taken the command away
 
 
-class Acquaintance:
+class Handshake:
     """What the servers of one deployment have said of themselves."""
 
-    def __init__(self, place: Place) -> None:
-        self.standing: Standing | None = None
-        self._place = place
-        self._standings: dict[Node, Standing] = {}
+    def __init__(self, config: RedisConfig) -> None:
+        self.server_info: ServerInfo | None = None
+        self._config = config
+        self._server_infos: dict[Node, ServerInfo] = {}
         self._warned = False
 
-    async def meet(self, wire: Wire, node: Node, deadline: float) -> None:
+    async def run(self, connection: Connection, node: Node, deadline: float) -> None:
         """Say who we are, and hear who it is.
 
         Raises:
             ConfigurationError: it must not be used for locks as it is configured.
             BackendUnavailable: it lets us do nothing, or is no primary although Sentinels say so.
         """
-        said = await wire.ask(pack("CLIENT", "SETNAME", self._place.client_name) + _INFO, 1 + len(_SECTIONS), deadline)
+        said = await connection.exchange_many(
+            pack("CLIENT", "SETNAME", self._config.client_name) + _INFO, 1 + len(_SECTIONS), deadline
+        )
         del said[0]  # what it thinks of our name does not matter
         refused = next((reply for reply in said if isinstance(reply, ErrorReply)), None)
         if refused is not None:
             if errors.code_of(refused) not in _MAY_NOT_ASK:
-                raise errors.refusal(refused, self._place.url, node, "")
+                raise errors.refusal(refused, self._config.url, node, "")
             self._warn(refused)
-            await self._check_role(wire, node, deadline)
+            await self._check_role(connection, node, deadline)
             return
         info = _facts(said)
         fsync: Reply = None
         if info.get("aof_enabled") == "1":
-            fsync = (await wire.ask(_APPENDFSYNC, 1, deadline))[0]
-        standing = Standing.of(info, fsync[1].decode() if isinstance(fsync, list) and fsync else None)
-        standing.refuse_unfit(self._place.url, evictions_allowed=self._place.evictions_allowed)
-        if self._place.shape == "sentinel" and standing.is_primary is False:
-            raise errors.not_sent(self._place.url, node, "Sentinels name it, but it is a replica; try again soon")
-        if self._place.shape in {"single", "sentinel"}:  # there is one, and this is it now
-            self._standings.clear()
-        self._standings[node] = standing
-        self.standing = weakest(self._standings.values())
+            fsync = (await connection.exchange_many(_APPENDFSYNC, 1, deadline))[0]
+        server_info = ServerInfo.of(info, fsync[1].decode() if isinstance(fsync, list) and fsync else None)
+        server_info.refuse_unfit(self._config.url, evictions_allowed=self._config.evictions_allowed)
+        if self._config.shape == "sentinel" and server_info.is_primary is False:
+            raise errors.not_sent(self._config.url, node, "Sentinels name it, but it is a replica; try again soon")
+        if self._config.shape in {"single", "sentinel"}:  # there is one, and this is it now
+            self._server_infos.clear()
+        self._server_infos[node] = server_info
+        self.server_info = weakest(self._server_infos.values())
 
-    def standing_of(self, node: Node) -> Standing | None:
+    def server_info_of(self, node: Node) -> ServerInfo | None:
         """What this very server said when we connected to it last."""
-        return self._standings.get(node)
+        return self._server_infos.get(node)
 
     def forget(self, node: Node) -> None:
         """It is not part of the deployment any more."""
-        if self._standings.pop(node, None) is not None and self._standings:
-            self.standing = weakest(self._standings.values())
+        if self._server_infos.pop(node, None) is not None and self._server_infos:
+            self.server_info = weakest(self._server_infos.values())
 
-    async def _check_role(self, wire: Wire, node: Node, deadline: float) -> None:
-        if self._place.shape != "sentinel":
+    async def _check_role(self, connection: Connection, node: Node, deadline: float) -> None:
+        if self._config.shape != "sentinel":
             return
-        role = (await wire.ask(_ROLE, 1, deadline))[0]
+        role = (await connection.exchange_many(_ROLE, 1, deadline))[0]
         if isinstance(role, list) and role[0] != b"master":
-            raise errors.not_sent(self._place.url, node, "Sentinels name it, but it is a replica; try again soon")
+            raise errors.not_sent(self._config.url, node, "Sentinels name it, but it is a replica; try again soon")
 
     def _warn(self, refused: ErrorReply) -> None:
         if not self._warned:
@@ -85,7 +87,7 @@ class Acquaintance:
             logger().warning(
                 "%s: INFO is not allowed, so nobody checks that this server never drops locks: let this user run it "
                 "(ACL SETUSER … +info), or see to `maxmemory-policy noeviction` yourself (%s)",
-                self._place.url,
+                self._config.url,
                 refused,
             )
 

@@ -20,12 +20,12 @@ from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.poller import is_readable
 from holdfast.backends.redis.config import IO_TIMEOUT
 from holdfast.backends.redis.io import driver, errors
-from holdfast.backends.redis.io.connection import NOT_AT_ONCE, Meet, Parcel
+from holdfast.backends.redis.io.connection import NO_IDLE_CONNECTION, Batch, OnConnect
 from holdfast.backends.redis.io.resp import new_parser
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Login, Node, Place
+    from holdfast.backends.redis.config import Login, Node, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.runtimes.aio import AsyncioRuntime
 
@@ -36,8 +36,8 @@ _IDLE_LOOK = 0.2  # seconds unused after which a connection is looked at
 class Channel(asyncio.Protocol):
     """What both kinds of connection share: a transport of redis-py's, taken over, and replies as they come."""
 
-    def __init__(self, place: Place, node: Node, runtime: AsyncioRuntime) -> None:
-        self._place, self._node, self._runtime = place, node, runtime
+    def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
+        self._config, self._node, self._runtime = config, node, runtime
         self._loop = runtime.loop
         self._parser = new_parser()
         self._driver: Any = None  # redis-py's connection; dropped, it would close the transport
@@ -61,7 +61,7 @@ class Channel(asyncio.Protocol):
             if connection is not None:
                 driver.let_go(connection)
             if isinstance(error, driver.FAILURES):
-                raise errors.not_connected(error, self._place.url, self._node) from error
+                raise errors.not_connected(error, self._config.url, self._node) from error
             raise
         self._driver = connection
         self._transport = driver.transport_of(connection)
@@ -102,8 +102,8 @@ class Channel(asyncio.Protocol):
 class Pipeline(Channel):
     """One connection that all tasks share."""
 
-    def __init__(self, place: Place, node: Node, runtime: AsyncioRuntime) -> None:
-        super().__init__(place, node, runtime)
+    def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
+        super().__init__(config, node, runtime)
         # Who waits for a reply, until when, and for several: how many, with those that are there.
         self._pending: deque[tuple[asyncio.Future[Any], float, int, list[Reply] | None]] = deque()
         self._outbox: list[bytes] = []
@@ -112,22 +112,22 @@ class Pipeline(Channel):
         self._used_at = runtime.now()
         self.is_slow = False  # a deadline has passed on it
 
-    def one(self, request: bytes, deadline: float) -> asyncio.Future[Reply]:
+    def submit(self, request: bytes, deadline: float) -> asyncio.Future[Reply]:
         """Its reply will come."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._push(request, (future, self._cut(deadline), 1, None))
         return future
 
-    async def ask(self, request: bytes, count: int, deadline: float) -> list[Reply]:
+    async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]:
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
         self._push(request, (future, self._cut(deadline), count, []))
         return await future
 
     def _cut(self, deadline: float) -> float:
         """Callers give a request no more than the usual time; this place may give it less."""
-        if self._place.io_timeout >= IO_TIMEOUT:
+        if self._config.io_timeout >= IO_TIMEOUT:
             return deadline
-        return min(deadline, self._runtime.now() + self._place.io_timeout)
+        return min(deadline, self._runtime.now() + self._config.io_timeout)
 
     @property
     def is_idle(self) -> bool:
@@ -137,7 +137,7 @@ class Pipeline(Channel):
         """Open, as far as we know: the loop may not have come to hear of its end, if it was held up since."""
         now = self._runtime.now()
         if deadline <= now:
-            raise errors.not_sent(self._place.url, self._node, "there was no time left to ask")
+            raise errors.not_sent(self._config.url, self._node, "there was no time left to ask")
         unused, self._used_at = now - self._used_at, now
         if not self.is_open or self.is_slow:
             return False
@@ -174,7 +174,7 @@ class Pipeline(Channel):
         for number, (future, *_) in enumerate(self._pending):
             if not future.done():
                 error = errors.no_answer if number < sent else errors.not_sent
-                future.set_exception(error(self._place.url, self._node, why))
+                future.set_exception(error(self._config.url, self._node, why))
         self._pending.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -217,7 +217,7 @@ class Pipeline(Channel):
             if deadline <= now:
                 self.is_slow = True
                 if not future.done():
-                    future.set_exception(errors.no_answer(self._place.url, self._node, "no answer in time"))
+                    future.set_exception(errors.no_answer(self._config.url, self._node, "no answer in time"))
         waiting = [deadline for future, deadline, *_ in self._pending if not future.done()]
         if waiting:
             self._sweep_later(min(waiting))
@@ -225,46 +225,48 @@ class Pipeline(Channel):
             self.close()
 
 
-class PipelineLines:
+class PipelineConnections:
     """Connections to servers that let us in the same way, shared by the tasks of one loop."""
 
-    def __init__(self, place: Place, login: Login, db: int, runtime: AsyncioRuntime, meet: Meet | None) -> None:
-        self._place, self._login, self._db, self._runtime, self._meet = place, login, db, runtime, meet
+    def __init__(
+        self, config: RedisConfig, login: Login, db: int, runtime: AsyncioRuntime, on_connect: OnConnect | None
+    ) -> None:
+        self._config, self._login, self._db, self._runtime, self._on_connect = config, login, db, runtime, on_connect
         self._shared: dict[Node, Pipeline] = {}
         self._alone: dict[Node, list[Pipeline]] = {}  # idle ones, for requests that would hold up others
         self._opening: dict[Node, asyncio.Task[Pipeline]] = {}
         self._all: set[Pipeline] = set()
         self._closed = False
 
-    def at_once(self, node: Node, request: bytes, deadline: float) -> Reply:
-        return NOT_AT_ONCE
+    def exchange_now(self, node: Node, request: bytes, deadline: float) -> Reply:
+        return NO_IDLE_CONNECTION
 
-    async def one(self, node: Node, request: bytes, deadline: float) -> Reply:
+    async def exchange(self, node: Node, request: bytes, deadline: float) -> Reply:
         pipeline = self._shared.get(node)
         if pipeline is None or not pipeline.is_usable(deadline):
             pipeline = await self._open_shared(node, deadline)
-        return await pipeline.one(request, deadline)
+        return await pipeline.submit(request, deadline)
 
-    async def many(self, parcel: Parcel, deadline: float, *, alone: bool = False) -> list[Reply]:
+    async def exchange_batch(self, batch: Batch, deadline: float, *, alone: bool = False) -> list[Reply]:
         if alone:
-            return await self._ask_alone(parcel, deadline)
-        pipeline = self._shared.get(parcel.node)
+            return await self._ask_alone(batch, deadline)
+        pipeline = self._shared.get(batch.node)
         if pipeline is None or not pipeline.is_usable(deadline):
-            pipeline = await self._open_shared(parcel.node, deadline)
-        return await pipeline.ask(parcel.request, parcel.count, deadline)
+            pipeline = await self._open_shared(batch.node, deadline)
+        return await pipeline.exchange_many(batch.request, batch.count, deadline)
 
-    async def each(
-        self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
+    async def exchange_batches(
+        self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
-        async def ask(parcel: Parcel) -> list[Reply] | HoldfastError:
+        async def exchange(batch: Batch) -> list[Reply] | HoldfastError:
             try:
-                return await self.many(parcel, deadline, alone=alone)
+                return await self.exchange_batch(batch, deadline, alone=alone)
             except HoldfastError as error:
                 return error
 
-        if len(parcels) == 1:
-            return [await ask(parcels[0])]
-        return await asyncio.gather(*map(ask, parcels))
+        if len(batches) == 1:
+            return [await exchange(batches[0])]
+        return await asyncio.gather(*map(exchange, batches))
 
     def drop(self, node: Node) -> None:
         pipeline = self._shared.pop(node, None)
@@ -290,17 +292,17 @@ class PipelineLines:
         for pipeline in self._all:
             pipeline.abandon()
 
-    async def _ask_alone(self, parcel: Parcel, deadline: float) -> list[Reply]:
-        idle = self._alone.setdefault(parcel.node, [])
+    async def _ask_alone(self, batch: Batch, deadline: float) -> list[Reply]:
+        idle = self._alone.setdefault(batch.node, [])
         pipeline = None
         while idle and pipeline is None:
             found = idle.pop()
             pipeline = found if found.is_usable(deadline) else None
         if pipeline is None:
             timeout = deadline - self._runtime.now()
-            pipeline = await self._open(parcel.node, min(self._place.connect_timeout, timeout))
+            pipeline = await self._open(batch.node, min(self._config.connect_timeout, timeout))
         try:
-            said = await pipeline.ask(parcel.request, parcel.count, deadline)
+            said = await pipeline.exchange_many(batch.request, batch.count, deadline)
         except BaseException:
             pipeline.close()
             raise
@@ -312,15 +314,15 @@ class PipelineLines:
         opening = self._opening.get(node)
         if opening is None:
             if self._closed:
-                raise errors.not_sent(self._place.url, node, "the client is closed")
-            opening = self._runtime.loop.create_task(self._open(node, self._place.connect_timeout))
+                raise errors.not_sent(self._config.url, node, "the client is closed")
+            opening = self._runtime.loop.create_task(self._open(node, self._config.connect_timeout))
             self._opening[node] = opening
             opening.add_done_callback(self._opened(node))
         await asyncio.wait((opening,), timeout=max(0.0, deadline - self._runtime.now()))
         if not opening.done():
-            raise errors.not_sent(self._place.url, node, "not connected in time")
+            raise errors.not_sent(self._config.url, node, "not connected in time")
         if opening.cancelled():
-            raise errors.not_sent(self._place.url, node, "the client is closed")
+            raise errors.not_sent(self._config.url, node, "the client is closed")
         return opening.result()
 
     def _opened(self, node: Node) -> Callable[[asyncio.Task[Pipeline]], None]:
@@ -336,16 +338,16 @@ class PipelineLines:
 
     async def _open(self, node: Node, timeout: float) -> Pipeline:
         if timeout <= 0.0:
-            raise errors.not_sent(self._place.url, node, "there was no time left to connect")
+            raise errors.not_sent(self._config.url, node, "there was no time left to connect")
         deadline = self._runtime.now() + timeout
-        pipeline = Pipeline(self._place, node, self._runtime)
-        login, db = self._place.logins.get(node, (self._login, self._db))
+        pipeline = Pipeline(self._config, node, self._runtime)
+        login, db = self._config.logins.get(node, (self._login, self._db))
         await pipeline.open(login, db, timeout)
         self._all.add(pipeline)
         pipeline.ended.add_done_callback(lambda _: self._all.discard(pipeline))
         try:
-            if self._meet is not None:
-                await self._meet(pipeline, node, deadline)
+            if self._on_connect is not None:
+                await self._on_connect(pipeline, node, deadline)
         except BaseException as error:
             pipeline.close()
             if isinstance(error, BackendError):  # nothing of what the caller wants was sent yet

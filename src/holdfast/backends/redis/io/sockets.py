@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool
 from holdfast.backends.net.stream import NotSent, Stream
 from holdfast.backends.redis.io import driver, errors
-from holdfast.backends.redis.io.connection import NOT_AT_ONCE, Meet, Parcel
+from holdfast.backends.redis.io.connection import NO_IDLE_CONNECTION, Batch, OnConnect
 from holdfast.backends.redis.io.resp import Parser, new_parser
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import socket
 
     from holdfast.backends.net.pool import Probe
-    from holdfast.backends.redis.config import Login, Node, Place
+    from holdfast.backends.redis.config import Login, Node, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Runtime
 
 _NUMBER = b":"[0]
 
 
-def connect(place: Place, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
     """A socket to a server that has let us in.
 
     Raises:
@@ -38,17 +38,17 @@ def connect(place: Place, login: Login, node: Node, *, db: int, timeout: float) 
     try:
         return driver.connected_socket(login, node, db=db, timeout=timeout)
     except driver.FAILURES as error:
-        raise errors.not_connected(error, place.url, node) from error
+        raise errors.not_connected(error, config.url, node) from error
 
 
-class SocketWire:
+class SocketConnection:
     """One connection."""
 
     __slots__ = ("__weakref__", "_io_timeout", "_node", "_now", "_parser", "_stream", "_url", "probe", "used_at")
 
-    def __init__(self, place: Place, node: Node, runtime: Runtime) -> None:
-        self._url, self._node, self._now = place.url, node, runtime.now
-        self._io_timeout = place.io_timeout
+    def __init__(self, config: RedisConfig, node: Node, runtime: Runtime) -> None:
+        self._url, self._node, self._now = config.url, node, runtime.now
+        self._io_timeout = config.io_timeout
         self._stream: Stream | None = None
         self._parser: Parser = new_parser()
         self.used_at = 0.0
@@ -68,7 +68,7 @@ class SocketWire:
             raise errors.not_sent(self._url, self._node, "the client is closed")
         return stream.detach()
 
-    def one(self, request: bytes, deadline: float, now: float) -> Reply:
+    def exchange(self, request: bytes, deadline: float, now: float) -> Reply:
         """One exchange with one reply."""
         self.used_at = now
         seconds = deadline - now
@@ -95,7 +95,7 @@ class SocketWire:
             raise (self._not_sent(error) if isinstance(error, NotSent) else self._no_answer(error)) from error
         return reply
 
-    async def ask(self, request: bytes, count: int, deadline: float) -> list[Reply]:
+    async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]:
         self.send(request, deadline)
         return self.receive(count, deadline)
 
@@ -169,106 +169,108 @@ class SocketWire:
         return errors.no_answer(self._url, self._node, _why(error))
 
 
-class SocketLines:
+class SocketConnections:
     """Connections to servers that let us in the same way, shared by threads."""
 
-    def __init__(self, place: Place, login: Login, db: int, runtime: Runtime, meet: Meet | None) -> None:
-        self._place, self._login, self._db, self._runtime, self._meet = place, login, db, runtime, meet
+    def __init__(
+        self, config: RedisConfig, login: Login, db: int, runtime: Runtime, on_connect: OnConnect | None
+    ) -> None:
+        self._config, self._login, self._db, self._runtime, self._on_connect = config, login, db, runtime, on_connect
         self._now = runtime.now
-        self._pools: dict[Node, ConnectionPool[SocketWire]] = {}
-        self._wires: weakref.WeakSet[SocketWire] = weakref.WeakSet()  # all of them, for a forked child
+        self._pools: dict[Node, ConnectionPool[SocketConnection]] = {}
+        self._all: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # all of them, for a forked child
         self._closed = False
 
-    def at_once(self, node: Node, request: bytes, deadline: float) -> Reply:
+    def exchange_now(self, node: Node, request: bytes, deadline: float) -> Reply:
         pool = self._pools.get(node)
         if pool is None:
-            return NOT_AT_ONCE
+            return NO_IDLE_CONNECTION
         try:
-            wire = pool.idle.pop()  # one step, whatever other threads do
+            connection = pool.idle.pop()  # one step, whatever other threads do
         except IndexError:
-            return NOT_AT_ONCE
+            return NO_IDLE_CONNECTION
         now = self._now()
-        if now - wire.used_at > IDLE_CHECK and wire.is_dead():
-            pool.discard(wire)
-            return NOT_AT_ONCE
-        wire.probe = pool.probe
+        if now - connection.used_at > IDLE_CHECK and connection.is_dead():
+            pool.discard(connection)
+            return NO_IDLE_CONNECTION
+        connection.probe = pool.probe
         try:
-            reply = wire.one(request, deadline, now)
+            reply = connection.exchange(request, deadline, now)
         except BaseException as error:
-            pool.put_after(wire, error)
+            pool.put_after(connection, error)
             raise
         idle = pool.idle
-        idle.append(wire)
+        idle.append(connection)
         if len(idle) > IDLE_KEPT or pool.waiters or pool.is_closed:
-            pool.after_put(wire)
+            pool.after_put(connection)
         return reply
 
-    async def one(self, node: Node, request: bytes, deadline: float) -> Reply:
+    async def exchange(self, node: Node, request: bytes, deadline: float) -> Reply:
         pool = self._pool(node)
-        wire = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
+        connection = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
         try:
-            reply = wire.one(request, deadline, self._now())
+            reply = connection.exchange(request, deadline, self._now())
         except BaseException as error:
-            pool.put_after(wire, error)
+            pool.put_after(connection, error)
             raise
-        pool.put(wire)
+        pool.put(connection)
         return reply
 
-    async def many(self, parcel: Parcel, deadline: float, *, alone: bool = False) -> list[Reply]:
-        pool = self._pool(parcel.node)
-        wire = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
+    async def exchange_batch(self, batch: Batch, deadline: float, *, alone: bool = False) -> list[Reply]:
+        pool = self._pool(batch.node)
+        connection = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
         try:
-            said = await wire.ask(parcel.request, parcel.count, deadline)
+            said = await connection.exchange_many(batch.request, batch.count, deadline)
         except BaseException as error:
-            pool.put_after(wire, error)
+            pool.put_after(connection, error)
             raise
-        pool.put(wire)
+        pool.put(connection)
         return said
 
-    async def each(
-        self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
+    async def exchange_batches(
+        self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
-        answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
-        sent: list[tuple[int, ConnectionPool[SocketWire], SocketWire]] = []
+        answers: list[list[Reply] | HoldfastError] = [[] for _ in batches]
+        sent: list[tuple[int, ConnectionPool[SocketConnection], SocketConnection]] = []
         # First those to whom we are connected: connecting may take long.
-        numbers = sorted(range(len(parcels)), key=lambda number: not self._pool(parcels[number].node).idle)
+        numbers = sorted(range(len(batches)), key=lambda number: not self._pool(batches[number].node).idle)
         try:
-            await self._exchange(parcels, numbers, deadline, sent, answers)
+            await self._exchange(batches, numbers, deadline, sent, answers)
         except BaseException:
-            for _, pool, wire in sent:
-                pool.discard(wire)
+            for _, pool, connection in sent:
+                pool.discard(connection)
             raise
-        for number, pool, wire in sent:
-            pool.put_after(wire, answers[number])
+        for number, pool, connection in sent:
+            pool.put_after(connection, answers[number])
         return answers
 
     async def _exchange(
         self,
-        parcels: Sequence[Parcel],
+        batches: Sequence[Batch],
         numbers: Sequence[int],
         deadline: float,
-        sent: list[tuple[int, ConnectionPool[SocketWire], SocketWire]],
+        sent: list[tuple[int, ConnectionPool[SocketConnection], SocketConnection]],
         answers: list[list[Reply] | HoldfastError],
     ) -> None:
         for number in numbers:
-            parcel = parcels[number]
-            pool = self._pool(parcel.node)
+            batch = batches[number]
+            pool = self._pool(batch.node)
             now = self._now()
             try:
                 # Who cannot be connected to must leave time to hear what the others say.
-                wire = pool.get_idle(now) or await pool.open_or_wait(now + (deadline - now) / 2)
+                connection = pool.get_idle(now) or await pool.open_or_wait(now + (deadline - now) / 2)
             except HoldfastError as error:
                 answers[number] = error
                 continue
-            sent.append((number, pool, wire))
+            sent.append((number, pool, connection))
             try:
-                wire.send(parcel.request, deadline)
+                connection.send(batch.request, deadline)
             except HoldfastError as error:
                 answers[number] = error
-        for number, _, wire in sent:
+        for number, _, connection in sent:
             if answers[number] == []:
                 try:
-                    answers[number] = wire.receive(parcels[number].count, deadline)
+                    answers[number] = connection.receive(batches[number].count, deadline)
                 except HoldfastError as error:
                     answers[number] = error
 
@@ -286,43 +288,43 @@ class SocketLines:
         self._closed = True
         for pool in list(self._pools.values()):
             pool.abandon()
-        for wire in list(self._wires):
-            wire.abandon()
+        for connection in list(self._all):
+            connection.abandon()
 
-    def _pool(self, node: Node) -> ConnectionPool[SocketWire]:
+    def _pool(self, node: Node) -> ConnectionPool[SocketConnection]:
         found = self._pools.get(node)
         if found is not None:
             return found
-        place = self._place
+        config = self._config
         made = ConnectionPool(
-            place.url,
+            config.url,
             partial(self._open, node),
             self._runtime,
-            place.max_connections,
+            config.max_connections,
             server=str(node),
             idle_check=IDLE_CHECK,
         )
         return self._pools.setdefault(node, made)
 
-    async def _open(self, node: Node, deadline: float) -> SocketWire:
+    async def _open(self, node: Node, deadline: float) -> SocketConnection:
         if self._closed:
-            raise errors.not_sent(self._place.url, node, "the client is closed")
-        wire = SocketWire(self._place, node, self._runtime)
-        timeout = min(self._place.connect_timeout, deadline - self._now())
+            raise errors.not_sent(self._config.url, node, "the client is closed")
+        connection = SocketConnection(self._config, node, self._runtime)
+        timeout = min(self._config.connect_timeout, deadline - self._now())
         if timeout <= 0.0:
-            raise errors.not_sent(self._place.url, node, "there was no time left to connect")
-        login, db = self._place.logins.get(node, (self._login, self._db))
-        self._wires.add(wire)
-        wire.plug_in(connect(self._place, login, node, db=db, timeout=timeout))
-        if self._meet is not None:
+            raise errors.not_sent(self._config.url, node, "there was no time left to connect")
+        login, db = self._config.logins.get(node, (self._login, self._db))
+        self._all.add(connection)
+        connection.plug_in(connect(self._config, login, node, db=db, timeout=timeout))
+        if self._on_connect is not None:
             try:
-                await self._meet(wire, node, deadline)
+                await self._on_connect(connection, node, deadline)
             except BaseException as error:
-                wire.close()
+                connection.close()
                 if isinstance(error, BackendError):  # nothing of what the caller wants was sent yet
                     raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
                 raise
-        return wire
+        return connection
 
 
 def _why(error: BaseException) -> str:

@@ -33,7 +33,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, Place
+    from holdfast.backends.redis.config import Node, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.errors import OutcomeUnknown
     from holdfast.runtimes.threads import ThreadRuntime
@@ -44,21 +44,21 @@ _READ_SIZE = 65536
 _RING, _LOOK = b"!", b"."  # on the listener's bell: somebody rings; something has changed in who reads
 
 
-class SocketEar:
+class SocketSubscriberConnection:
     """One connection, and a bell for each of the two who may read it."""
 
-    def __init__(self, sock: socket.socket, node: Node, place: Place, runtime: ThreadRuntime) -> None:
-        self._sock, self._node, self._place, self._now = sock, node, place, runtime.now
+    def __init__(self, sock: socket.socket, node: Node, config: RedisConfig, runtime: ThreadRuntime) -> None:
+        self._sock, self._node, self._config, self._now = sock, node, config, runtime.now
         self._parser = new_parser()
         self._bell, self._heard_bell, self._reader_bell, self._reader_heard_bell = _bells()  # the listener's first
         self._mutex = runtime.mutex()
         self._listener_reads = False
-        self._reader: weakref.ref[HeardEvent] = _NOBODY  # who reads in the listener's place
-        self._candidate: weakref.ref[HeardEvent] = _NOBODY  # who will, as soon as the listener makes room
-        self._waiting: weakref.WeakSet[HeardEvent] = weakref.WeakSet()
+        self._reader: weakref.ref[SubscriberEvent] = _NONE  # who reads in the listener's place
+        self._candidate: weakref.ref[SubscriberEvent] = _NONE  # who will, as soon as the listener makes room
+        self._waiting: weakref.WeakSet[SubscriberEvent] = weakref.WeakSet()
         self._read_at = -math.inf  # when one of them last did
-        self._handed: list[Reply] = []  # what it has read that is not a hint
-        self._trouble: HoldfastError | None = None  # what has ended its reading
+        self._passed_on: list[Reply] = []  # what it has read that is not a hint
+        self._error: HoldfastError | None = None  # what has ended its reading
         # Two threads must not touch one TLS connection, and it is the listener who sends.
         self._is_shared = not isinstance(sock, ssl.SSLSocket)
         sock.settimeout(0)
@@ -80,23 +80,23 @@ class SocketEar:
     async def receive(self, until: float) -> list[Reply]:
         while True:
             with self._mutex:
-                handed, self._handed = self._handed, []
-                self._make_room()
+                passed_on, self._passed_on = self._passed_on, []
+                self._yield_to_candidate()
                 now = self._now()
                 is_away = self._reader() is not None or (not self._waiting and now < self._read_at + LINGER)
-                self._listener_reads = not (is_away or handed or self._trouble)
-            if handed:
-                return handed
-            if self._trouble is not None:
-                raise self._trouble
-            said = self._read_until(until) if self._listener_reads else self._stand_by(until)
+                self._listener_reads = not (is_away or passed_on or self._error)
+            if passed_on:
+                return passed_on
+            if self._error is not None:
+                raise self._error
+            said = self._read_until(until) if self._listener_reads else self._wait_for_reader(until)
             if said is not None:
                 return said
 
-    def event(self, hint: Callable[[str], None]) -> HeardEvent | None:
-        return HeardEvent(self, hint) if self._is_shared else None
+    def event(self, notify: Callable[[str], None]) -> SubscriberEvent | None:
+        return SubscriberEvent(self, notify) if self._is_shared else None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         _ring(self._bell, _RING)
 
     def close(self) -> None:
@@ -125,9 +125,9 @@ class SocketEar:
             for one in (self._reader_bell, self._reader_heard_bell):
                 one.close()
 
-    def _make_room(self) -> None:
+    def _yield_to_candidate(self) -> None:
         if self._candidate() is not None:
-            self._reader, self._candidate = self._candidate, _NOBODY
+            self._reader, self._candidate = self._candidate, _NONE
             _ring(self._reader_bell, _LOOK)
 
     def _read_until(self, until: float) -> list[Reply] | None:
@@ -145,7 +145,7 @@ class SocketEar:
                 if descriptor == self._heard_bell.fileno():
                     return [] if _RING in _heard(self._heard_bell) else None
 
-    def _stand_by(self, until: float) -> list[Reply] | None:
+    def _wait_for_reader(self, until: float) -> list[Reply] | None:
         """While somebody else reads, or is about to come back: nothing at `until` or at a ring, None now and then."""
         now = self._now()
         if now >= until:
@@ -156,11 +156,11 @@ class SocketEar:
 
     # ── for those who wait ───────────────────────────────────────────────────────────────────────────────────────
 
-    def step_in(self, event: HeardEvent) -> bool:
+    def start_waiting(self, event: SubscriberEvent) -> bool:
         """Count this one as waiting until it steps out. Whether it is the one to read."""
         with self._mutex:
             self._waiting.add(event)
-            if len(self._waiting) > 1 or self._trouble is not None or self.is_closed:
+            if len(self._waiting) > 1 or self._error is not None or self.is_closed:
                 return False
             if not self._listener_reads:
                 self._reader = weakref.ref(event)
@@ -169,26 +169,26 @@ class SocketEar:
         _ring(self._bell, _LOOK)
         return True
 
-    def read(self, event: HeardEvent, until: float, hint: Callable[[str], None]) -> None:
+    def read(self, event: SubscriberEvent, until: float, notify: Callable[[str], None]) -> None:
         """Until the event is set. What is not a hint is left to the listener, and so is what goes wrong."""
         try:
-            self._read(event, until, hint)
+            self._read(event, until, notify)
         except HoldfastError as error:
-            self._trouble = error
+            self._error = error
         except BaseException:
             # What came may be lost half-way: the listener begins anew, and whoever waits looks again.
-            self._trouble = errors.no_answer(self._place.url, self._node, "interrupted while we listened")
+            self._error = errors.no_answer(self._config.url, self._node, "interrupted while we listened")
             raise
 
-    def _read(self, event: HeardEvent, until: float, hint: Callable[[str], None]) -> None:
-        while not (event.is_set() or self.is_closed or self._trouble is not None):
+    def _read(self, event: SubscriberEvent, until: float, notify: Callable[[str], None]) -> None:
+        while not (event.is_set() or self.is_closed or self._error is not None):
             is_my_turn = self._reader() is event
             if is_my_turn and (data := self._received()):
                 if not self._parser.has_data() and (said := lone_message(data)):
-                    hint(said.decode(errors="replace"))  # as nearly always
+                    notify(said.decode(errors="replace"))  # as nearly always
                     continue
                 for reply in self._parsed(data):
-                    self._pass_on(reply, hint)
+                    self._pass_on(reply, notify)
                 continue
             left = until - self._now()
             if left <= 0.0:
@@ -198,31 +198,31 @@ class SocketEar:
                 if descriptor == bell.fileno():
                     _heard(bell)
 
-    def step_out(self, event: HeardEvent) -> None:
+    def stop_waiting(self, event: SubscriberEvent) -> None:
         with self._mutex:
             self._waiting.discard(event)
             if self._candidate() is event:
-                self._candidate = _NOBODY
+                self._candidate = _NONE
             if self._reader() is event:
-                self._reader, self._read_at = _NOBODY, self._now()
+                self._reader, self._read_at = _NONE, self._now()
             self._close_unused()
-            is_needed = not self._listener_reads and (self._handed or self._trouble or self._waiting)
+            is_needed = not self._listener_reads and (self._passed_on or self._error or self._waiting)
         if is_needed:
             _ring(self._bell, _LOOK)
 
-    def is_read_by(self, event: HeardEvent) -> bool:
+    def is_reader(self, event: SubscriberEvent) -> bool:
         return self._reader() is event or self._candidate() is event
 
     def wake_reader(self) -> None:
         _ring(self._reader_bell, _LOOK)
 
-    def _pass_on(self, reply: Reply, hint: Callable[[str], None]) -> None:
+    def _pass_on(self, reply: Reply, notify: Callable[[str], None]) -> None:
         match reply:
             case [b"message" | b"smessage", _, bytes(said)]:
-                hint(said.decode(errors="replace"))
+                notify(said.decode(errors="replace"))
             case _:
                 with self._mutex:
-                    self._handed.append(reply)
+                    self._passed_on.append(reply)
                 _ring(self._bell, _LOOK)
 
     # ── for both ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ class SocketEar:
         except OSError as error:
             raise self._broken(error) from error
         if not data:
-            raise errors.no_answer(self._place.url, self._node, "the server closed the connection while we listened")
+            raise errors.no_answer(self._config.url, self._node, "the server closed the connection while we listened")
         return data
 
     def _parsed(self, data: bytes) -> list[Reply]:
@@ -247,48 +247,48 @@ class SocketEar:
                 said.append(reply)
         except Exception as error:  # a parser has errors of its own
             problem = f"what it said makes no sense while we listened: {error!r}"
-            raise errors.no_answer(self._place.url, self._node, problem) from error
+            raise errors.no_answer(self._config.url, self._node, problem) from error
         return said
 
     def _broken(self, error: OSError) -> OutcomeUnknown:
-        return errors.no_answer(self._place.url, self._node, f"the connection broke while we listened: {error}")
+        return errors.no_answer(self._config.url, self._node, f"the connection broke while we listened: {error}")
 
 
-class HeardEvent(ThreadEvent):
+class SubscriberEvent(ThreadEvent):
     """What a thread waits on for its hint: if nobody else waits, it reads the connection itself meanwhile."""
 
-    __slots__ = ("__weakref__", "_ear", "_hint", "_is_here")
+    __slots__ = ("__weakref__", "_connection", "_notify", "_thread")
 
-    def __init__(self, ear: SocketEar, hint: Callable[[str], None]) -> None:
+    def __init__(self, connection: SocketSubscriberConnection, notify: Callable[[str], None]) -> None:
         super().__init__()
-        self._ear = ear
-        self._hint = hint
-        self._is_here = 0  # the thread that waits
+        self._connection = connection
+        self._notify = notify
+        self._thread = 0  # the thread that waits
 
     def set(self) -> None:
         super().set()
-        if self._is_here != threading.get_ident() and self._ear.is_read_by(self):
-            self._ear.wake_reader()
+        if self._thread != threading.get_ident() and self._connection.is_reader(self):
+            self._connection.wake_reader()
 
     async def wait(self, until: float | None) -> bool:
-        ear = self._ear
+        connection = self._connection
         if until is None or self._is_set:
             return await super().wait(until)
-        self._is_here = threading.get_ident()
+        self._thread = threading.get_ident()
         try:
-            if ear.step_in(self):
-                ear.read(self, until, self._hint)
+            if connection.start_waiting(self):
+                connection.read(self, until, self._notify)
                 return self.is_set()
             return await super().wait(until)
         finally:
-            ear.step_out(self)
+            connection.stop_waiting(self)
 
 
 class _Nobody:
     __slots__ = ("__weakref__",)
 
 
-_NOBODY: weakref.ref[HeardEvent] = weakref.ref(_Nobody())  # type: ignore[arg-type]  # dead from the start
+_NONE: weakref.ref[SubscriberEvent] = weakref.ref(_Nobody())  # type: ignore[arg-type]  # dead from the start
 
 
 def _bell() -> tuple[socket.socket, socket.socket]:

@@ -18,23 +18,25 @@ class Script(NamedTuple):
     name: str
     text: str
     sha: str
+    is_grant: bool  # it starts or extends a lease, or advances a register: `replicas=` applies to it
 
     @classmethod
-    def of(cls, name: str, *texts: str) -> Script:
+    def of(cls, name: str, *texts: str, is_grant: bool = False) -> Script:
         text = "".join(texts)
-        return cls(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+        return cls(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), is_grant)
 
 
-def load(method: str, *parts: str) -> Script:
+def load(method: str, *parts: str, is_grant: bool = False) -> Script:
     """A script of `method`, put together from these texts; the last one gives it its name."""
-    return Script.of(f"{method}/{parts[-1]}", CONSTANTS, *(text(__package__, method, part) for part in parts))
+    texts = (text(__package__, method, part) for part in parts)
+    return Script.of(f"{method}/{parts[-1]}", CONSTANTS, *texts, is_grant=is_grant)
 
 
 def load_all(method: str, *parts: str) -> Script:
     """The script that these texts make for one lock, for several in turn."""
     step = "".join(text(__package__, method, part) for part in parts)
-    around = text(__package__, "enter_all")
-    return Script.of(f"{method}/{parts[-1]}_all", CONSTANTS, around.replace("--[[ the script for one ]]\n", step))
+    loop = text(__package__, "try_acquire_all").replace("--[[ the script for one ]]\n", step)
+    return Script.of(f"{method}/{parts[-1]}_all", CONSTANTS, loop, is_grant=True)
 
 
 def text(package: str, *path: str) -> str:

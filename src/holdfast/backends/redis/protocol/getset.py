@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.keys import mark_of
+from holdfast.backends.redis.protocol.keys import register_key
 from holdfast.backends.redis.protocol.plain import PlainBackend
 from holdfast.backends.redis.protocol.values import GETSET
 from holdfast.core.clock import lease_deadline
@@ -78,7 +78,7 @@ class GetsetBackend(OneByOne, PlainBackend):
         # it may be because they have overwritten the winner's. It is not theirs then.
         self._claims: set[str] = set()
         # By nonce: tickets whose release is between its GET and the answer to its DEL, and which call that is.
-        self._leaving: dict[str, object] = {}
+        self._releasing: dict[str, object] = {}
 
     async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()
@@ -130,7 +130,7 @@ class GetsetBackend(OneByOne, PlainBackend):
         Who dies between that and PEXPIRE was not told that it has raised the mark, but leaves it there for ever, or
         until the next who does.
         """
-        keys, mine = mark_of(self._prefix, name), (number, nonce)
+        keys, mine = register_key(self._prefix, name), (number, nonce)
         while True:
             last = await self._last(keys, deadline)
             if last[0] < number:
@@ -142,7 +142,7 @@ class GetsetBackend(OneByOne, PlainBackend):
                 return True
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return [(await self._last(mark_of(self._prefix, name), deadline))[0] for name in names]
+        return [(await self._last(register_key(self._prefix, name), deadline))[0] for name in names]
 
     async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
         if ticket.nonce in self._claims:
@@ -150,7 +150,7 @@ class GetsetBackend(OneByOne, PlainBackend):
             return False
         this_call = object()
         try:
-            if self._leaving.setdefault(ticket.nonce, this_call) is not this_call:  # one step, for threads
+            if self._releasing.setdefault(ticket.nonce, this_call) is not this_call:  # one step, for threads
                 # The DEL of the later one could delete the key of the next holder. The keeper repeats it.
                 raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is on its way")
             value = await self._mine(ticket, keys, deadline)
@@ -158,8 +158,8 @@ class GetsetBackend(OneByOne, PlainBackend):
                 return value is not None and value.end > self._runtime.wall()
             return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
         finally:
-            if self._leaving.get(ticket.nonce) is this_call:
-                del self._leaving[ticket.nonce]
+            if self._releasing.get(ticket.nonce) is this_call:
+                del self._releasing[ticket.nonce]
 
     async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | LeaseGone:
         value = await self._mine(ticket, keys, deadline)

@@ -1,8 +1,8 @@
 """Hand-overs: a release lets in the next ticket by itself, and the hint that wakes it is the grant.
 
-Why it can be believed, although a hint may come late or not at all. Who was told to wait had a place in line then, and
+Why it can be believed, although a hint may come late or not at all. Who was told to wait had a entry in line then, and
 was let in later than that: so its lease on the server cannot have begun before that look was sent, and its deadline
-counts from there, as ever from before the server's own time began. And a hint from an earlier place (the lease was
+counts from there, as ever from before the server's own time began. And a hint from an earlier entry (the lease was
 over before it came, and the ticket in line again) is told by its fence: places are numbered by the same counter, and
 the number of the present one is greater.
 
@@ -28,14 +28,14 @@ SPENT_MAX = 0.1  # of its ttl is what a lease may have used up when it begins
 _DIGITS_MAX = 20  # of a fence
 
 
-class Handed(NamedTuple):
+class Handover(NamedTuple):
     """A grant that came by message, and when its ticket had polled last."""
 
     granted: Granted
     polled_at: float
 
 
-class _Place:
+class _QueueEntry:
     """What a ticket in line knows of it."""
 
     __slots__ = ("fence", "number", "sent")
@@ -51,31 +51,31 @@ class Handovers:
 
     def __init__(self, granularity: float) -> None:
         self._granularity = granularity
-        self._places: dict[str, _Place] = {}
+        self._entries: dict[str, _QueueEntry] = {}
 
     def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
-        """It was told to wait in the place of this number."""
-        self._places[ticket.nonce] = _Place(sent, int(number) if number.isdigit() else 0)
+        """It was told to wait in the entry of this number."""
+        self._entries[ticket.nonce] = _QueueEntry(sent, int(number) if number.isdigit() else 0)
 
-    def heard(self, ticket: Ticket, news: str) -> None:
+    def receive(self, ticket: Ticket, news: str) -> None:
         """What its hint said."""
-        place = self._places.get(ticket.nonce)
-        if place is not None and news.isdecimal() and len(news) <= _DIGITS_MAX:
-            place.fence = int(news)
+        entry = self._entries.get(ticket.nonce)
+        if entry is not None and news.isdecimal() and len(news) <= _DIGITS_MAX:
+            entry.fence = int(news)
 
-    def take(self, ticket: Ticket, now: float) -> Handed | None:
+    def take(self, ticket: Ticket, now: float) -> Handover | None:
         """The grant, if it was heard and is to be believed."""
-        if not self._places:
+        if not self._entries:
             return None
-        place = self._places.pop(ticket.nonce, None)
-        if place is None or place.fence <= place.number or now - place.sent > SPENT_MAX * ticket.ttl:
+        entry = self._entries.pop(ticket.nonce, None)
+        if entry is None or entry.fence <= entry.number or now - entry.sent > SPENT_MAX * ticket.ttl:
             return None
-        return Handed(Granted(place.fence, lease_deadline(place.sent, ticket.ttl, self._granularity)), place.sent)
+        return Handover(Granted(entry.fence, lease_deadline(entry.sent, ticket.ttl, self._granularity)), entry.sent)
 
     def forget(self, ticket: Ticket) -> None:
         """It is in, or has gone."""
-        if self._places:
-            self._places.pop(ticket.nonce, None)
+        if self._entries:
+            self._entries.pop(ticket.nonce, None)
 
 
 class Watchers:
@@ -102,7 +102,7 @@ class Watchers:
         return seconds
 
     def stop(self, ticket: Ticket, now: float) -> str | None:
-        """This ticket does not wait any more. Returns another one that has to poll now in its place, if need be."""
+        """This ticket does not wait any more. Returns another one that has to poll now in its entry, if need be."""
         if not self._waiting:
             return None
         with self._mutex:

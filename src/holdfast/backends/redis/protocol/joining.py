@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
     from holdfast.core.tickets import Ticket
 
-TOGETHER_MAX = 500  # locks in one script: it holds up everybody else on the server for a few milliseconds
+SCRIPT_LOCKS_MAX = 500  # locks in one script: it holds up everybody else on the server for a few milliseconds
 
 
-def together(port: RedisPort, prefix: str, tickets: Sequence[Ticket]) -> list[Keys]:
+def keys_for_one_script(port: RedisPort, prefix: str, tickets: Sequence[Ticket]) -> list[Keys]:
     """The keys of the first tickets, of as many as one script can have."""
-    locks = [keys_of(prefix, ticket.name) for ticket in tickets[:TOGETHER_MAX]]
-    return list(takewhile(lambda keys: port.are_together(locks[0], keys), locks))
+    locks = [keys_of(prefix, ticket.name) for ticket in tickets[:SCRIPT_LOCKS_MAX]]
+    return list(takewhile(lambda keys: port.may_share_script(locks[0], keys), locks))

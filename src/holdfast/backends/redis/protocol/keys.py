@@ -29,7 +29,7 @@ from holdfast.errors import ConfigurationError
 
 SLOTS = 16384
 _RECORD, _QUEUE, _LEASES, _SHARED = ":record", ":queue", ":leases", ":shared"
-_MARK = ":mark:"
+_REGISTER = ":mark:"
 _SIDE_KEY = re.compile(r"(.+)\{[^{}]*\}(:record|:queue|:leases|:shared)", re.DOTALL)
 # Marks, and side keys as earlier versions formed them: neither is a lock.
 _NO_LOCK = re.compile(r"\{[^}]*\}:(record|queue|leases|shared|mark):", re.DOTALL)
@@ -97,10 +97,10 @@ def keys_and_record_before(prefix: str, name: str) -> OtherKeys:
 
 
 @functools.lru_cache(maxsize=4096)
-def mark_of(prefix: str, name: str) -> OtherKeys:
+def register_key(prefix: str, name: str) -> OtherKeys:
     """The key of a mark. On a Cluster it is where a lock of that name would be."""
     tag, rest = _tag_and_rest(prefix, name)
-    key = f"{prefix}{{{tag}}}{_MARK}{rest}"
+    key = f"{prefix}{{{tag}}}{_REGISTER}{rest}"
     return OtherKeys(key, (key,), slot_of(key), _packed((key,)))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.redis.protocol.keys import Keys, keys_of
 from holdfast.backends.redis.protocol.scanning import Lister
-from holdfast.backends.redis.protocol.server_info import promised
+from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.backends.redis.protocol.values import method_conflict, method_in
 from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, make_ticket_info
 from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
@@ -45,7 +45,7 @@ class PlainBackend(ABC):
 
     @property
     def guarantees(self) -> Guarantees:
-        return promised(self.base, self._port.standing)
+        return guarantees_on(self.base, self._port.server_info)
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
@@ -54,7 +54,7 @@ class PlainBackend(ABC):
                 what="readers and semaphores",
                 others=("redis with method=queue",),
             )
-        return self._entered(ticket, await self._take(ticket, self._keys(ticket.name), deadline))
+        return self._result_of(ticket, await self._take(ticket, self._keys(ticket.name), deadline))
 
     @abstractmethod
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
@@ -123,7 +123,7 @@ class PlainBackend(ABC):
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _entered(self, ticket: Ticket, outcome: Granted | tuple[str, float]) -> Granted | Waiting:
+    def _result_of(self, ticket: Ticket, outcome: Granted | tuple[str, float]) -> Granted | Waiting:
         if isinstance(outcome, Granted):
             return outcome
         value, remaining = outcome

@@ -18,13 +18,13 @@ from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redis.protocol.handovers import Handovers, Watchers
-from holdfast.backends.redis.protocol.joining import together
+from holdfast.backends.redis.protocol.joining import keys_for_one_script
 from holdfast.backends.redis.protocol.keys import joined, keys_of
 from holdfast.backends.redis.protocol.plain import renewed
-from holdfast.backends.redis.protocol.records import Line, Record, about, limit_of
-from holdfast.backends.redis.protocol.registers import Marking
+from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
+from holdfast.backends.redis.protocol.registers import ScriptRegisters
 from holdfast.backends.redis.protocol.scanning import Lister
-from holdfast.backends.redis.protocol.server_info import promised
+from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.backends.redis.protocol.values import method_conflict, method_in
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
@@ -43,7 +43,7 @@ from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConf
 from holdfast.guarantees import Guarantees
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, Place
+    from holdfast.backends.redis.config import Node, RedisConfig
     from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
     from holdfast.backends.redis.protocol.scanning import Listing
     from holdfast.core.ports import Backend, Runtime
@@ -52,32 +52,33 @@ if TYPE_CHECKING:
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
 FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does not notify us has the lock
 # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
-_LOOKS_OFTEN = 2
+_POLL_OFTEN = 2
 _FOREIGN, _ITS_TURN = 1, 2  # of what kind the obstacle is, says enter.lua
 
-_ENTER = load("queue", "layout", "enter_free", "publish", "common", "enter")
-_ENTER_ALL = load_all("queue", "layout", "enter_free", "publish", "common", "enter")
-_LEAVE = load("queue", "layout", "leave_unwaited", "publish", "hand_over", "common", "leave")
-_RENEW = load("queue", "layout", "publish", "common", "renew")
+_PARTS = ("layout", "try_acquire_free", "publish", "common", "try_acquire")
+_TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
+_TRY_ACQUIRE_ALL = load_all("queue", *_PARTS)
+_RELEASE = load("queue", "layout", "release_unwaited", "publish", "hand_over", "common", "release")
+_RENEW = load("queue", "layout", "publish", "common", "renew", is_grant=True)
 _INSPECT = load("queue", "layout", "publish", "common", "inspect")
 _BREAK = load("queue", "layout", "publish", "common", "break")
 
 
-def backend_on(port: RedisPort, place: Place, runtime: Runtime) -> Backend:
+def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backend:
     """The protocol of this place's method, on that port."""
-    if place.method == "setnx":
-        return setnx.SetnxBackend(place.url, port, runtime, prefix=place.prefix)
-    if place.method == "getset":
-        return getset.GetsetBackend(place.url, port, runtime, prefix=place.prefix)
-    if place.compat == "python-redis-lock":
-        return QueueBackend(place.url, port, runtime, prefix="lock:", signals="lock-signal:", hand_over=False)
+    if config.method == "setnx":
+        return setnx.SetnxBackend(config.url, port, runtime, prefix=config.prefix)
+    if config.method == "getset":
+        return getset.GetsetBackend(config.url, port, runtime, prefix=config.prefix)
+    if config.compat == "python-redis-lock":
+        return QueueBackend(config.url, port, runtime, prefix="lock:", signals="lock-signal:", hand_over=False)
     # Without a prefix, other programs may share the lock, and look for a moment when it is free: let there be one. And
     # who is to hear of replicas has to ask.
-    hand_over = place.prefix != "" and not place.replicas
-    return QueueBackend(place.url, port, runtime, prefix=place.prefix, hand_over=hand_over)
+    hand_over = config.prefix != "" and not config.replicas
+    return QueueBackend(config.url, port, runtime, prefix=config.prefix, hand_over=hand_over)
 
 
-class QueueBackend(Marking):
+class QueueBackend(ScriptRegisters):
     """Locks on one deployment of Redis, in order."""
 
     lacks = LACKS["queue"]
@@ -100,20 +101,21 @@ class QueueBackend(Marking):
         """
         self.url = url
         self._port = port
+        self._subscriber = port.subscriber
         self._runtime = runtime
         self._prefix = prefix
         self._signals = signals
-        self._notifications = Notifications(port, runtime, url)
+        self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
         self._handovers = Handovers(GRANULARITY)
         self._watchers = Watchers(runtime)
-        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._unanswered: set[str] = set()  # tickets of which an enter had no answer: it may still come
         # Without a prefix most keys are other programs'. A lock of ours, held or waited for, has a record.
         self._lister = Lister(port, runtime, prefix, self._read_locks, by_record=prefix == "")
 
     @property
     def guarantees(self) -> Guarantees:
-        return promised(GUARANTEES["queue"], self._port.standing)
+        return guarantees_on(GUARANTEES["queue"], self._port.server_info)
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
@@ -122,16 +124,16 @@ class QueueBackend(Marking):
         if handed is not None and self._port.trusts_message(keys, handed.polled_at):
             self._stop_waiting(ticket, sent)
             return handed.granted
-        channel = self._port.channel(keys)
+        channel = self._subscriber.channel(keys)
         if queue:
             self._notifications.expect(ticket.nonce, channel)
-        arguments = self._entering(ticket, channel, queue=queue)
+        arguments = self._acquire_arguments(ticket, channel, queue=queue)
         try:
-            reply = await self._port.run(Call(_ENTER, keys, arguments), deadline=deadline)
+            reply = await self._port.run(Call(_TRY_ACQUIRE, keys, arguments), deadline=deadline)
         except BaseException as error:
             # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.add(ticket.nonce)
+                self._unanswered.add(ticket.nonce)
             else:
                 self._notifications.refused(ticket.nonce)
             raise
@@ -139,18 +141,18 @@ class QueueBackend(Marking):
             self._stop_waiting(ticket, sent)
         elif reply[0] != b"wait":
             self._notifications.refused(ticket.nonce)
-        return self._entered(ticket, reply, sent)
+        return self._result_of(ticket, reply, sent)
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        locks = together(self._port, self._prefix, tickets)
+        locks = keys_for_one_script(self._port, self._prefix, tickets)
         if len(locks) == 1:
             return [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
         arguments: list[Word] = []
         for ticket, keys in zip(tickets, locks, strict=False):
-            arguments += self._entering(ticket, self._port.channel(keys), queue=False)
+            arguments += self._acquire_arguments(ticket, self._subscriber.channel(keys), queue=False)
         sent = self._runtime.now()
         try:
-            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+            replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
         except NameConflict:
             # Of which of them, one by one will tell. Those before it are in, and are let in again.
             for ticket in tickets[: len(locks)]:
@@ -158,25 +160,25 @@ class QueueBackend(Marking):
             raise
         except BaseException as error:
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unheard.update(ticket.nonce for ticket in tickets[: len(locks)])
+                self._unanswered.update(ticket.nonce for ticket in tickets[: len(locks)])
             raise
-        return [self._entered(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
+        return [self._result_of(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
 
     async def wait(self, ticket: Ticket, until: float) -> None:
-        channel = self._port.channel(keys_of(self._prefix, ticket.name))
+        channel = self._subscriber.channel(keys_of(self._prefix, ticket.name))
         news = await self._notifications.wait(ticket.nonce, channel, until)
         if news:
-            self._handovers.heard(ticket, news)
+            self._handovers.receive(ticket, news)
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if len(tickets) == 1:
             try:
-                reply = await self._port.run(self._leaving(tickets[0]), deadline=deadline)
+                reply = await self._port.run(self._release_call(tickets[0]), deadline=deadline)
             except NameConflict as error:
                 reply = error
-            return [self._left(tickets[0], reply)]
-        replies = await self._port.run_all([self._leaving(ticket) for ticket in tickets], deadline=deadline)
-        return [self._left(ticket, reply) for ticket, reply in zip(tickets, replies, strict=True)]
+            return [self._released(tickets[0], reply)]
+        replies = await self._port.run_all([self._release_call(ticket) for ticket in tickets], deadline=deadline)
+        return [self._released(ticket, reply) for ticket, reply in zip(tickets, replies, strict=True)]
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         calls = [
@@ -227,12 +229,12 @@ class QueueBackend(Marking):
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _entered(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | Waiting:
+    def _result_of(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | Waiting:
         if isinstance(reply, int):
             return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
         if reply[0] == b"wait":
-            *obstacle, number = reply[1:]
-            waiting = self._waiting(*obstacle)
+            *blocker, number = reply[1:]
+            waiting = self._waiting(*blocker)
             if number:
                 self._handovers.expect(ticket, sent, number)
                 next_poll = self._watchers.next_poll(ticket, self._runtime.now())
@@ -240,7 +242,7 @@ class QueueBackend(Marking):
             return waiting
         raise self._refusal(ticket, reply)
 
-    def _entering(self, ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
+    def _acquire_arguments(self, ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
         alone = ticket.exclusive and not ticket.owner
         ttl_ms = math.ceil(ticket.ttl * 1000)
         return (
@@ -248,28 +250,28 @@ class QueueBackend(Marking):
             "x" if alone else _kind(ticket),
             ttl_ms,
             1 if queue else 0,
-            about(
+            line_suffix(
                 channel,
                 ttl_ms if alone and self._hand_over else 0,
                 ticket.agent,
                 ticket.info,
-                is_subscribed=self._port.subscription(channel) != 0,
+                is_subscribed=self._subscriber.subscription(channel) != 0,
             ),
         )
 
-    def _leaving(self, ticket: Ticket) -> Call:
-        unheard = 1 if ticket.nonce in self._unheard else 0
+    def _release_call(self, ticket: Ticket) -> Call:
+        unanswered = 1 if ticket.nonce in self._unanswered else 0
         signal = "" if self._signals is None else self._signals + ticket.name
-        arguments = (ticket.nonce, _kind(ticket), unheard, signal)
-        return Call(_LEAVE, keys_of(self._prefix, ticket.name), arguments)
+        arguments = (ticket.nonce, _kind(ticket), unanswered, signal)
+        return Call(_RELEASE, keys_of(self._prefix, ticket.name), arguments)
 
-    def _left(self, ticket: Ticket, reply: Reply | HoldfastError) -> bool | BackendError:
+    def _released(self, ticket: Ticket, reply: Reply | HoldfastError) -> bool | BackendError:
         if isinstance(reply, BackendError):
             return reply
         # Also if its key is something else by now: then it is not ours any more.
         self._stop_waiting(ticket, self._runtime.now())
         self._handovers.forget(ticket)
-        self._unheard.discard(ticket.nonce)
+        self._unanswered.discard(ticket.nonce)
         return bool(reply == 1)
 
     def _stop_waiting(self, ticket: Ticket, now: float) -> None:
@@ -279,14 +281,14 @@ class QueueBackend(Marking):
         if successor is not None:
             self._notifications.wake(successor)
 
-    def _waiting(self, before: int, remaining_ms: int, holder: bytes, obstacle: int) -> Waiting:
-        poll_after = POLL_INTERVAL if before < _LOOKS_OFTEN else POLL_INTERVAL_BEHIND
-        if obstacle == _FOREIGN:
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, blocker: int) -> Waiting:
+        poll_after = POLL_INTERVAL if before < _POLL_OFTEN else POLL_INTERVAL_BEHIND
+        if blocker == _FOREIGN:
             if before == 0:
                 poll_after = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
             return Waiting(poll_after, "another program")
         # Whoever polls when the time of the ticket whose turn it is has passed sees to it that the next one is woken.
-        if (before == 0 or obstacle == _ITS_TURN) and remaining_ms >= 0:
+        if (before == 0 or blocker == _ITS_TURN) and remaining_ms >= 0:
             poll_after = min(poll_after, remaining_ms / 1000 + GRANULARITY)
         return Waiting(poll_after, process_text(Line(holder).info) if holder else None)
 

@@ -18,7 +18,7 @@ _UNKNOWN = b"\n\n0\n\n\n?\n"  # of a ticket whose line was lost
 
 
 @functools.lru_cache(maxsize=256)  # of a thread's tickets it is mostly the same
-def about(channel: Channel, ttl_ms: int, agent: str, info: str, *, is_subscribed: bool) -> str:
+def line_suffix(channel: Channel, ttl_ms: int, agent: str, info: str, *, is_subscribed: bool) -> str:
     """What a ticket says of itself: the end of its line. With a ttl, it may be handed the lock.
 
     Its client may still have to subscribe, or to reconnect. Then it cannot be handed the lock, and that no connection
@@ -59,13 +59,13 @@ class Record:
         self._now, value, remaining_ms, lines, self._shared, self._queue, leases = reply
         self.value: str = value.decode(errors="replace")
         self.remaining = math.inf if remaining_ms == -1 else remaining_ms / 1000
-        self._lines = dict(_pairs(lines))
+        self._connections = dict(_pairs(lines))
         self._lapses = dict(_pairs(leases))
 
     @property
     def holder(self) -> Line | None:
         """The exclusive ticket that is in, or was last."""
-        line = self._lines.get(b"holder")
+        line = self._connections.get(b"holder")
         return None if line is None else Line(line)
 
     def holders(self) -> list[TicketInfo]:
@@ -75,7 +75,7 @@ class Record:
         holder = self.holder
         if holder is not None and self.value == QUEUE + holder.nonce:
             return [holder.describe("x", self.remaining)]
-        return [foreign(self.remaining)] if self.value else []
+        return [foreign_holder(self.remaining)] if self.value else []
 
     def waiters(self) -> list[TicketInfo]:
         """In order."""
@@ -87,10 +87,10 @@ class Record:
 
     def _ticket(self, member: bytes, ends: float) -> TicketInfo:
         kind, _, nonce = member.decode(errors="replace").partition(":")
-        return Line(self._lines.get(nonce.encode(), _UNKNOWN)).describe(kind, (ends - self._now) / 1000)
+        return Line(self._connections.get(nonce.encode(), _UNKNOWN)).describe(kind, (ends - self._now) / 1000)
 
 
-def foreign(remaining: float) -> TicketInfo:
+def foreign_holder(remaining: float) -> TicketInfo:
     """A holder that is none of ours. What it has put there is its secret, and all we know."""
     return make_ticket_info(
         info="", fence=0, agent="another program", since=0.0, remaining=remaining, exclusive=True, limit=1

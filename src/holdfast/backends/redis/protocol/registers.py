@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import load
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import mark_of
+from holdfast.backends.redis.protocol.keys import register_key
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
 
-MARK, MARKS = load("marks", "mark"), load("marks", "marks")
+ADVANCE, READ = load("registers", "advance", is_grant=True), load("registers", "read")
 
 
-class Marking:
+class ScriptRegisters:
     """Mixed into a backend whose server runs scripts."""
 
     _port: RedisPort
     _prefix: str
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        call = Call(MARK, mark_of(self._prefix, name), (nonce, number, math.ceil(keep * 1000)))
+        call = Call(ADVANCE, register_key(self._prefix, name), (nonce, number, math.ceil(keep * 1000)))
         return bool(await self._port.run(call, deadline=deadline))
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        calls = [Call(MARKS, mark_of(self._prefix, name), ()) for name in names]
+        calls = [Call(READ, register_key(self._prefix, name), ()) for name in names]
         numbers = []
         for reply in await self._port.run_all(calls, deadline=deadline):
             if isinstance(reply, HoldfastError):

@@ -72,11 +72,11 @@ class KeySource(Protocol[S]):
     async def scan(self, server: S, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, Sequence[str]]:
         """The next cursor, b"0" at the end, and the keys that match among the next SCAN_COUNT."""
 
-    async def notifications(self, server: S, pattern: str, *, deadline: float) -> Notifications | None:
+    async def subscribe_keyspace(self, server: S, pattern: str, *, deadline: float) -> KeyspaceSubscription | None:
         """Of the keys that match; None if this is not possible here."""
 
 
-class Notifications(Protocol):
+class KeyspaceSubscription(Protocol):
     """A subscription to the keyspace notifications of one server, which sends none unless it is configured to."""
 
     async def keys(self) -> Sequence[str]:
@@ -147,7 +147,7 @@ class Listing(Generic[S]):
         self.locks_total = self.locks_read = 0
         self.on_step: Callable[[], object] = lambda: None
         self.follows = False  # subscribe to keyspace notifications too
-        self._subscribed: dict[S, Notifications | None] = {}  # None: refused, or too many
+        self._subscribed: dict[S, KeyspaceSubscription | None] = {}  # None: refused, or too many
         self._received_at = 0.0
 
     async def search(self, seconds: float) -> bool:
@@ -213,36 +213,36 @@ class Listing(Generic[S]):
     async def _subscribe(self, server: S) -> None:
         # Before its keys are searched, so that no new lock is missed in between.
         with contextlib.suppress(HoldfastError):  # the search finds new locks too, only later
-            found = await self._source.notifications(server, self._pattern, deadline=self._limit())
-            self._received_at, self._subscribed[server] = self._runtime.now(), found
+            subscription = await self._source.subscribe_keyspace(server, self._pattern, deadline=self._limit())
+            self._received_at, self._subscribed[server] = self._runtime.now(), subscription
 
     async def _receive(self) -> None:
         now = self._runtime.now()
         limit = NOTIFICATIONS_MAX * max(1.0, now - self._received_at)
         self._received_at = now
-        for server, subscribed in list(self._subscribed.items()):
-            if subscribed is None:
+        for server, subscription in list(self._subscribed.items()):
+            if subscription is None:
                 continue
             try:
-                keys = await subscribed.keys()
+                keys = await subscription.keys()
             except OutcomeUnknown:  # the connection has ended
-                subscribed.close()
+                subscription.close()
                 del self._subscribed[server]  # the next search subscribes again
                 continue
             except HoldfastError:  # an ACL, say, does not allow it
-                subscribed.close()
+                subscription.close()
                 self._subscribed[server] = None
                 continue
             self._note(keys)
             if len(keys) > limit:
-                subscribed.close()
+                subscription.close()
                 self._subscribed[server] = None
 
     def close(self) -> None:
         """End the subscriptions."""
-        for subscribed in self._subscribed.values():
-            if subscribed is not None:
-                subscribed.close()
+        for subscription in self._subscribed.values():
+            if subscription is not None:
+                subscription.close()
 
     async def _count_keys(self, server: S) -> int:
         return await self._pacer.run(lambda: self._source.key_count(server, deadline=self._limit()))

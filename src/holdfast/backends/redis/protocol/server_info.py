@@ -11,7 +11,7 @@ from holdfast.guarantees import Exclusion, Guarantees
 NEEDED = (6, 2)
 
 
-class Standing(NamedTuple):
+class ServerInfo(NamedTuple):
     """From INFO, as far as we may ask for it. None: the server would not say."""
 
     product: str  # redis or valkey
@@ -24,7 +24,7 @@ class Standing(NamedTuple):
     keeps_every_write: bool  # append-only file, synced at every write
 
     @classmethod
-    def of(cls, info: Mapping[str, str], appendfsync: str | None) -> Standing:
+    def of(cls, info: Mapping[str, str], appendfsync: str | None) -> ServerInfo:
         """From the lines of INFO, and the setting that it leaves out."""
         role, replicas = info.get("role"), info.get("connected_slaves")
         return cls(
@@ -66,9 +66,9 @@ class Standing(NamedTuple):
             )
 
 
-def weakest(standings: Collection[Standing]) -> Standing:
+def weakest(server_infos: Collection[ServerInfo]) -> ServerInfo:
     """Of several servers that share the locks: what can be said of all of them."""
-    first, *others = standings
+    first, *others = server_infos
     for other in others:
         first = first._replace(
             version=min(first.version or "", other.version or "", key=_numbers) or None,
@@ -79,13 +79,13 @@ def weakest(standings: Collection[Standing]) -> Standing:
     return first
 
 
-def promised(base: Guarantees, standing: Standing | None) -> Guarantees:
+def guarantees_on(base: Guarantees, server_info: ServerInfo | None) -> Guarantees:
     """What a method promises on this very server; of one that was not asked yet, the least."""
-    if standing is None:
+    if server_info is None:
         return base
-    if standing.may_evict:
+    if server_info.may_evict:
         return base._replace(exclusion=Exclusion.CACHE)
-    if standing.keeps_every_write and standing.replicas == 0 and base.exclusion is Exclusion.BEST_EFFORT:
+    if server_info.keeps_every_write and server_info.replicas == 0 and base.exclusion is Exclusion.BEST_EFFORT:
         return base._replace(exclusion=Exclusion.DURABLE_AUTHORITY)
     return base
 

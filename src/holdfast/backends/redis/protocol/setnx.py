@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from holdfast.backends.redis.lua import load, load_all
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.joining import together
+from holdfast.backends.redis.protocol.joining import keys_for_one_script
 from holdfast.backends.redis.protocol.keys import joined
 from holdfast.backends.redis.protocol.plain import PlainBackend, renewed
-from holdfast.backends.redis.protocol.registers import Marking
+from holdfast.backends.redis.protocol.registers import ScriptRegisters
 from holdfast.backends.redis.protocol.values import SETNX
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
 
-_ENTER, _LEAVE, _RENEW, _BREAK = (load("setnx", name) for name in ("enter", "leave", "renew", "break"))
-_ENTER_ALL = load_all("setnx", "enter")
+_TRY_ACQUIRE, _RENEW = (load("setnx", name, is_grant=True) for name in ("try_acquire", "renew"))
+_RELEASE, _BREAK = (load("setnx", name) for name in ("release", "break"))
+_TRY_ACQUIRE_ALL = load_all("setnx", "try_acquire")
 _GRANULARITY = 0.001  # the server counts whole milliseconds
 
 
-class SetnxBackend(Marking, PlainBackend):
+class SetnxBackend(ScriptRegisters, PlainBackend):
     """The value of a lock's key is `holdfast:setnx:<nonce>:<fence>`."""
 
     method = "setnx"
@@ -42,16 +43,16 @@ class SetnxBackend(Marking, PlainBackend):
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        self._unheard: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._unanswered: set[str] = set()  # tickets of which an enter had no answer: it may still come
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        locks = together(self._port, self._prefix, tickets)
+        locks = keys_for_one_script(self._port, self._prefix, tickets)
         arguments: list[str | int] = []
         for ticket, _ in zip(tickets, locks, strict=False):
             arguments += (ticket.nonce, math.ceil(ticket.ttl * 1000))
         sent = self._runtime.now()
         try:
-            replies = await self._port.run(Call(_ENTER_ALL, joined(locks), tuple(arguments)), deadline=deadline)
+            replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
         except NameConflict:
             # Of which of them, one by one will tell. Those before it are in, and are let in again.
             for ticket in tickets[: len(locks)]:
@@ -61,13 +62,13 @@ class SetnxBackend(Marking, PlainBackend):
             self._note(error, tickets[: len(locks)])
             raise
         return [
-            self._entered(ticket, self._taken(ticket, reply, sent))
+            self._result_of(ticket, self._taken(ticket, reply, sent))
             for ticket, reply in zip(tickets, replies, strict=False)
         ]
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         calls = [
-            Call(_LEAVE, self._keys(ticket.name), (ticket.nonce, int(ticket.nonce in self._unheard)))
+            Call(_RELEASE, self._keys(ticket.name), (ticket.nonce, int(ticket.nonce in self._unanswered)))
             for ticket in tickets
         ]
         replies: list[Reply]
@@ -80,7 +81,7 @@ class SetnxBackend(Marking, PlainBackend):
             replies = await self._port.run_all(calls, deadline=deadline)
         for ticket, reply in zip(tickets, replies, strict=True):
             if not isinstance(reply, BackendError):
-                self._unheard.discard(ticket.nonce)
+                self._unanswered.discard(ticket.nonce)
         # Also if its key is something else by now: then it is not ours any more.
         return [reply if isinstance(reply, BackendError) else reply == 1 for reply in replies]
 
@@ -97,7 +98,7 @@ class SetnxBackend(Marking, PlainBackend):
 
     async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
-        call = Call(_ENTER, keys, (ticket.nonce, math.ceil(ticket.ttl * 1000)))
+        call = Call(_TRY_ACQUIRE, keys, (ticket.nonce, math.ceil(ticket.ttl * 1000)))
         try:
             reply = await self._port.run(call, deadline=deadline)
         except BaseException as error:
@@ -108,7 +109,7 @@ class SetnxBackend(Marking, PlainBackend):
     def _note(self, error: BaseException, tickets: Sequence[Ticket]) -> None:
         """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
         if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-            self._unheard.update(ticket.nonce for ticket in tickets)
+            self._unanswered.update(ticket.nonce for ticket in tickets)
 
     def _taken(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | tuple[str, float]:
         if reply[0] == b"in":

@@ -5,76 +5,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.io.blocking import ThreadEars
-from holdfast.backends.redis.io.sockets import SocketLines, SocketWire
-from holdfast.backends.redis.io.subscriber import Hints
-from holdfast.backends.redlock.config import council_of
-from holdfast.backends.redlock.io.handshake import Census
+from holdfast.backends.redis.io.blocking import ThreadSubscriberIO
+from holdfast.backends.redis.io.sockets import SocketConnection, SocketConnections
+from holdfast.backends.redlock.config import config_of
+from holdfast.backends.redlock.io.handshake import NodeHandshake
 from holdfast.backends.redlock.io.nodes import Nodes
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.net.pool import ConnectionPool
-    from holdfast.backends.redis.io.connection import Parcel
+    from holdfast.backends.redis.io.connection import Batch
     from holdfast.backends.redis.port import Reply
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
 
-class NodeLines(SocketLines):
+class NodeConnections(SocketConnections):
     """As fast as five servers can be written to and read from, once we are connected to all of them."""
 
-    async def each(
-        self, parcels: Sequence[Parcel], deadline: float, *, alone: bool = False
+    async def exchange_batches(
+        self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
         now = self._now()
-        taken: list[tuple[ConnectionPool[SocketWire], SocketWire]] = []
-        for parcel in parcels:
-            pool = self._pool(parcel.node)
-            wire = pool.get_idle(now)
-            if wire is None:
+        taken: list[tuple[ConnectionPool[SocketConnection], SocketConnection]] = []
+        for batch in batches:
+            pool = self._pool(batch.node)
+            connection = pool.get_idle(now)
+            if connection is None:
                 for other, idle in taken:
                     other.put(idle)
-                return await super().each(parcels, deadline, alone=alone)
-            taken.append((pool, wire))
-        answers: list[list[Reply] | HoldfastError] = [[] for _ in parcels]
+                return await super().exchange_batches(batches, deadline, alone=alone)
+            taken.append((pool, connection))
+        answers: list[list[Reply] | HoldfastError] = [[] for _ in batches]
         try:
-            _exchange(parcels, [wire for _, wire in taken], deadline, answers)
+            _exchange(batches, [connection for _, connection in taken], deadline, answers)
         except BaseException:
-            for pool, wire in taken:
-                pool.discard(wire)
+            for pool, connection in taken:
+                pool.discard(connection)
             raise
-        for (pool, wire), answer in zip(taken, answers, strict=True):
-            pool.put_after(wire, answer)
+        for (pool, connection), answer in zip(taken, answers, strict=True):
+            pool.put_after(connection, answer)
         return answers
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> RedlockBackend:
-    council = council_of(address, is_asyncio=False)
-    place, census = council.place, Census(council.place, runtime)
-    port = Nodes(place, NodeLines(place, place.login, place.db, runtime, census.meet), census, runtime)
-    port.ears = ThreadEars(place, runtime)
-    port.hints = Hints(place, port, port.ears, runtime)
-    return RedlockBackend(council, port, runtime)
+    config = config_of(address, is_asyncio=False)
+    redis, handshake = config.redis, NodeHandshake(config.redis, runtime)
+    connections = NodeConnections(redis, redis.login, redis.db, runtime, handshake.run)
+    port = Nodes(redis, connections, handshake, ThreadSubscriberIO(redis, runtime), runtime)
+    return RedlockBackend(config, port, runtime)
 
 
 def _exchange(
-    parcels: Sequence[Parcel],
-    wires: Sequence[SocketWire],
+    batches: Sequence[Batch],
+    connections: Sequence[SocketConnection],
     deadline: float,
     answers: list[list[Reply] | HoldfastError],
 ) -> None:
-    for place, parcel in enumerate(parcels):
+    for index, batch in enumerate(batches):
         try:
-            wires[place].send(parcel.request, deadline)
+            connections[index].send(batch.request, deadline)
         except HoldfastError as error:
-            answers[place] = error
+            answers[index] = error
     # From the last one first: when it has answered, the others mostly have too, and we sleep once, not five
     # times.
-    for place in reversed(range(len(parcels))):
-        if answers[place] == []:
+    for index in reversed(range(len(batches))):
+        if answers[index] == []:
             try:
-                answers[place] = wires[place].receive(parcels[place].count, deadline)
+                answers[index] = connections[index].receive(batches[index].count, deadline)
             except HoldfastError as error:
-                answers[place] = error
+                answers[index] = error

@@ -5,41 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.handshake import Acquaintance
+from holdfast.backends.redis.io.handshake import Handshake
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redlock import lua
-from holdfast.backends.redlock.port import Life
+from holdfast.backends.redlock.port import ServerRun
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, Place
-    from holdfast.backends.redis.io.connection import Wire
+    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.io.connection import Connection
     from holdfast.core.ports import Runtime
 
 _LOAD = b"".join(pack("SCRIPT", "LOAD", script.text) for script in lua.ALL)
 
 
-class Census(Acquaintance):
+class NodeHandshake(Handshake):
     """An Acquaintance that remembers the lives of the nodes."""
 
-    def __init__(self, place: Place, runtime: Runtime) -> None:
-        super().__init__(place)
+    def __init__(self, config: RedisConfig, runtime: Runtime) -> None:
+        super().__init__(config)
         self._runtime = runtime
-        self.lives: list[Life | None] = [None] * len(place.nodes)
+        self.server_runs: list[ServerRun | None] = [None] * len(config.nodes)
 
-    async def meet(self, wire: Wire, node: Node, deadline: float) -> None:
-        await super().meet(wire, node, deadline)
-        standing = self.standing_of(node)
-        if standing is None or standing.run_id is None or standing.uptime is None:
+    async def run(self, connection: Connection, node: Node, deadline: float) -> None:
+        await super().run(connection, node, deadline)
+        server_info = self.server_info_of(node)
+        if server_info is None or server_info.run_id is None or server_info.uptime is None:
             raise errors.not_sent(
-                self._place.url, node, "does not say which process it is: let this user run INFO (ACL SETUSER … +info)"
+                self._config.url, node, "does not say which process it is: let this user run INFO (ACL SETUSER … +info)"
             )
         # The difference of two clock readings in whole seconds: it may have been up for nearly one second less than it
         # says. What counts is when it was started at the latest.
-        begun = self._runtime.now() - max(0.0, standing.uptime - 1.0)
-        number = self._place.nodes.index(node)
-        known = self.lives[number]
-        if known is None or known.run != standing.run_id:
+        started_at = self._runtime.now() - max(0.0, server_info.uptime - 1.0)
+        number = self._config.nodes.index(node)
+        known = self.server_runs[number]
+        if known is None or known.run != server_info.run_id:
             # Now, one by one: later, they would be asked together, and one that hangs would use up the time that the
             # others need to be given the texts. Whether it wants them does not matter here.
-            await wire.ask(_LOAD, len(lua.ALL), deadline)
-        self.lives[number] = Life(standing.run_id, begun, forgets=not standing.keeps_every_write)
+            await connection.exchange_many(_LOAD, len(lua.ALL), deadline)
+        self.server_runs[number] = ServerRun(
+            server_info.run_id, started_at, may_forget=not server_info.keeps_every_write
+        )

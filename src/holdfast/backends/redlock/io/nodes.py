@@ -8,56 +8,54 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.connection import Parcel
+from holdfast.backends.redis.io.connection import Batch
 from holdfast.backends.redis.io.resp import ErrorReply, pack_call, pack_text
 from holdfast.backends.redis.io.topology.base import Topology
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import Node
-    from holdfast.backends.redis.io.subscriber import Ears
     from holdfast.backends.redis.port import Call, Channel, Reply
-    from holdfast.backends.redlock.io.handshake import Census
-    from holdfast.backends.redlock.port import Life
+    from holdfast.backends.redlock.io.handshake import NodeHandshake
+    from holdfast.backends.redlock.port import ServerRun
     from holdfast.errors import HoldfastError
 
 
 class Nodes(Topology):
     """Node n is where slot n would be. Nothing is ever sent elsewhere: each is on its own."""
 
-    known: Census
-    ears: Ears  # whoever makes this puts it here
-    _heard_at = 0  # which node is listened to
+    handshake: NodeHandshake
+    _subscribed_at = 0  # which node is listened to
 
     @functools.cached_property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(map(str, self._place.nodes))
+        return tuple(map(str, self._config.nodes))
 
-    def at_hand(self, slot: int) -> Node:
-        return self._place.nodes[slot]
+    def known_primary(self, slot: int) -> Node:
+        return self._config.nodes[slot]
 
-    async def find(self, slot: int, deadline: float) -> Node:
-        return self._place.nodes[slot]
+    async def find_primary(self, slot: int, deadline: float) -> Node:
+        return self._config.nodes[slot]
 
-    async def reconsider(self, slot: int, node: Node, deadline: float) -> Node:
+    async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
         return node
 
-    async def home(self, channel: Channel, deadline: float, *, afresh: bool = False) -> Node:
+    async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
         """All nodes are told, so one is enough to hear it: the first, or the next one after trouble with it."""
-        if afresh:
-            self._heard_at += 1
-        return self._place.nodes[self._heard_at % len(self._place.nodes)]
+        if refresh:
+            self._subscribed_at += 1
+        return self._config.nodes[self._subscribed_at % len(self._config.nodes)]
 
-    async def ask(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
+    async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
         outcomes = await self._broadcast(calls, pack_call, deadline)
         if not any(outcome.__class__ is ErrorReply for outcome in outcomes):
             return outcomes
-        unknown = [place for place, outcome in enumerate(outcomes) if _is_unknown_script(outcome)]
+        unknown = [index for index, outcome in enumerate(outcomes) if _is_unknown_script(outcome)]
         if unknown:
-            again = await self._broadcast([calls[place] for place in unknown], pack_text, deadline)
-            for place, outcome in zip(unknown, again, strict=True):
-                outcomes[place] = outcome
+            again = await self._broadcast([calls[index] for index in unknown], pack_text, deadline)
+            for index, outcome in zip(unknown, again, strict=True):
+                outcomes[index] = outcome
         return [
-            self._refusal(outcome, self._place.nodes[number], call.keys.lock)
+            self._refusal(outcome, self._config.nodes[number], call.keys.lock)
             if outcome.__class__ is ErrorReply
             else outcome
             for (number, call), outcome in zip(calls, outcomes, strict=True)
@@ -67,7 +65,7 @@ class Nodes(Topology):
         self, calls: Sequence[tuple[int, Call]], form: Callable[[Call], bytes], deadline: float
     ) -> list[Reply | HoldfastError]:
         """Error replies among the others, as they are."""
-        nodes = self._place.nodes
+        nodes = self._config.nodes
         last: Call | None = None
         request = b""
         requests: dict[int, list[bytes]] = {}
@@ -78,9 +76,9 @@ class Nodes(Topology):
                 requests[number].append(request)
             else:
                 requests[number] = [request]
-        answers = await self._lines.each(
+        answers = await self._connections.exchange_batches(
             [
-                Parcel(nodes[number], texts[0] if len(texts) == 1 else b"".join(texts), len(texts))
+                Batch(nodes[number], texts[0] if len(texts) == 1 else b"".join(texts), len(texts))
                 for number, texts in requests.items()
             ],
             deadline,
@@ -94,16 +92,16 @@ class Nodes(Topology):
         return [next(said[number]) for number, _ in calls]
 
     async def key_count_at(self, number: int, *, deadline: float) -> int:
-        return await self.key_count(self._place.nodes[number], deadline=deadline)
+        return await self.key_count(self._config.nodes[number], deadline=deadline)
 
     async def scan_at(self, number: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
-        return await self.scan(self._place.nodes[number], cursor, pattern, deadline=deadline)
+        return await self.scan(self._config.nodes[number], cursor, pattern, deadline=deadline)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.ears.start(work)  # ended with the listeners, by close()
+        self.subscriber.start(work)  # ended with the listeners, by close()
 
-    def life(self, number: int) -> Life | None:
-        return self.known.lives[number]
+    def server_run(self, number: int) -> ServerRun | None:
+        return self.handshake.server_runs[number]
 
 
 def _is_unknown_script(outcome: object) -> bool:

@@ -32,11 +32,12 @@ def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()
 
 
 ACQUIRE = _load("acquire", first=("acquire_free",))
-RAISE = _load("raise", after=("shown",))
+RAISE = _load("raise", after=("show_fence",))
 RELEASE = _load("release", first=("release_unwaited",))
-RENEW = _load("renew", after=("shown",))
+RENEW = _load("renew", after=("show_fence",))
 INSPECT = redis.load("queue", "layout", "publish", "common", "inspect")
 HELLO = Script.of("redlock/hello", "return 1")
-MARK = Script.of("redlock/mark", redis.text("holdfast.backends.redlock.lua", "mark"))
-MARKS = Script.of("redlock/marks", redis.text("holdfast.backends.redlock.lua", "marks"))
-ALL = (ACQUIRE, RAISE, RELEASE, RENEW, INSPECT, HELLO, MARK, MARKS)
+ADVANCE, READ = (
+    Script.of(f"redlock/{name}", redis.text("holdfast.backends.redlock.lua", name)) for name in ("advance", "read")
+)
+ALL = (ACQUIRE, RAISE, RELEASE, RENEW, INSPECT, HELLO, ADVANCE, READ)

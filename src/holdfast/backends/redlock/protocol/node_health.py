@@ -19,8 +19,8 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, Nam
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redlock.config import Council
-    from holdfast.backends.redlock.port import Life, RedlockPort
+    from holdfast.backends.redlock.config import RedlockConfig
+    from holdfast.backends.redlock.port import RedlockPort, ServerRun
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import Ticket
 
@@ -29,113 +29,115 @@ IDLE_MAX = 30.0  # seconds without a call of this client's after which nobody as
 BATCH_MAX = 200  # debts that are paid to one node at once
 
 
-class _Silence(NamedTuple):
+class _Outage(NamedTuple):
     until: float  # when to ask it again
     pause: float
     error: HoldfastError
 
 
-class _Debt(NamedTuple):
+class _PendingRelease(NamedTuple):
     ticket: Ticket
     attempt: int
     is_over: bool
     until: float  # when the vote has run out by itself
 
 
-class Attendance:
+class NodeHealth:
     """The nodes of one client."""
 
-    def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
-        self._council = council
+    def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
+        self._config = config
         self._port = port
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._nodes = list(range(len(port.nodes)))
         self._quorum = len(port.nodes) // 2 + 1
-        self._silent: dict[int, _Silence] = {}
+        self._unresponsive: dict[int, _Outage] = {}
         self._returns: dict[int, tuple[float, float]] = {}  # when it was back, and after which pause
-        self._debts: dict[tuple[int, str], _Debt] = {}
+        self._pending_releases: dict[tuple[int, str], _PendingRelease] = {}
         self._used_at = 0.0
-        self._is_watched = False
+        self._is_working = False
         self._closed = False
-        self._bell = runtime.event()
+        self._wakeup = runtime.event()
 
     @property
-    def silent(self) -> dict[int, HoldfastError]:
+    def unresponsive(self) -> dict[int, HoldfastError]:
         """The nodes that did not answer when they were asked last, and why."""
-        return {number: silence.error for number, silence in dict(self._silent).items()}
+        return {number: silence.error for number, silence in dict(self._unresponsive).items()}
 
-    def present(self) -> list[int]:
+    def responsive(self) -> list[int]:
         """Whom to ask now."""
-        if not self._silent:
+        if not self._unresponsive:
             return self._nodes
         now = self._used_at = self._runtime.now()
-        self._watch()
-        silent = dict(self._silent)
+        self._ensure_worker()
+        silent = dict(self._unresponsive)
         # One whose time has come long ago has nobody in the background who asks it: its turn has come here.
         nodes = [number for number in self._nodes if number not in silent or silent[number].until + PAUSE_MAX < now]
         return nodes if len(nodes) >= self._quorum else self._nodes
 
-    def counts(self, number: int) -> bool:
+    def is_eligible(self, number: int) -> bool:
         """Its vote may be counted: it cannot have forgotten a lease that still runs."""
-        life = self._port.life(number)
-        if life is None:
+        server_run = self._port.server_run(number)
+        if server_run is None:
             return False
-        if not life.forgets or not self._council.quarantine:
+        if not server_run.may_forget or not self._config.quarantine:
             return True
-        return self._runtime.now() - life.begun >= self._council.max_ttl
+        return self._runtime.now() - server_run.started_at >= self._config.max_ttl
 
-    def why_not(self, number: int) -> HoldfastError:
+    def ineligible(self, number: int) -> HoldfastError:
         """Why a node that has answered does not count."""
-        life = self._port.life(number)
-        up = 0.0 if life is None else self._runtime.now() - life.begun
-        left = max(0.0, self._council.max_ttl - up)
+        server_run = self._port.server_run(number)
+        up = 0.0 if server_run is None else self._runtime.now() - server_run.started_at
+        left = max(0.0, self._config.max_ttl - up)
         return BackendUnavailable(
             backend=self._port.nodes[number],
             problem=f"was started {up:.0f} s ago and may have forgotten locks: it counts again in {left:.0f} s, when "
-            f"it has been up for max_ttl={self._council.max_ttl:g} s (`appendonly yes` with `appendfsync always` makes "
+            f"it has been up for max_ttl={self._config.max_ttl:g} s (`appendonly yes` with `appendfsync always` makes "
             "that unnecessary)",
         )
 
-    def too_few(self, errors: dict[int, HoldfastError]) -> QuorumError:
+    def quorum_error(self, errors: dict[int, HoldfastError]) -> QuorumError:
         """The error for who needs a majority, with what each node said."""
         causes = {self._port.nodes[number]: error for number, error in sorted(errors.items())}
-        return QuorumError(backend=self._council.url, needed=self._quorum, nodes=len(self._nodes), causes=causes)
+        return QuorumError(backend=self._config.url, needed=self._quorum, nodes=len(self._nodes), causes=causes)
 
-    async def greet(self, deadline: float) -> None:
+    async def handshake(self, deadline: float) -> None:
         """Find out who the nodes are that we have not met yet: without that, no vote of theirs is asked for."""
-        strangers = [number for number in self.present() if self._port.life(number) is None]
-        if strangers:
+        unknown = [number for number in self.responsive() if self._port.server_run(number) is None]
+        if unknown:
             now = self._runtime.now()
-            is_first = len(self._nodes) - len(strangers) < self._quorum
+            is_first = len(self._nodes) - len(unknown) < self._quorum
             # Without a majority of acquaintances nothing can be done, so they get the time that connecting may take;
             # but not all the time that there is.
-            backoff = 2 * self._council.connect_timeout if is_first else self._council.node_timeout
-            await self.ask([self._hello(number) for number in strangers], now + min(backoff, 0.6 * (deadline - now)))
+            backoff = 2 * self._config.connect_timeout if is_first else self._config.node_timeout
+            await self.run_calls(
+                [self._hello(number) for number in unknown], now + min(backoff, 0.6 * (deadline - now))
+            )
 
-    async def ask(self, calls: Sequence[tuple[int, Call]], deadline: float) -> list[Reply | HoldfastError]:
+    async def run_calls(self, calls: Sequence[tuple[int, Call]], deadline: float) -> list[Reply | HoldfastError]:
         """As the port does; who does not answer is silent from now on."""
-        lives = [self._port.life(number) for number, _ in calls]
-        replies = await self._port.ask(calls, deadline=deadline)
-        for place, (number, call) in enumerate(calls):
-            reply = replies[place]
+        server_runs = [self._port.server_run(number) for number, _ in calls]
+        replies = await self._port.run_calls(calls, deadline=deadline)
+        for index, (number, call) in enumerate(calls):
+            reply = replies[index]
             if isinstance(reply, HoldfastError) and not isinstance(reply, NameConflict):
-                self.miss(number, reply)
+                self.mark_unresponsive(number, reply)
                 continue
-            if number in self._silent:
+            if number in self._unresponsive:
                 self._is_back(number)
-            before = lives[place]
-            life = self._port.life(number)
-            if life is not before and call.script is not lua.HELLO and _run(life) != _run(before):
+            before = server_runs[index]
+            server_run = self._port.server_run(number)
+            if server_run is not before and call.script is not lua.HELLO and _run(server_run) != _run(before):
                 # Another process than the one that was asked: what it was told of itself was wrong.
-                replies[place] = OutcomeUnknown(backend=self._port.nodes[number], problem="was started again")
+                replies[index] = OutcomeUnknown(backend=self._port.nodes[number], problem="was started again")
         return replies
 
-    def miss(self, number: int, error: HoldfastError) -> None:
+    def mark_unresponsive(self, number: int, error: HoldfastError) -> None:
         """It has not answered."""
         now = self._runtime.now()
         with self._mutex:
-            before = self._silent.get(number)
+            before = self._unresponsive.get(number)
             last, pause = PAUSE_MIN, PAUSE_MIN
             if before is not None:
                 last, pause = before.pause, min(PAUSE_MAX, 2 * before.pause)
@@ -143,8 +145,8 @@ class Attendance:
                 back_at, last = self._returns.pop(number)
                 # One that answers, but not what it is there for, comes and goes: less and less often.
                 pause = min(PAUSE_MAX, 2 * last) if now - back_at < PAUSE_MAX else PAUSE_MIN
-            self._silent[number] = _Silence(now + pause, pause, error)
-            there = len(self._nodes) - len(self._silent)
+            self._unresponsive[number] = _Outage(now + pause, pause, error)
+            there = len(self._nodes) - len(self._unresponsive)
         if before is None:
             problem = error.problem if isinstance(error, BackendError) else str(error)
             node = self._port.nodes[number]
@@ -156,83 +158,91 @@ class Attendance:
                 problem.removeprefix(f"{node}: "),
             )
 
-    def owe(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
+    def schedule_release(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
         """Have the node take back this vote, sooner or later."""
         with self._mutex:
-            self._debts[number, ticket.nonce] = _Debt(ticket, attempt, is_over, self._runtime.now() + ticket.ttl)
-        self._watch()
+            self._pending_releases[number, ticket.nonce] = _PendingRelease(
+                ticket, attempt, is_over, self._runtime.now() + ticket.ttl
+            )
+        self._ensure_worker()
 
     async def close(self) -> None:
         self._closed = True
-        self._bell.set()
+        self._wakeup.set()
 
     # ── in the background ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _watch(self) -> None:
+    def _ensure_worker(self) -> None:
         """See to it that somebody asks who is silent, and pays what is owed."""
-        if self._is_watched or self._closed:
+        if self._is_working or self._closed:
             return
         with self._mutex:
-            begins, self._is_watched = not self._is_watched, True
+            begins, self._is_working = not self._is_working, True
         if begins:
             try:
-                self._port.start(self._attend)
+                self._port.start(self._work)
             except BaseException:
-                self._is_watched = False
+                self._is_working = False
                 raise
 
-    async def _attend(self) -> None:
+    async def _work(self) -> None:
         try:
-            while await self._round():
+            while await self._run_once():
                 pass
         finally:
-            self._is_watched = False  # also when it was cancelled: the next one who needs it begins it anew
+            self._is_working = False  # also when it was cancelled: the next one who needs it begins it anew
 
-    async def _round(self) -> bool:
+    async def _run_once(self) -> bool:
         """Ask those whose time has come, then sleep; False when there is nothing left to do."""
         now = self._runtime.now()
         with self._mutex:
-            self._debts = {key: debt for key, debt in self._debts.items() if debt.until > now}
-            is_over = self._closed or not (self._debts or (self._silent and now - self._used_at < IDLE_MAX))
+            self._pending_releases = {
+                key: pending for key, pending in self._pending_releases.items() if pending.until > now
+            }
+            is_over = self._closed or not (
+                self._pending_releases or (self._unresponsive and now - self._used_at < IDLE_MAX)
+            )
             if is_over:
-                self._is_watched = False
+                self._is_working = False
                 return False
             ready = [number for number in self._nodes if self._may_ask(number, now)]
-            due = [(key, debt) for key, debt in self._debts.items() if key[0] in ready][:BATCH_MAX]
+            due = [(key, pending) for key, pending in self._pending_releases.items() if key[0] in ready][:BATCH_MAX]
             payees = {key[0] for key, _ in due}
-            others = [number for number in ready if number in self._silent and number not in payees]
-        calls = [(key[0], self._payment(debt)) for key, debt in due] + [self._hello(number) for number in others]
+            others = [number for number in ready if number in self._unresponsive and number not in payees]
+        calls = [(key[0], self._release_call(pending)) for key, pending in due] + [
+            self._hello(number) for number in others
+        ]
         if calls:
-            replies = await self.ask(calls, now + 2 * self._council.connect_timeout)
+            replies = await self.run_calls(calls, now + 2 * self._config.connect_timeout)
             with self._mutex:
-                for (key, debt), reply in zip(due, replies, strict=False):
+                for (key, pending), reply in zip(due, replies, strict=False):
                     is_paid = not isinstance(reply, HoldfastError) or isinstance(reply, NameConflict)
-                    if is_paid and self._debts.get(key) is debt:
-                        del self._debts[key]
-        await self._bell.wait(self._runtime.now() + PAUSE_MIN)
+                    if is_paid and self._pending_releases.get(key) is pending:
+                        del self._pending_releases[key]
+        await self._wakeup.wait(self._runtime.now() + PAUSE_MIN)
         return True
 
-    def _payment(self, debt: _Debt) -> Call:
-        keys = keys_of(self._council.prefix, debt.ticket.name)
+    def _release_call(self, pending: _PendingRelease) -> Call:
+        keys = keys_of(self._config.prefix, pending.ticket.name)
         # It is owed because the node did not answer: a request for its vote may still arrive there.
-        ending = lua.ending(is_over=debt.is_over, is_answered=False)
-        return Call(lua.RELEASE, keys, (debt.ticket.nonce, debt.attempt, ending))
+        ending = lua.ending(is_over=pending.is_over, is_answered=False)
+        return Call(lua.RELEASE, keys, (pending.ticket.nonce, pending.attempt, ending))
 
     def _hello(self, number: int) -> tuple[int, Call]:
-        return number, Call(lua.HELLO, keys_of(self._council.prefix, "hello"), ())
+        return number, Call(lua.HELLO, keys_of(self._config.prefix, "hello"), ())
 
     def _may_ask(self, number: int, now: float) -> bool:
-        silence = self._silent.get(number)
+        silence = self._unresponsive.get(number)
         return silence is None or silence.until <= now
 
     def _is_back(self, number: int) -> None:
         with self._mutex:
-            silence = self._silent.pop(number, None)
+            silence = self._unresponsive.pop(number, None)
             if silence is not None:
                 self._returns[number] = (self._runtime.now(), silence.pause)
         if silence is not None:
             logger().warning("%s answers again", self._port.nodes[number])
 
 
-def _run(life: Life | None) -> str | None:
-    return None if life is None else life.run
+def _run(server_run: ServerRun | None) -> str | None:
+    return None if server_run is None else server_run.run

@@ -25,9 +25,9 @@ from holdfast.backends.redis.protocol.scanning import Lister
 from holdfast.backends.redis.protocol.values import REDLOCK, method_conflict, method_in
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redlock.protocol.node_health import Attendance
-from holdfast.backends.redlock.protocol.records import Ballot, describe, nonce_of_holder
-from holdfast.backends.redlock.protocol.registers import Marks
+from holdfast.backends.redlock.protocol.node_health import NodeHealth
+from holdfast.backends.redlock.protocol.records import NodeRecord, describe, nonce_of_holder
+from holdfast.backends.redlock.protocol.registers import QuorumRegisters
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
 from holdfast.core.one_by_one import OneByOne
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.protocol.keys import OtherKeys
     from holdfast.backends.redis.protocol.scanning import Listing
-    from holdfast.backends.redlock.config import Council
+    from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
 
@@ -64,7 +64,7 @@ class _Claim:
     """What is to be known of one ticket."""
 
     attempt: int = 0  # the last
-    told: set[int] = field(default_factory=set)  # nodes that may know of it
+    asked: set[int] = field(default_factory=set)  # nodes that may know of it
     unanswered: set[int] = field(default_factory=set)  # nodes that may receive a request for their vote later
     fence: int | None = None  # of the lease, if it is one
     splits: int = 0  # how often in a row nobody had a majority
@@ -85,33 +85,33 @@ class RedlockBackend(OneByOne):
     lacks = LACKS
     liveness_fds: tuple[int, ...] = ()  # no node can see that a holder has died
 
-    def __init__(self, council: Council, port: RedlockPort, runtime: Runtime) -> None:
-        self.url = council.url
-        self._council = council
+    def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
+        self.url = config.url
+        self._config = config
         self._port = port
         self._runtime = runtime
         self._nodes = range(len(port.nodes))
         self._quorum = len(port.nodes) // 2 + 1
-        self._notifications = Notifications(port, runtime, council.url)
-        self._attendance = Attendance(council, port, runtime)
-        self._marks = Marks(council, port, self._attendance, runtime)
+        self._notifications = Notifications(port.subscriber, runtime, config.url)
+        self._health = NodeHealth(config, port, runtime)
+        self._registers = QuorumRegisters(config, port, self._health, runtime)
         self._claims: dict[str, _Claim] = {}  # by nonce
-        self._lister = Lister(self, runtime, council.prefix, self._read_locks)
+        self._lister = Lister(self, runtime, config.prefix, self._read_locks)
         self._has_inherited = False
 
     @property
     def guarantees(self) -> Guarantees:
-        lives = [self._port.life(number) for number in self._nodes]
-        if any(life is None or life.forgets for life in lives):
+        server_runs = [self._port.server_run(number) for number in self._nodes]
+        if any(server_run is None or server_run.may_forget for server_run in server_runs):
             return GUARANTEES
         return GUARANTEES._replace(exclusion=Exclusion.DURABLE_AUTHORITY, fence=FenceOrder.DURABLE_STORAGE)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        errors = self._attendance.silent
-        strangers = {number for number in self._nodes if self._port.life(number) is None}
-        waiting = [number for number in self._nodes if number not in strangers and not self._attendance.counts(number)]
-        errors |= {number: self._attendance.why_not(number) for number in waiting if number not in errors}
+        errors = self._health.unresponsive
+        unknown = {number for number in self._nodes if self._port.server_run(number) is None}
+        waiting = [number for number in self._nodes if number not in unknown and not self._health.is_eligible(number)]
+        errors |= {number: self._health.ineligible(number) for number in waiting if number not in errors}
         return tuple(f"{self._port.nodes[number]}: {error}" for number, error in sorted(errors.items()))
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
@@ -119,8 +119,8 @@ class RedlockBackend(OneByOne):
         claim = self._claims.setdefault(ticket.nonce, _Claim())
         claim.attempt += 1
         if queue:
-            self._notifications.expect(ticket.nonce, self._port.channel(self._keys(ticket.name)))
-        await self._attendance.greet(deadline)
+            self._notifications.expect(ticket.nonce, self._port.subscriber.channel(self._keys(ticket.name)))
+        await self._health.handshake(deadline)
         sent = self._runtime.now()
         count = self._counted(await self._call_for_votes(ticket, claim, queue=queue, deadline=deadline))
         conflict = self._conflict(ticket, count)
@@ -133,8 +133,8 @@ class RedlockBackend(OneByOne):
         # The engine may never mention this ticket again.
         is_over = (not queue and is_answered) if conflict is None else claim.attempt == 1
         # Votes of a minority stand in others' way, and those that we did not hear of may be among them.
-        nodes = claim.told & {*count.votes, *count.uncounted}
-        await self._take_back(ticket, claim, nodes, deadline, is_over=is_over)
+        nodes = claim.asked & {*count.votes, *count.uncounted}
+        await self._withdraw(ticket, claim, nodes, deadline, is_over=is_over)
         if conflict is not None:
             if is_over:
                 self._notifications.refused(ticket.nonce)
@@ -147,7 +147,7 @@ class RedlockBackend(OneByOne):
         return self._waiting(claim, count)
 
     async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._notifications.wait(ticket.nonce, self._port.channel(self._keys(ticket.name)), until)
+        await self._notifications.wait(ticket.nonce, self._port.subscriber.channel(self._keys(ticket.name)), until)
 
     def inherit(self, other: RedlockBackend) -> None:
         self._claims = other._claims
@@ -155,21 +155,21 @@ class RedlockBackend(OneByOne):
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if self._has_inherited:  # these tickets were granted to a backend that knew the nodes
-            await self._attendance.greet(deadline)
-        present = self._attendance.present()
+            await self._health.handshake(deadline)
+        present = self._health.responsive()
         everywhere = set(self._nodes)
-        unknown = _Claim(attempt=1, told=everywhere, unanswered=everywhere)
+        unknown = _Claim(attempt=1, asked=everywhere, unanswered=everywhere)
         claims = [self._claims.get(ticket.nonce, unknown) for ticket in tickets]
         # Fixed here, because a renewal that is under way may tell more nodes meanwhile: to these it is owed.
-        asked = [[number for number in present if number in claim.told] for claim in claims]
+        asked = [[number for number in present if number in claim.asked] for claim in claims]
         calls: list[tuple[int, Call]] = []
         for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
             calls += [(number, self._release(ticket, claim, number, is_over=True)) for number in nodes]
-        replies = iter(await self._attendance.ask(calls, self._limit(tickets, deadline)) if calls else ())
+        replies = iter(await self._health.run_calls(calls, self._limit(tickets, deadline)) if calls else ())
         outcomes: list[bool | BackendError] = []
         for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
             said = {number: next(replies) for number in nodes}
-            outcome = self._left(ticket, claim, said)
+            outcome = self._released(ticket, claim, said)
             outcomes.append(outcome)
             if not isinstance(outcome, BackendError):
                 self._notifications.stop(ticket.nonce)
@@ -177,12 +177,12 @@ class RedlockBackend(OneByOne):
         return outcomes
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
-        await self._attendance.greet(deadline)
-        nodes = self._attendance.present()
+        await self._health.handshake(deadline)
+        nodes = self._health.responsive()
         sent = self._runtime.now()
         renewals = [self._renewal(ticket) for ticket in tickets]
         calls = [(number, renewal) for renewal in renewals for number in nodes]
-        replies = iter(await self._attendance.ask(calls, self._limit(tickets, deadline)))
+        replies = iter(await self._health.run_calls(calls, self._limit(tickets, deadline)))
         outcomes: list[Live | LeaseGone | BackendError] = []
         forgotten: list[tuple[int, Ticket]] = []
         for ticket in tickets:
@@ -199,7 +199,7 @@ class RedlockBackend(OneByOne):
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        (ballots,) = await self._ballots([name], deadline)
+        (ballots,) = await self._node_records([name], deadline)
         return describe(name, ballots, self._quorum, len(self._nodes))
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
@@ -211,7 +211,7 @@ class RedlockBackend(OneByOne):
     async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
         described = [
             describe(name, ballots, self._quorum, len(self._nodes))
-            for name, ballots in zip(names, await self._ballots(names, deadline), strict=True)
+            for name, ballots in zip(names, await self._node_records(names, deadline), strict=True)
         ]
         return [info for info in described if info.holders or info.waiters]
 
@@ -219,48 +219,48 @@ class RedlockBackend(OneByOne):
 
     async def servers(self, *, deadline: float) -> Sequence[int]:
         # Who hangs is found out by a short question, so that a long one may take its time.
-        await self._ballots(["hello"], deadline)
-        return self._attendance.present()
+        await self._node_records(["hello"], deadline)
+        return self._health.responsive()
 
     async def key_count(self, server: int, *, deadline: float) -> int:
         try:
             return await self._port.key_count_at(server, deadline=deadline)
         except HoldfastError as error:
-            self._attendance.miss(server, error)
+            self._health.mark_unresponsive(server, error)
             return 0
 
     async def scan(self, server: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, Sequence[str]]:
         try:
             return await self._port.scan_at(server, cursor, pattern, deadline=deadline)
         except HoldfastError as error:
-            self._attendance.miss(server, error)
+            self._health.mark_unresponsive(server, error)
             return b"0", ()
 
-    async def notifications(self, server: int, pattern: str, *, deadline: float) -> None:
+    async def subscribe_keyspace(self, server: int, pattern: str, *, deadline: float) -> None:
         return None  # the search finds new locks too, only later
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        (ballots,) = await self._ballots([name], deadline)
+        (ballots,) = await self._node_records([name], deadline)
         nonce = nonce_of_holder(ballots, self._quorum, len(self._nodes), fence)
         if nonce is None:
             return False
-        nodes = self._attendance.present()
+        nodes = self._health.responsive()
         calls = [(number, Call(lua.RELEASE, self._keys(name), (nonce, 2**53, 1))) for number in nodes]
-        broken = await self._attendance.ask(calls, self._cut(deadline))
+        broken = await self._health.run_calls(calls, self._cut(deadline))
         errors = {number: reply for number, reply in zip(nodes, broken, strict=True) if _is_error(reply)}
         if len(nodes) - len(errors) < self._quorum:
-            raise self._no_quorum({**self._attendance.silent, **errors})
+            raise self._no_quorum({**self._health.unresponsive, **errors})
         return any(_is(reply, 1) for reply in broken)
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._marks.put(name, number, nonce, keep, deadline)
+        return await self._registers.put(name, number, nonce, keep, deadline)
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._marks.get(names, deadline)
+        return await self._registers.get(names, deadline)
 
     async def close(self) -> None:
         self._notifications.wake_all()
-        await self._attendance.close()
+        await self._health.close()
         await self._port.close()
 
     def abandon(self) -> None:
@@ -271,26 +271,26 @@ class RedlockBackend(OneByOne):
     async def _call_for_votes(
         self, ticket: Ticket, claim: _Claim, *, queue: bool, deadline: float
     ) -> dict[int, Reply | HoldfastError]:
-        channel = self._port.channel(self._keys(ticket.name))
-        nodes = [number for number in self._attendance.present() if self._port.life(number) is not None]
+        channel = self._port.subscriber.channel(self._keys(ticket.name))
+        nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
         hearing = (int(queue), channel.verb, channel.name)
-        calls = [(number, self._ballot(ticket, claim.attempt, number, 0, "", hearing)) for number in nodes]
-        told, unanswered = claim.told, claim.unanswered
-        claim.told, claim.unanswered = told.union(nodes), unanswered.union(nodes)  # if this is cancelled
-        replies = await self._attendance.ask(calls, self._limit((ticket,), deadline))
+        calls = [(number, self._vote_call(ticket, claim.attempt, number, 0, "", hearing)) for number in nodes]
+        told, unanswered = claim.asked, claim.unanswered
+        claim.asked, claim.unanswered = told.union(nodes), unanswered.union(nodes)  # if this is cancelled
+        replies = await self._health.run_calls(calls, self._limit((ticket,), deadline))
         said = dict(zip(nodes, replies, strict=True))
         changed = [number for number, reply in said.items() if not _is_unchanged(reply)]
-        claim.told = told.union(changed)
+        claim.asked = told.union(changed)
         claim.unanswered = unanswered.union(number for number in changed if _is_error(said[number]))
-        return {**self._attendance.silent, **said}
+        return {**self._health.unresponsive, **said}
 
-    def _ballot(  # noqa: PLR0917  (the words of a script, in its order)
+    def _vote_call(  # noqa: PLR0917  (the words of a script, in its order)
         self, ticket: Ticket, attempt: int, number: int, hint: int, fence: str, hearing: tuple[int, str, str]
     ) -> Call:
-        life = self._port.life(number)
+        server_run = self._port.server_run(number)
         # What it counts while it does not count itself, it shall not go on from: then the clock is its floor once more,
         # at a time by when all leases from before are over. So clocks may be apart by `max_ttl`.
-        run = life.run if life is not None and self._attendance.counts(number) else ""
+        run = server_run.run if server_run is not None and self._health.is_eligible(number) else ""
         arguments = (
             ticket.nonce,
             attempt,
@@ -311,8 +311,8 @@ class RedlockBackend(OneByOne):
                 count.errors[number] = reply
                 if not _is_unchanged(reply):
                     count.uncounted.append(number)
-            elif not self._attendance.counts(number):
-                count.errors[number] = self._attendance.why_not(number)
+            elif not self._health.is_eligible(number):
+                count.errors[number] = self._health.ineligible(number)
                 if reply[0] == b"in":
                     count.uncounted.append(number)
             elif reply[0] == b"in":
@@ -348,7 +348,7 @@ class RedlockBackend(OneByOne):
                 (number, Call(lua.RAISE, keys, (f"{ticket.nonce}:{claim.attempt}:{votes[number]}", fence)))
                 for number in behind
             ]
-            replies = await self._attendance.ask(calls, self._limit((ticket,), deadline))
+            replies = await self._health.run_calls(calls, self._limit((ticket,), deadline))
             agreed += sum(_is(reply, 1) for reply in replies)
         return fence if agreed >= self._quorum else None
 
@@ -374,39 +374,39 @@ class RedlockBackend(OneByOne):
             raise Unsupported(
                 backend="redlock", what="readers and semaphores", others=("redis with method=queue", "sqlite")
             )
-        if ticket.ttl > self._council.max_ttl:
+        if ticket.ttl > self._config.max_ttl:
             delay = f" (with a lock delay of {ticket.delay:g})" if ticket.delay else ""
             raise ConfigurationError(
-                f"ttl={ticket.ttl:g}{delay} of lock {ticket.name!r} is more than max_ttl={self._council.max_ttl:g} of "
+                f"ttl={ticket.ttl:g}{delay} of lock {ticket.name!r} is more than max_ttl={self._config.max_ttl:g} of "
                 f"{self.url}: a shorter ttl will do, as leases are renewed by themselves; or raise max_ttl, everywhere"
             )
 
     # ── giving it back ───────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _take_back(
+    async def _withdraw(
         self, ticket: Ticket, claim: _Claim, nodes: Collection[int], deadline: float, *, is_over: bool
     ) -> None:
         """Have these nodes forget this attempt; who does not answer is told in the background."""
-        silent = self._attendance.silent
+        silent = self._health.unresponsive
         asked = [number for number in nodes if number not in silent]
         calls = [(number, self._release(ticket, claim, number, is_over=is_over)) for number in asked]
-        replies = await self._attendance.ask(calls, self._limit((ticket,), deadline)) if calls else []
+        replies = await self._health.run_calls(calls, self._limit((ticket,), deadline)) if calls else []
         heard = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
         for number in nodes:
             if number not in heard:
-                self._attendance.owe(number, ticket, claim.attempt, is_over=is_over)
+                self._health.schedule_release(number, ticket, claim.attempt, is_over=is_over)
 
-    def _left(self, ticket: Ticket, claim: _Claim, said: dict[int, Reply | HoldfastError]) -> bool | BackendError:
+    def _released(self, ticket: Ticket, claim: _Claim, said: dict[int, Reply | HoldfastError]) -> bool | BackendError:
         heard = {number for number, reply in said.items() if not _is_error(reply)}
-        unheard = claim.told - heard
-        for number in unheard:
-            self._attendance.owe(number, ticket, claim.attempt, is_over=True)
-        if len(self._nodes) - len(unheard) < self._quorum:
+        unanswered = claim.asked - heard
+        for number in unanswered:
+            self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
+        if len(self._nodes) - len(unanswered) < self._quorum:
             errors = {number: reply for number, reply in said.items() if isinstance(reply, HoldfastError)}
-            return self._no_quorum({**self._attendance.silent, **errors})
+            return self._no_quorum({**self._health.unresponsive, **errors})
         # Those that did not answer may have had it too: only a majority that did not says that it was lost.
         had_it = sum(_is(reply, 1) for reply in said.values())
-        return claim.fence is not None and had_it + len(unheard) >= self._quorum
+        return claim.fence is not None and had_it + len(unanswered) >= self._quorum
 
     def _release(self, ticket: Ticket, claim: _Claim, number: int, *, is_over: bool) -> Call:
         ending = lua.ending(is_over=is_over, is_answered=number not in claim.unanswered)
@@ -423,18 +423,18 @@ class RedlockBackend(OneByOne):
     def _renewed(
         self, ticket: Ticket, said: dict[int, Reply | HoldfastError], sent: float
     ) -> Live | LeaseGone | BackendError:
-        kept = sum(_is(reply, _KEPT) and self._attendance.counts(number) for number, reply in said.items())
+        kept = sum(_is(reply, _KEPT) and self._health.is_eligible(number) for number, reply in said.items())
         if kept >= self._quorum:
             return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))
         lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in said.values())
         if len(self._nodes) - lost < self._quorum:
             return LeaseGone("a majority of the nodes does not know this lease any more: it ran out or was broken")
-        causes = self._attendance.silent
+        causes = self._health.unresponsive
         for number, reply in said.items():
             if isinstance(reply, HoldfastError):
                 causes[number] = reply
-            elif not self._attendance.counts(number):
-                causes[number] = self._attendance.why_not(number)
+            elif not self._health.is_eligible(number):
+                causes[number] = self._health.ineligible(number)
         return self._no_quorum(causes)
 
     async def _repair(self, forgotten: Sequence[tuple[int, Ticket]], deadline: float) -> None:
@@ -443,44 +443,44 @@ class RedlockBackend(OneByOne):
         repaired: list[tuple[int, Ticket, _Claim]] = []
         for number, ticket in forgotten:
             claim = self._claims.get(ticket.nonce)
-            if claim is not None and claim.fence is not None and self._port.life(number) is not None:
-                claim.told.add(number)
+            if claim is not None and claim.fence is not None and self._port.server_run(number) is not None:
+                claim.asked.add(number)
                 claim.unanswered.add(number)  # not taken back: a release that leaves a mark too many does no harm
-                ballot = self._ballot(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUING)
+                ballot = self._vote_call(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUING)
                 ballots.append((number, ballot))
                 repaired.append((number, ticket, claim))
         if not ballots:
             return
         try:
-            await self._attendance.ask(ballots, deadline)
+            await self._health.run_calls(ballots, deadline)
         finally:
             for number, ticket, claim in repaired:
                 if self._claims.get(ticket.nonce) is not claim:
                     # Left meanwhile, and its release may have come there before this.
-                    self._attendance.owe(number, ticket, claim.attempt, is_over=True)
+                    self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
 
     # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _ballots(self, names: Sequence[str], deadline: float) -> list[list[Ballot]]:
+    async def _node_records(self, names: Sequence[str], deadline: float) -> list[list[NodeRecord]]:
         """What the nodes that answer say of each lock.
 
         Raises:
             QuorumError: they are too few.
         """
-        await self._attendance.greet(deadline)
-        nodes = self._attendance.present()
+        await self._health.handshake(deadline)
+        nodes = self._health.responsive()
         calls = [(number, Call(lua.INSPECT, self._keys(name), ())) for name in names for number in nodes]
-        replies = iter(await self._attendance.ask(calls, self._cut(deadline)))
+        replies = iter(await self._health.run_calls(calls, self._cut(deadline)))
         found = []
         for _ in names:
             said = {number: next(replies) for number in nodes}
             errors = {number: reply for number, reply in said.items() if isinstance(reply, HoldfastError)}
             if len(said) - len(errors) < self._quorum:
                 conflict = next((error for error in errors.values() if isinstance(error, NameConflict)), None)
-                raise conflict or self._no_quorum({**self._attendance.silent, **errors})
+                raise conflict or self._no_quorum({**self._health.unresponsive, **errors})
             found.append(
                 [
-                    Ballot(reply, counts=self._attendance.counts(number))
+                    NodeRecord(reply, counts=self._health.is_eligible(number))
                     for number, reply in said.items()
                     if not isinstance(reply, HoldfastError)
                 ]
@@ -488,21 +488,21 @@ class RedlockBackend(OneByOne):
         return found
 
     def _no_quorum(self, errors: dict[int, HoldfastError]) -> QuorumError:
-        return self._attendance.too_few(errors)
+        return self._health.quorum_error(errors)
 
     def _limit(self, tickets: Collection[Ticket], deadline: float) -> float:
         """How long a node may take: far less than a lease lasts."""
         shortest = min(ticket.ttl - ticket.delay for ticket in tickets)
-        return min(deadline, self._runtime.now() + min(self._council.node_timeout, shortest / 4))
+        return min(deadline, self._runtime.now() + min(self._config.node_timeout, shortest / 4))
 
     def _cut(self, deadline: float) -> float:
-        return min(deadline, self._runtime.now() + self._council.node_timeout)
+        return min(deadline, self._runtime.now() + self._config.node_timeout)
 
     def _keys(self, name: str) -> Keys:
-        return keys_of(self._council.prefix, name)
+        return keys_of(self._config.prefix, name)
 
     def _counting_keys(self, name: str) -> OtherKeys:
-        return keys_and_record_before(self._council.prefix, name)
+        return keys_and_record_before(self._config.prefix, name)
 
 
 _NOT_QUEUING = (0, "", "")

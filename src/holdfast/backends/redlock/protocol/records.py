@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.backends.redis.protocol.records import Line, Record, foreign
+from holdfast.backends.redis.protocol.records import Line, Record, foreign_holder
 from holdfast.backends.redis.protocol.values import REDLOCK
 from holdfast.core.tickets import LockInfo, TicketInfo
 
 
-class Ballot(Record):
-    """One node's answer about one lock. `counts`: its votes are worth something."""
+class NodeRecord(Record):
+    """One node's answer about one lock. `is_eligible`: its votes are worth something."""
 
     def __init__(self, reply: list[Any], *, counts: bool) -> None:
         super().__init__(reply)
-        self.counts = counts
+        self.is_eligible = counts
 
     @property
     def voted_for(self) -> Line | None:
@@ -38,7 +38,7 @@ class Ballot(Record):
                 yield member, ticket
 
 
-def describe(name: str, ballots: Sequence[Ballot], quorum: int, nodes: int) -> LockInfo:
+def describe(name: str, ballots: Sequence[NodeRecord], quorum: int, nodes: int) -> LockInfo:
     """Who has a majority, and who waits, from what `inspect.lua` answered on those of the nodes that did."""
     found = _holder(ballots, quorum, nodes)
     elsewhere = [ballot.remaining for ballot in ballots if ballot.is_elsewhere]
@@ -46,7 +46,7 @@ def describe(name: str, ballots: Sequence[Ballot], quorum: int, nodes: int) -> L
     if found is not None:
         holders = [found[0].describe("x", found[1])]
     elif len(elsewhere) >= quorum:
-        holders = [foreign(min(elsewhere))]
+        holders = [foreign_holder(min(elsewhere))]
     waiters: dict[bytes, TicketInfo] = {}
     for ballot in ballots:
         for member, ticket in ballot.tickets():
@@ -54,18 +54,18 @@ def describe(name: str, ballots: Sequence[Ballot], quorum: int, nodes: int) -> L
     return LockInfo(name, tuple(holders), tuple(sorted(waiters.values(), key=lambda one: one.since)))
 
 
-def nonce_of_holder(ballots: Sequence[Ballot], quorum: int, nodes: int, fence: int) -> str | None:
+def nonce_of_holder(ballots: Sequence[NodeRecord], quorum: int, nodes: int, fence: int) -> str | None:
     """The ticket that has a majority, if its fence is that one."""
     found = _holder(ballots, quorum, nodes)
     return found[0].nonce if found is not None and found[0].fence == fence else None
 
 
-def _holder(ballots: Sequence[Ballot], quorum: int, nodes: int) -> tuple[Line, float] | None:
+def _holder(ballots: Sequence[NodeRecord], quorum: int, nodes: int) -> tuple[Line, float] | None:
     """With its fence, and the time until it has no majority any more.
 
     Nodes that did not answer may have voted for it; of those that did, at least half must have.
     """
-    votes: dict[str, list[tuple[Line, Ballot]]] = defaultdict(list)
+    votes: dict[str, list[tuple[Line, NodeRecord]]] = defaultdict(list)
     for ballot in ballots:
         line = ballot.voted_for
         if line is not None:
@@ -75,7 +75,7 @@ def _holder(ballots: Sequence[Ballot], quorum: int, nodes: int) -> tuple[Line, f
         return None
     # The fence is the highest count that came with votes that counted; the others' lines may show less until the lease
     # is renewed, and those of nodes that did not count more.
-    counting = [line for line, ballot in lines if ballot.counts] or [line for line, _ in lines]
+    counting = [line for line, ballot in lines if ballot.is_eligible] or [line for line, _ in lines]
     line = max(counting, key=lambda one: one.fence or 0)
     remaining = sorted((ballot.remaining for _, ballot in lines), reverse=True)
     return line, remaining[min(quorum, len(remaining)) - 1]

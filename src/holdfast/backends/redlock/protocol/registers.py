@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import mark_of
+from holdfast.backends.redis.protocol.keys import register_key
 from holdfast.backends.redlock import lua
 from holdfast.errors import HoldfastError, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.protocol.keys import OtherKeys
-    from holdfast.backends.redlock.config import Council
+    from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
-    from holdfast.backends.redlock.protocol.node_health import Attendance
+    from holdfast.backends.redlock.protocol.node_health import NodeHealth
     from holdfast.core.ports import Runtime
 
 # Seconds that a node keeps a mark, and what it has promised, beyond what was asked for: no request is under way for so
@@ -63,13 +63,13 @@ class _Behind(NamedTuple):
     round: int
 
 
-class Marks:
+class QuorumRegisters:
     """The marks of one client."""
 
-    def __init__(self, council: Council, port: RedlockPort, attendance: Attendance, runtime: Runtime) -> None:
-        self._council = council
+    def __init__(self, config: RedlockConfig, port: RedlockPort, health: NodeHealth, runtime: Runtime) -> None:
+        self._config = config
         self._port = port
-        self._attendance = attendance
+        self._health = health
         self._runtime = runtime
         self._quorum = len(port.nodes) // 2 + 1
 
@@ -80,14 +80,14 @@ class Marks:
             QuorumError: too few nodes answer; nothing was changed.
             OutcomeUnknown: too few answered in the end, or others were faster all the time.
         """
-        await self._attendance.greet(deadline)
+        await self._health.handshake(deadline)
         state = await self._agree(name, number, nonce, keep, deadline)
         return (state.number, state.nonce) == (number, nonce)
 
     async def get(self, names: Sequence[str], deadline: float) -> list[int]:
         """Each; 0 where there is none."""
-        await self._attendance.greet(deadline)
-        calls = [Call(lua.MARKS, mark_of(self._council.prefix, name), ()) for name in names]
+        await self._health.handshake(deadline)
+        calls = [Call(lua.READ, register_key(self._config.prefix, name), ()) for name in names]
         found = []
         for name, said in zip(names, await self._ask(calls, deadline), strict=True):
             states = [state for state in (State.parse(bytes(reply)) for reply in said) if state is not None]
@@ -100,7 +100,7 @@ class Marks:
 
     async def _agree(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> State:
         """What a majority has now: this, or what was there and is not lower."""
-        keys = mark_of(self._council.prefix, name)
+        keys = register_key(self._config.prefix, name)
         behind, tries = 0, 0
         while True:
             round_ = max(behind + 1, int(self._runtime.wall() * 1000))
@@ -112,11 +112,11 @@ class Marks:
             behind, tries = max(behind, outcome.round), tries + 1
             pause = self._runtime.jitter() * min(PAUSE_MAX, PAUSE * 2 ** min(tries, 10))
             if self._runtime.now() + pause >= deadline:
-                raise OutcomeUnknown(backend=self._council.url, problem="others raised the same mark all the time")
+                raise OutcomeUnknown(backend=self._config.url, problem="others raised the same mark all the time")
             await self._runtime.sleep(pause)
 
     async def _try(self, keys: OtherKeys, wanted: State, deadline: float) -> State | _Behind:
-        promises = await self._ballot(keys, wanted, "", deadline)
+        promises = await self._run_round(keys, wanted, "", deadline)
         if isinstance(promises, _Behind):
             return promises
         accepted = [state for state in map(State.parse, promises) if state is not None]
@@ -128,14 +128,14 @@ class Marks:
                 return last
             state = state._replace(number=last.number, nonce=last.nonce)
         try:
-            agreed = await self._ballot(keys, state, ":".join(map(str, state)), deadline)
+            agreed = await self._run_round(keys, state, ":".join(map(str, state)), deadline)
         except QuorumError as error:  # those that did not answer may have accepted it
-            raise OutcomeUnknown(backend=self._council.url, problem=error.problem) from error
+            raise OutcomeUnknown(backend=self._config.url, problem=error.problem) from error
         return agreed if isinstance(agreed, _Behind) else state
 
-    async def _ballot(self, keys: OtherKeys, by: State, text: str, deadline: float) -> list[bytes] | _Behind:
+    async def _run_round(self, keys: OtherKeys, by: State, text: str, deadline: float) -> list[bytes] | _Behind:
         """What a majority said yes with."""
-        call = Call(lua.MARK, keys, (by.by, by.round, by.keep_ms, text))
+        call = Call(lua.ADVANCE, keys, (by.by, by.round, by.keep_ms, text))
         (said,) = await self._ask([call], deadline)
         agreed = [bytes(reply[1]) for reply in said if reply[0] == b"yes"]
         if len(agreed) >= self._quorum:
@@ -148,23 +148,23 @@ class Marks:
         Raises:
             QuorumError: they are too few.
         """
-        nodes = [number for number in self._attendance.present() if self._port.life(number) is not None]
-        by = min(deadline, self._runtime.now() + self._council.node_timeout)
+        nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
+        by = min(deadline, self._runtime.now() + self._config.node_timeout)
         asked = [(number, call) for call in calls for number in nodes]
-        replies = iter(await self._attendance.ask(asked, by) if asked else ())
+        replies = iter(await self._health.run_calls(asked, by) if asked else ())
         answers = []
         for _ in calls:
             said: list[Reply] = []
-            errors = self._attendance.silent
+            errors = self._health.unresponsive
             for number in nodes:
                 reply = next(replies)
                 if isinstance(reply, HoldfastError):
                     errors[number] = reply
-                elif not self._attendance.counts(number):
-                    errors[number] = self._attendance.why_not(number)
+                elif not self._health.is_eligible(number):
+                    errors[number] = self._health.ineligible(number)
                 else:
                     said.append(reply)
             if len(said) < self._quorum:
-                raise self._attendance.too_few(errors)
+                raise self._health.quorum_error(errors)
             answers.append(said)
         return answers

@@ -165,7 +165,7 @@ def _persist(space: Keyspace, words: Words) -> int:
 
 def _scan(space: Keyspace, words: Words) -> list[Reply]:
     """All at once: no cursor but 0 is ever given."""
-    options = {words[place].upper(): words[place + 1] for place in range(1, len(words) - 1, 2)}
+    options = {words[index].upper(): words[index + 1] for index in range(1, len(words) - 1, 2)}
     pattern = glob(options.get(b"MATCH", b"*"))
     return [b"0", [key for key in space.living() if pattern.fullmatch(key)]]
 
@@ -212,7 +212,7 @@ _FLAGS = {b"NX", b"XX", b"GET", b"KEEPTTL"}
 
 def _set_times(rest: Words) -> list[tuple[bytes, bytes]]:
     words = [word.upper() for word in rest]
-    return [(word, rest[place + 1]) for place, word in enumerate(words[:-1]) if word in (b"PX", b"PXAT")]
+    return [(word, rest[index + 1]) for index, word in enumerate(words[:-1]) if word in (b"PX", b"PXAT")]
 
 
 def _answer(options: set[bytes], before: Value | None, *, done: bool) -> Reply:

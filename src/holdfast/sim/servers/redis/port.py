@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.backends.redis.config import Node
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
 from holdfast.backends.redis.protocol.keys import Keys, OtherKeys, channel_of
-from holdfast.backends.redis.protocol.server_info import Standing
+from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.sim.servers.redis.commands import TOO_SMALL, Refused
 from holdfast.sim.servers.subscriptions import Listening
@@ -32,9 +32,13 @@ class SimPort(Listening[Channel]):
 
     def __init__(self, server: RedisServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime)
-        self.standing: Standing | None = None
+        self.server_info: ServerInfo | None = None
         self._server = server
         self._listener = f"{link.process.name}.{number}"
+
+    @property
+    def subscriber(self) -> SimPort:
+        return self
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -55,7 +59,7 @@ class SimPort(Listening[Channel]):
         except HoldfastError as error:
             return [error] * len(calls)
 
-    def are_together(self, some: Keys, others: Keys) -> bool:
+    def may_share_script(self, some: Keys, others: Keys) -> bool:
         return not self._server.is_cluster or some.slot == others.slot
 
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
@@ -71,7 +75,7 @@ class SimPort(Listening[Channel]):
         reply: Reply = await self._ask(lambda: self._server.machine.command(["SCAN", 0, "MATCH", pattern]), deadline)
         return b"0", [key.decode() for key in reply[1]]
 
-    async def notifications(self, server: Node, pattern: str, *, deadline: float) -> None:
+    async def subscribe_keyspace(self, server: Node, pattern: str, *, deadline: float) -> None:
         return None  # for `holdfast watch` only
 
     async def _ask(self, step: Callable[[], T], deadline: float) -> T:

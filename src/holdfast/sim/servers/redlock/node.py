@@ -29,7 +29,7 @@ class Node(RedisServer):
         self.number = number
         self.ahead = 0.0  # seconds by which its clock is ahead of the true one at the beginning,
         self.rate = 1.0  # and how fast it runs
-        self.begun = EPOCH - UP_FOR  # by its own clock
+        self.started_at = EPOCH - UP_FOR  # by its own clock
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class Node(RedisServer):
     @property
     def uptime(self) -> int:
         """As INFO says it: whole seconds, and by the clock that can be set."""
-        return math.floor(self.wall() - self.begun)
+        return math.floor(self.wall() - self.started_at)
 
     def wall(self) -> float:
         return EPOCH + self.ahead + self.world.now * self.rate + self.wall_step
@@ -56,7 +56,7 @@ class Node(RedisServer):
 
     def restart(self) -> None:
         super().restart()
-        self.begun = self.wall()
+        self.started_at = self.wall()
 
     def restore_data(self) -> None:
         if self._copy is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.port import Channel
-from holdfast.backends.redlock.port import Life
+from holdfast.backends.redlock.port import ServerRun
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.sim.network import Link, _Request
 from holdfast.sim.servers.redis.commands import Refused
@@ -45,20 +45,20 @@ class SimNodes(SimPort):
         self.nodes = tuple(branch.server.name for branch in branches)
         self.branches = branches
         self._forgets = forgets
-        self._lives: dict[int, Life] = {}
+        self._server_runs: dict[int, ServerRun] = {}
         self._met: dict[int, int] = {}  # node -> which of its processes we are connected to
 
     def channel(self, keys: Keys) -> Channel:
         return Channel("PUBLISH", f"{PREFIX}wake-all:{self._listener}")
 
-    async def ask(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
+    async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
         if not calls:
             return []
         answers: list[Reply | HoldfastError] = await _Asking(self, calls, deadline)
         return answers
 
-    def life(self, number: int) -> Life | None:
-        return self._lives.get(number)
+    def server_run(self, number: int) -> ServerRun | None:
+        return self._server_runs.get(number)
 
     async def key_count_at(self, number: int, *, deadline: float) -> int:
         return 0  # only shown to people
@@ -93,7 +93,7 @@ class SimNodes(SimPort):
 
     def meet(self, number: int, said: tuple[int, str, int]) -> None:
         self._met[number], run, uptime = said
-        self._lives[number] = Life(run, self._runtime.now() - uptime, forgets=self._forgets)
+        self._server_runs[number] = ServerRun(run, self._runtime.now() - uptime, may_forget=self._forgets)
 
     def hang_up(self, number: int) -> None:
         self._met.pop(number, None)
@@ -126,12 +126,12 @@ class _Asking(Trap):
     def begin(self, task: Task, turn: int) -> None:
         self.task, self._turn = task, turn
         self._answers: list[Any] = [None] * len(self._calls)
-        places: dict[int, list[int]] = {}
-        for place, (number, _) in enumerate(self._calls):
-            places.setdefault(number, []).append(place)
-        self._open = len(places)
-        for number, mine in places.items():
-            _Leg(self, self._port, number, [self._calls[place][1] for place in mine], mine).begin(
+        indices: dict[int, list[int]] = {}
+        for index, (number, _) in enumerate(self._calls):
+            indices.setdefault(number, []).append(index)
+        self._open = len(indices)
+        for number, mine in indices.items():
+            _Leg(self, self._port, number, [self._calls[index][1] for index in mine], mine).begin(
                 task.process.true_time(self._deadline)
             )
 
@@ -143,9 +143,9 @@ class _Asking(Trap):
         """By nothing that a client could handle."""
         self.task.resume(self._turn, None, error)
 
-    def answered(self, places: Sequence[int], answers: Sequence[Any]) -> None:
-        for place, answer in zip(places, answers, strict=True):
-            self._answers[place] = answer
+    def answered(self, indices: Sequence[int], answers: Sequence[Any]) -> None:
+        for index, answer in zip(indices, answers, strict=True):
+            self._answers[index] = answer
         self._open -= 1
         if not self._open:
             self.task.resume(self._turn, self._answers)
@@ -154,12 +154,12 @@ class _Asking(Trap):
 class _Leg:
     """One node of those. To a request it looks like the task that waits for the answer."""
 
-    def __init__(self, asking: _Asking, port: SimNodes, number: int, calls: Sequence[Call], places: list[int]) -> None:
+    def __init__(self, asking: _Asking, port: SimNodes, number: int, calls: Sequence[Call], indices: list[int]) -> None:
         self._asking = asking
         self._port = port
         self._number = number
         self._calls = calls
-        self._places = places
+        self._indices = indices
         self._turn = 0
         self.process = asking.task.process
         self.is_keeper = asking.task.is_keeper
@@ -185,7 +185,7 @@ class _Leg:
         self._turn += 1
         if isinstance(error, HoldfastError):
             self._port.hang_up(self._number)
-            self._asking.answered(self._places, [error] * len(self._places))
+            self._asking.answered(self._indices, [error] * len(self._indices))
         elif error is not None:
             self._asking.fail(error)
         elif isinstance(value, tuple):
@@ -193,4 +193,4 @@ class _Leg:
             if not self._asking.is_over:
                 self.begin(self._deadline)
         else:
-            self._asking.answered(self._places, value)
+            self._asking.answered(self._indices, value)

@@ -27,7 +27,7 @@ from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.redis.lua import require_lupa
 from holdfast.sim.servers.redlock.node import Node
 from holdfast.sim.servers.redlock.port import Branch, SimNodes
-from holdfast.sim.servers.redlock.rules import council_for
+from holdfast.sim.servers.redlock.rules import config_for
 from holdfast.sim.servers.redlock.votes import Vote, counted, vote_in, waiters_in
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class RedlockServer(Server):
         port = SimNodes(branches, runtime, self._clients, forgets=self._forgets)
         for node in self._nodes:
             node.listeners.append(port)
-        council = council_for(len(self._nodes), max_ttl=self._max_ttl, quarantine=self.quarantine)
-        backend: Backend = type(self).backend(council, port, runtime)
+        config = config_for(len(self._nodes), max_ttl=self._max_ttl, quarantine=self.quarantine)
+        backend: Backend = type(self).backend(config, port, runtime)
         return backend
 
     def execute(self, step: Callable[[], T]) -> T:

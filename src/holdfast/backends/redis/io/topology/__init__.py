@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.backends.redis.io.handshake import Handshake
 from holdfast.backends.redis.io.topology.base import Topology
 from holdfast.backends.redis.io.topology.cluster import Cluster
 from holdfast.backends.redis.io.topology.sentinel import Sentinel
@@ -12,19 +13,25 @@ from holdfast.backends.redis.io.topology.single import Single
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.backends.redis.config import Login, Place
-    from holdfast.backends.redis.io.connection import Lines, Meet
-    from holdfast.backends.redis.io.handshake import Acquaintance
+    from holdfast.backends.redis.config import Login, RedisConfig
+    from holdfast.backends.redis.io.connection import Connections, OnConnect
+    from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.core.ports import Runtime
 
 __all__ = ["Topology", "topology_of"]
 
 
 def topology_of(
-    place: Place, known: Acquaintance, runtime: Runtime, open_lines: Callable[[Login, int, Meet | None], Lines]
+    config: RedisConfig,
+    subscriber_io: SubscriberIO,
+    runtime: Runtime,
+    open_connections: Callable[[Login, int, OnConnect | None], Connections],
 ) -> Topology:
-    """The one of this place. `open_lines` makes lines for a login and a database, with a greeting."""
-    servers = open_lines(place.login, place.db, known.meet)
-    if place.shape == "sentinel":
-        return Sentinel(place, servers, open_lines(place.sentinel_login, 0, None), known, runtime)
-    return (Cluster if place.shape == "cluster" else Single)(place, servers, known, runtime)
+    """The one of this place. `open_connections` makes lines for a login and a database, with a greeting."""
+    handshake = Handshake(config)
+    servers = open_connections(config.login, config.db, handshake.run)
+    if config.shape == "sentinel":
+        return Sentinel(
+            config, servers, open_connections(config.sentinel_login, 0, None), handshake, subscriber_io, runtime
+        )
+    return (Cluster if config.shape == "cluster" else Single)(config, servers, handshake, subscriber_io, runtime)

@@ -15,9 +15,10 @@ from holdfast.backends.redis.protocol.keys import SLOTS, slot_of
 from holdfast.errors import BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Place
-    from holdfast.backends.redis.io.connection import Lines
-    from holdfast.backends.redis.io.handshake import Acquaintance
+    from holdfast.backends.redis.config import RedisConfig
+    from holdfast.backends.redis.io.connection import Connections
+    from holdfast.backends.redis.io.handshake import Handshake
+    from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Channel, Reply
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
@@ -29,13 +30,20 @@ _MAP = pack("CLUSTER", "SLOTS")
 class Cluster(Topology):
     """Keeps the map, and mends it where servers say that it is wrong."""
 
-    def __init__(self, place: Place, servers: Lines, known: Acquaintance, runtime: Runtime) -> None:
-        super().__init__(place, servers, known, runtime)
+    def __init__(
+        self,
+        config: RedisConfig,
+        servers: Connections,
+        handshake: Handshake,
+        subscriber_io: SubscriberIO,
+        runtime: Runtime,
+    ) -> None:
+        super().__init__(config, servers, handshake, subscriber_io, runtime)
         self._map: list[Node | None] = [None] * SLOTS
         self._is_mended = False  # MOVED has told of one slot; there are likely to be more
         self._primaries: frozenset[Node] = frozenset()
 
-    def at_hand(self, slot: int) -> Node | None:
+    def known_primary(self, slot: int) -> Node | None:
         return None if self._is_mended else self._map[slot]
 
     def trusts(self, node: Node, since: float) -> bool:
@@ -44,33 +52,33 @@ class Cluster(Topology):
     def primaries(self) -> frozenset[Node]:
         return self._primaries
 
-    def are_together(self, some: Keys, others: Keys) -> bool:
+    def may_share_script(self, some: Keys, others: Keys) -> bool:
         return some.slot == others.slot
 
-    async def find(self, slot: int, deadline: float) -> Node:
-        await self._draw_map(deadline, not_first=None)
+    async def find_primary(self, slot: int, deadline: float) -> Node:
+        await self._load_map(deadline, not_first=None)
         return self._primary_of(slot)
 
-    async def confirm(self, slot: int, node: Node, deadline: float) -> Node:
+    async def recheck_primary(self, slot: int, node: Node, deadline: float) -> Node:
         """A server that was stopped and goes on takes itself for a primary. Its own word counts only if it is alone."""
-        await self._draw_map(deadline, not_first=node, may_ask_last=self._nodes() == [node])
+        await self._load_map(deadline, not_first=node, may_ask_last=self._nodes() == [node])
         return self._primary_of(slot)
 
-    async def reconsider(self, slot: int, node: Node, deadline: float) -> Node:
-        self._lines.drop(node)
+    async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
+        self._connections.drop(node)
         try:
-            await self._draw_map(deadline, not_first=node)
+            await self._load_map(deadline, not_first=node)
         except BackendError:
             return node  # then the first trouble is the one to tell of
         return self._map[slot] or node
 
-    async def home(self, channel: Channel, deadline: float, *, afresh: bool = False) -> Node:
+    async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
         if channel.verb == "SPUBLISH":
-            return await super().home(channel, deadline, afresh=afresh)
+            return await super().channel_node(channel, deadline, refresh=refresh)
         # All servers hear of what is published anywhere; one of the primaries will do.
         slot = slot_of(channel.name)
-        if afresh or not self._primaries:
-            await self.find(slot, deadline)
+        if refresh or not self._primaries:
+            await self.find_primary(slot, deadline)
         nodes = sorted(self._primaries)
         return nodes[slot % len(nodes)]
 
@@ -85,22 +93,22 @@ class Cluster(Topology):
     def _primary_of(self, slot: int) -> Node:
         node = self._map[slot]
         if node is None:
-            raise BackendUnavailable(backend=self._place.url, problem=f"no server of the Cluster has slot {slot}")
+            raise BackendUnavailable(backend=self._config.url, problem=f"no server of the Cluster has slot {slot}")
         return node
 
     def _nodes(self) -> list[Node]:
-        return [*self._primaries, *(node for node in self._place.nodes if node not in self._primaries)]
+        return [*self._primaries, *(node for node in self._config.nodes if node not in self._primaries)]
 
-    async def _draw_map(self, deadline: float, *, not_first: Node | None, may_ask_last: bool = True) -> None:
+    async def _load_map(self, deadline: float, *, not_first: Node | None, may_ask_last: bool = True) -> None:
         """From whoever answers first; the one that we had trouble with comes last, if it is asked at all."""
         known = [node for node in self._nodes() if may_ask_last or node != not_first]
         known.sort(key=lambda node: node == not_first)
         problems = []
         for number, node in enumerate(known):
             left = deadline - self._runtime.now()
-            share = min(self._place.connect_timeout, left / (len(known) - number + 1))
+            share = min(self._config.connect_timeout, left / (len(known) - number + 1))
             try:
-                reply = await self._lines.one(node, _MAP, self._runtime.now() + share)
+                reply = await self._connections.exchange(node, _MAP, self._runtime.now() + share)
             except BackendError as error:
                 problems.append(error.problem)
                 continue
@@ -111,7 +119,7 @@ class Cluster(Topology):
                 return
             else:
                 problems.append(f"{node}: it knows no slots; is it part of a Cluster?")
-        raise BackendUnavailable(backend=self._place.url, problem=f"no map of the Cluster: {'; '.join(problems)}")
+        raise BackendUnavailable(backend=self._config.url, problem=f"no map of the Cluster: {'; '.join(problems)}")
 
     def _read_map(self, reply: Reply, asked: Node) -> None:
         """[[first, last, [host, port, id, …], replicas …], …]; without a host, it is that of the server asked."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.io.connection import NOT_AT_ONCE
+from holdfast.backends.redis.io.connection import NO_IDLE_CONNECTION
 from holdfast.backends.redis.io.resp import ErrorReply, pack_call
 from holdfast.backends.redis.io.topology.base import Topology
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, Place
-    from holdfast.backends.redis.io.connection import Lines
-    from holdfast.backends.redis.io.handshake import Acquaintance
+    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.io.connection import Connections
+    from holdfast.backends.redis.io.handshake import Handshake
+    from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Call, Reply
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
@@ -20,20 +21,27 @@ if TYPE_CHECKING:
 class Single(Topology):
     """Everything is there, or nowhere."""
 
-    def __init__(self, place: Place, servers: Lines, known: Acquaintance, runtime: Runtime) -> None:
-        super().__init__(place, servers, known, runtime)
-        self._node = place.nodes[0]
+    def __init__(
+        self,
+        config: RedisConfig,
+        servers: Connections,
+        handshake: Handshake,
+        subscriber_io: SubscriberIO,
+        runtime: Runtime,
+    ) -> None:
+        super().__init__(config, servers, handshake, subscriber_io, runtime)
+        self._node = config.nodes[0]
 
-    def at_hand(self, slot: int) -> Node:
+    def known_primary(self, slot: int) -> Node:
         return self._node
 
     def trusts_message(self, keys: Keys, since: float) -> bool:
         return True
 
-    async def find(self, slot: int, deadline: float) -> Node:
+    async def find_primary(self, slot: int, deadline: float) -> Node:
         return self._node
 
-    async def reconsider(self, slot: int, node: Node, deadline: float) -> Node:
+    async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
         return node
 
     async def run(self, call: Call, *, deadline: float) -> Reply:
@@ -41,9 +49,9 @@ class Single(Topology):
         if self._replicas:
             return await super().run(call, deadline=deadline)
         request = pack_call(call)
-        reply = self._lines.at_once(self._node, request, deadline)
-        if reply is NOT_AT_ONCE:
-            reply = await self._lines.one(self._node, request, deadline)
+        reply = self._connections.exchange_now(self._node, request, deadline)
+        if reply is NO_IDLE_CONNECTION:
+            reply = await self._connections.exchange(self._node, request, deadline)
         if reply.__class__ is ErrorReply:
-            return await self._insist(self._errand(call), self._node, reply, deadline)
+            return await self._retry(self._request_of(call), self._node, reply, deadline)
         return reply

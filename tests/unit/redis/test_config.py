@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.redis.config import Node, Place, place_of
+from holdfast.backends.redis.config import Node, RedisConfig, config_of
 from holdfast.url import parse
 
 
-def place(url: str, **options: Any) -> Place:
-    return place_of(parse(url, options), is_asyncio=False)
+def config(url: str, **options: Any) -> RedisConfig:
+    return config_of(parse(url, options), is_asyncio=False)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def place(url: str, **options: Any) -> Place:
     ],
 )
 def test_where(url: str, nodes: list[tuple[str, int]], db: int) -> None:
-    found = place(url)
+    found = config(url)
 
     assert list(found.nodes) == [Node(*node) for node in nodes]
     assert found.db == db
@@ -54,7 +54,7 @@ def test_where(url: str, nodes: list[tuple[str, int]], db: int) -> None:
     ],
 )
 def test_who(url: str, user: str | None, password: str | None) -> None:
-    found = place(url)
+    found = config(url)
 
     assert found.login.arguments.get("username") == user
     assert found.login.arguments.get("password") == password
@@ -64,7 +64,7 @@ def test_who(url: str, user: str | None, password: str | None) -> None:
 
 
 def test_sentinels_have_users_of_their_own() -> None:
-    found = place("redis+sentinel://user:pw@a/locks?sentinel_user=watch&sentinel_password=dog&tls=yes&verify=none")
+    found = config("redis+sentinel://user:pw@a/locks?sentinel_user=watch&sentinel_password=dog&tls=yes&verify=none")
 
     assert found.service == "locks"
     assert found.sentinel_login.arguments["username"] == "watch"
@@ -80,24 +80,27 @@ def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path) -> None
     file = tmp_path / "ca.pem"
     file.touch()
 
-    strict, lax = place(f"rediss://cache?ca_certs={file}").login, place("rediss://cache?verify=none").login
+    strict, lax = config(f"rediss://cache?ca_certs={file}").login, config("rediss://cache?verify=none").login
 
     assert strict.arguments["ssl_cert_reqs"] == "required"
     assert strict.arguments["ssl_check_hostname"] is True
     assert strict.arguments["ssl_ca_certs"] == str(file)
     assert lax.arguments["ssl_cert_reqs"] == "none"
     assert lax.arguments["ssl_check_hostname"] is False
-    assert not place("redis://cache").login.is_tls
+    assert not config("redis://cache").login.is_tls
 
 
 def test_options_and_their_defaults() -> None:
-    usual, told = place("redis://cache"), place("redis://cache", prefix="", method="setnx", replicas=2, io_timeout=0.5)
+    usual, told = (
+        config("redis://cache"),
+        config("redis://cache", prefix="", method="setnx", replicas=2, io_timeout=0.5),
+    )
 
     assert (usual.prefix, usual.method, usual.compat, usual.evictions_allowed) == ("holdfast:", "queue", None, False)
     assert (usual.connect_timeout, usual.io_timeout, usual.replicas) == (3.0, 5.0, 0)
     assert usual.client_name.startswith("holdfast-")
     assert (told.prefix, told.method, told.replicas, told.io_timeout) == ("", "setnx", 2, 0.5)
-    assert place("redis://cache?eviction=allow&compat=python-redis-lock").evictions_allowed
+    assert config("redis://cache?eviction=allow&compat=python-redis-lock").evictions_allowed
 
 
 def test_making_a_client_asks_no_server() -> None:

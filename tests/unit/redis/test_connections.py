@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.redis.config import Place, place_of
+from holdfast.backends.redis.config import RedisConfig, config_of
 from holdfast.backends.redis.io import aio, blocking
 from holdfast.backends.redis.io.topology import Topology
 from holdfast.backends.redis.lua import Script
@@ -30,7 +30,7 @@ from tests.support.redis.binaries import main_binary
 from tests.support.redis.servers import Server, running
 
 ECHO = Script.of("test/echo", "return {KEYS[1], ARGV[1]}")
-ENTER = Script.of("test/enter", "return redis.call('SET', KEYS[1], ARGV[1])")
+GRANT = Script.of("test/grant", "return redis.call('SET', KEYS[1], ARGV[1])", is_grant=True)
 KEYS = keys_of("holdfast:", "one")
 Story = Callable[[Topology], Awaitable[None]]
 Run = Callable[[Story], None]
@@ -53,23 +53,23 @@ def run(request: pytest.FixtureRequest, server: Server) -> Run:
 
 
 def tell(story: Story, kind: str, url: str, **options: str) -> None:
-    place = place_of(parse(url, options), is_asyncio=False)
+    config = config_of(parse(url, options), is_asyncio=False)
     if kind == "threads":
-        run_sync(_on_threads(story, place))
+        run_sync(_on_threads(story, config))
     else:
-        asyncio.run(_on_asyncio(story, place))
+        asyncio.run(_on_asyncio(story, config))
 
 
-async def _on_threads(story: Story, place: Place) -> None:
-    port = blocking.open_port(place, ThreadRuntime())
+async def _on_threads(story: Story, config: RedisConfig) -> None:
+    port = blocking.open_port(config, ThreadRuntime())
     try:
         await story(port)
     finally:
         await port.close()
 
 
-async def _on_asyncio(story: Story, place: Place) -> None:
-    port = aio.open_port(place, AsyncioRuntime())
+async def _on_asyncio(story: Story, config: RedisConfig) -> None:
+    port = aio.open_port(config, AsyncioRuntime())
     try:
         await story(port)
     finally:
@@ -95,12 +95,12 @@ def test_scripts_are_known_by_their_digest_and_told_again_when_forgotten(server:
 
 def test_the_server_is_asked_what_it_is_before_anything_else(server: Server, run: Run) -> None:
     async def story(port: Topology) -> None:
-        assert port.standing is None
+        assert port.server_info is None
         assert await port.command(KEYS, "PING", deadline=soon()) == b"PONG"
 
-        assert port.standing is not None
-        assert port.standing.is_primary
-        assert port.standing.policy == "noeviction"
+        assert port.server_info is not None
+        assert port.server_info.is_primary
+        assert port.server_info.policy == "noeviction"
         assert [client["name"] for client in server.clients() if client["name"].startswith("holdfast-")]
 
     run(story)
@@ -152,7 +152,7 @@ def test_all_keys_are_found(server: Server, run: Run) -> None:
 
 def test_fewer_replicas_than_asked_for_leave_the_outcome_open(server: Server) -> None:
     async def story(port: Topology) -> None:
-        call = Call(ENTER, KEYS, ("x",))
+        call = Call(GRANT, KEYS, ("x",))
 
         with pytest.raises(holdfast.OutcomeUnknown, match="0 of 1 replicas confirmed"):
             await port.run(call, deadline=soon())
@@ -177,23 +177,23 @@ def test_hints_are_heard_and_gaps_are_told(server: Server, run: Run) -> None:
     async def story(port: Topology) -> None:
         woken.clear()
         gaps.clear()
-        port.listen(woken.append, lambda: gaps.append(True))
-        channel = port.channel(KEYS)
-        assert port.subscription(channel) == 0
-        await port.subscribe(channel, "n1", deadline=soon())
-        first = port.subscription(channel)
+        port.subscriber.listen(woken.append, lambda: gaps.append(True))
+        channel = port.subscriber.channel(KEYS)
+        assert port.subscriber.subscription(channel) == 0
+        await port.subscriber.subscribe(channel, "n1", deadline=soon())
+        first = port.subscriber.subscription(channel)
         assert first > 0
         server.call("PUBLISH", channel.name, "n1")
         await until(port, lambda: woken == ["n1"])
 
         server.call("CLIENT", "KILL", "TYPE", "pubsub")
-        await until(port, lambda: port.subscription(channel) not in (0, first))
+        await until(port, lambda: port.subscriber.subscription(channel) not in (0, first))
         server.call("PUBLISH", channel.name, "n1")
         await until(port, lambda: woken == ["n1", "n1"])
 
         assert gaps
         assert len(server.subscribers()) == 1
-        port.unsubscribe(channel, "n1")
+        port.subscriber.unsubscribe(channel, "n1")
 
     run(story)
     eventually(lambda: not server.subscribers())
@@ -207,7 +207,7 @@ def test_who_may_not_subscribe_is_told_so(tmp_path: Path) -> None:
     async def story(port: Topology) -> None:
         for _ in range(2):
             with pytest.raises(holdfast.BackendUnavailable, match="NOPERM"):
-                await port.subscribe(port.channel(KEYS), "n1", deadline=soon())
+                await port.subscriber.subscribe(port.subscriber.channel(KEYS), "n1", deadline=soon())
 
     with running(Server(main_binary(), tmp_path / "server", options=["--aclfile", str(users)])) as server:
         for kind in ("threads", "asyncio"):
@@ -277,15 +277,15 @@ def test_one_silent_server_holds_up_no_other_s_answer(server: Server, tmp_path: 
 def _silence_of(other: Server) -> Story:
     async def story(port: Topology) -> None:
         from holdfast.backends.redis.config import Node
-        from holdfast.backends.redis.io.connection import Parcel
+        from holdfast.backends.redis.io.connection import Batch
         from holdfast.backends.redis.io.resp import pack
 
-        here, there = port._place.nodes[0], Node("127.0.0.1", other.port)
+        here, there = port._config.nodes[0], Node("127.0.0.1", other.port)
         for node in (here, there):
-            await port._lines.one(node, pack("PING"), soon())
-        parcels = [Parcel(there, pack("BLPOP", "never", "1"), 1), Parcel(here, pack("PING"), 1)]
+            await port._connections.exchange(node, pack("PING"), soon())
+        parcels = [Batch(there, pack("BLPOP", "never", "1"), 1), Batch(here, pack("PING"), 1)]
 
-        silent, heard = await port._lines.each(parcels, soon(0.3))
+        silent, heard = await port._connections.exchange_batches(parcels, soon(0.3))
 
         assert isinstance(silent, holdfast.OutcomeUnknown)
         assert heard == [b"PONG"]
@@ -296,13 +296,13 @@ def _silence_of(other: Server) -> Story:
 @pytest.mark.slow
 def test_a_listener_ends_when_nobody_has_waited_for_a_while(server: Server) -> None:
     async def story(port: Topology) -> None:
-        await port.subscribe(port.channel(KEYS), "n1", deadline=soon())
-        port.unsubscribe(port.channel(KEYS), "n1")
+        await port.subscriber.subscribe(port.subscriber.channel(KEYS), "n1", deadline=soon())
+        port.subscriber.unsubscribe(port.subscriber.channel(KEYS), "n1")
 
         eventually(lambda: not server.subscribers(), within=15)
 
         assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
-        await port.subscribe(port.channel(KEYS), "n2", deadline=soon())
-        assert port.subscription(port.channel(KEYS))
+        await port.subscriber.subscribe(port.subscriber.channel(KEYS), "n2", deadline=soon())
+        assert port.subscriber.subscription(port.subscriber.channel(KEYS))
 
     tell(story, "threads", server.url)

@@ -11,12 +11,12 @@ import pytest
 
 import holdfast
 from holdfast.backends.redis.config import Node
-from holdfast.backends.redlock.config import Council, council_of
+from holdfast.backends.redlock.config import RedlockConfig, config_of
 from holdfast.url import parse, together
 
 
-def council(url: str, **options: Any) -> Council:
-    return council_of(parse(url, options), is_asyncio=False)
+def council(url: str, **options: Any) -> RedlockConfig:
+    return config_of(parse(url, options), is_asyncio=False)
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def council(url: str, **options: Any) -> Council:
     ],
 )
 def test_where(url: str, nodes: list[tuple[str, int]]) -> None:
-    found = council(url).place
+    found = council(url).redis
 
     assert found.nodes == tuple(Node(*node) for node in nodes)
     assert found.shape == "several"
 
 
 def test_each_node_has_its_own_user_password_and_database() -> None:
-    found = council("redlock://u:p%2C1@a:1/3,:p2@b:2,c:3/7").place
+    found = council("redlock://u:p%2C1@a:1/3,:p2@b:2,c:3/7").redis
 
     logins = [found.logins[node] for node in found.nodes]
     assert [login.arguments.get("username") for login, _ in logins] == ["u", None, None]
@@ -64,7 +64,7 @@ def test_options_and_their_defaults() -> None:
     assert (usual.prefix, usual.connect_timeout) == ("holdfast:", 1.0)
     assert (told.max_ttl, told.node_timeout, told.quarantine) == (5.0, 0.2, False)
     assert council("redlock://a,b,c?connect_timeout=4").connect_timeout == 4.0
-    assert council("redlock://a,b,c?tls=yes&verify=none").place.login.is_tls
+    assert council("redlock://a,b,c?tls=yes&verify=none").redis.login.is_tls
 
 
 def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
@@ -94,7 +94,7 @@ def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
 )
 def test_urls_of_single_servers_make_one_of_all_of_them(urls: list[str], one: str) -> None:
     assert together(urls) == one
-    assert council(together(urls)).place.nodes == council(one).place.nodes
+    assert council(together(urls)).redis.nodes == council(one).redis.nodes
 
 
 @pytest.mark.parametrize("kind", [holdfast.Client, holdfast.AsyncClient])
@@ -108,6 +108,6 @@ def test_a_client_takes_a_list_shows_no_password_and_pickles(kind: type[Any], fo
     for one in (client, again):
         assert one.url == "redlock://:***@a.invalid:1/2,b.invalid,:***@c.invalid"
         assert one._ttl == 7
-        assert one._started().backend._council.max_ttl == 20
+        assert one._started().backend._config.max_ttl == 20
         assert one.guarantees.exclusion.value == "best-effort"
         assert "secret" not in repr(one)

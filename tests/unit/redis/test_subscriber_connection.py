@@ -1,0 +1,307 @@
+"""Hazard: two threads on one connection. Who waits alone reads for itself; nothing that was said is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.backends.redis.config import Node, config_of
+from holdfast.backends.redis.io import blocking
+from holdfast.backends.redis.io.subscriber import Subscriber
+from holdfast.backends.redis.io.subscriber_connection import SocketSubscriberConnection, SubscriberEvent
+from holdfast.backends.redis.io.topology import Topology
+from holdfast.backends.redis.protocol.keys import keys_of
+from holdfast.core.wakeups import Wakeups
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.runtimes.system import now
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
+from tests.support.processes import PATIENCE, eventually
+from tests.support.redis.binaries import main_binary
+from tests.support.redis.servers import Server, running
+
+KEYS = keys_of("holdfast:", "one")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(Server(main_binary(), tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+class SubscribedPort:
+    """A port that listens, and the threads that wait on it."""
+
+    def __init__(self, server: Server) -> None:
+        self.runtime = ThreadRuntime()
+        self.port: Topology = blocking.open_port(config_of(parse(server.url), is_asyncio=False), self.runtime)
+        self.wakeups = Wakeups(self.runtime)
+        self.hinted_by: list[str] = []
+        self.gaps = 0
+        self.port.subscriber.listen(self._wake, self._missed)
+        self.channel = self.port.subscriber.channel(KEYS)
+        self._server = server
+
+    def _wake(self, nonce: str) -> None:
+        self.hinted_by.append(threading.current_thread().name)
+        self.wakeups.wake(nonce)
+
+    def _missed(self) -> None:
+        self.gaps += 1
+        self.wakeups.wake_all()
+
+    def wait(self, nonce: str) -> Waiting:
+        return Waiting(self, nonce)
+
+    def hint(self, nonce: str) -> None:
+        self._server.call("PUBLISH", self.channel.name, nonce)
+
+    @property
+    def reader(self) -> Any:
+        """Who reads in the listener's place."""
+        (listener,) = self.port.subscriber._listeners.values()
+        return listener._connection and listener._connection._reader()  # type: ignore[attr-defined]
+
+    @property
+    def listener_reads(self) -> bool:
+        (listener,) = self.port.subscriber._listeners.values()
+        return bool(listener._connection and listener._connection._listener_reads)  # type: ignore[attr-defined]
+
+
+class Waiting:
+    """A thread that waits for one hint."""
+
+    def __init__(self, subscribed: SubscribedPort, nonce: str) -> None:
+        self.event: Any = None
+        self._subscribed = subscribed
+        self._nonce = nonce
+        subscribed.wakeups.expect(nonce)
+        self._thread = threading.Thread(target=self._wait, name=f"waits-{nonce}")
+        self._thread.start()
+
+    def _wait(self) -> None:
+        subscribed = self._subscribed
+        self.event = run_sync(
+            subscribed.port.subscriber.subscribe(subscribed.channel, self._nonce, deadline=now() + PATIENCE)
+        )
+        run_sync(subscribed.wakeups.wait(self._nonce, now() + PATIENCE, self.event))
+        subscribed.port.subscriber.unsubscribe(subscribed.channel, self._nonce)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        assert self.is_over
+
+
+@pytest.fixture
+def subscribed(server: Server) -> Iterator[SubscribedPort]:
+    subscribed = SubscribedPort(server)
+    yield subscribed
+    run_sync(subscribed.port.close())
+
+
+class FlakySubscriberIO(blocking.ThreadSubscriberIO):
+    """Cannot open its first connections, as when there are no descriptors left."""
+
+    failures = 2
+
+    async def open(self, node: Node, deadline: float) -> SocketSubscriberConnection:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await super().open(node, deadline)
+
+
+class NoThreads(blocking.ThreadSubscriberIO):
+    """Cannot start its first threads."""
+
+    failures = 1
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("can't start new thread")
+        super().start(work)
+
+
+@pytest.mark.parametrize("subscriber_io", [FlakySubscriberIO, NoThreads])
+def test_a_listener_that_fails_is_replaced(server: Server, subscriber_io: type[blocking.ThreadSubscriberIO]) -> None:
+    subscribed = SubscribedPort(server)
+    config = config_of(parse(server.url), is_asyncio=False)
+    subscribed.port.subscriber = Subscriber(
+        config, subscribed.port, subscriber_io(config, subscribed.runtime), subscribed.runtime
+    )
+    subscribed.port.subscriber.listen(subscribed._wake, subscribed._missed)
+    subscribed.channel = subscribed.port.subscriber.channel(KEYS)
+
+    def is_heard() -> bool:
+        with contextlib.suppress(BackendUnavailable):
+            run_sync(subscribed.port.subscriber.subscribe(subscribed.channel, "n0", deadline=now() + PATIENCE))
+        return subscribed.port.subscriber.subscription(subscribed.channel) > 0
+
+    eventually(is_heard)
+    one = subscribed.wait("n1")
+    eventually(lambda: one.event is not None)
+    subscribed.hint("n1")
+
+    one.join()
+    run_sync(subscribed.port.close())
+
+
+def test_a_reply_that_makes_no_sense_is_an_error_of_ours_for_the_listener_and_none_for_a_waiter(server: Server) -> None:
+    for is_reader in (False, True):
+        ours, theirs = socket.socketpair()
+        subscribed = SocketSubscriberConnection(
+            ours, Node("test", 1), config_of(parse(server.url), is_asyncio=False), ThreadRuntime()
+        )
+        theirs.sendall(b"?what is this\r\n")
+        if is_reader:
+            event = subscribed.event(lambda _: None)
+            assert event is not None
+            assert run_sync(event.wait(now() + PATIENCE)) is False
+
+        with pytest.raises(OutcomeUnknown, match="makes no sense"):
+            run_sync(subscribed.receive(now() + PATIENCE))
+
+        subscribed.close()
+        theirs.close()
+
+
+def reads(subscribed: SubscribedPort, waiting: Waiting) -> Callable[[], bool]:
+    return lambda: waiting.event is not None and subscribed.reader is waiting.event
+
+
+def test_who_waits_alone_reads_its_hint_itself(subscribed: SubscribedPort) -> None:
+    for _ in range(3):
+        one = subscribed.wait("n1")
+        eventually(reads(subscribed, one))
+
+        subscribed.hint("n1")
+
+        one.join()
+        assert isinstance(one.event, SubscriberEvent)
+    assert subscribed.hinted_by == 3 * ["waits-n1"], "nobody has to pass it on"
+
+
+def test_what_is_for_others_is_passed_on_and_when_the_reader_goes_the_listener_reads(
+    subscribed: SubscribedPort,
+) -> None:
+    one = subscribed.wait("n1")
+    eventually(reads(subscribed, one))
+    two, three = subscribed.wait("n2"), subscribed.wait("n3")
+    eventually(lambda: two.event is not None and three.event is not None)
+
+    subscribed.hint("n2")
+    two.join()
+    assert not one.is_over
+    subscribed.hint("n1")
+    one.join()
+    eventually(lambda: subscribed.listener_reads)
+    subscribed.hint("n3")
+
+    three.join()
+    assert subscribed.hinted_by == ["waits-n1", "waits-n1", "holdfast-listener"]
+
+
+def test_a_hint_that_comes_by_another_way_wakes_who_reads(subscribed: SubscribedPort) -> None:
+    one = subscribed.wait("n1")
+    eventually(reads(subscribed, one))
+
+    subscribed.wakeups.wake("n1")
+
+    one.join()
+
+
+def test_a_connection_that_breaks_under_a_reader_is_heard_again_and_the_gap_is_told(
+    subscribed: SubscribedPort, server: Server
+) -> None:
+    one = subscribed.wait("n1")
+    eventually(reads(subscribed, one))
+    before = subscribed.port.subscriber.subscription(subscribed.channel)
+
+    server.call("CLIENT", "KILL", "TYPE", "pubsub")
+
+    one.join()
+    again = subscribed.wait("n1")
+    eventually(lambda: subscribed.port.subscriber.subscription(subscribed.channel) not in (0, before))
+    eventually(lambda: again.is_over or subscribed.reader is again.event)
+    subscribed.hint("n1")
+    again.join()
+    eventually(lambda: subscribed.gaps > 0)
+
+
+def test_what_the_server_says_to_the_listener_gets_there_although_another_reads(subscribed: SubscribedPort) -> None:
+    one = subscribed.wait("n1")
+    eventually(reads(subscribed, one))
+
+    other = subscribed.channel._replace(name="holdfast:wake:another")
+    run_sync(subscribed.port.subscriber.subscribe(other, "n2", deadline=now() + PATIENCE))
+
+    assert subscribed.port.subscriber.subscription(other)
+    assert subscribed.reader is one.event
+    subscribed.hint("n1")
+    one.join()
+    subscribed.port.subscriber.unsubscribe(other, "n2")
+
+
+def test_closing_ends_the_wait_of_a_reader(subscribed: SubscribedPort) -> None:
+    one = subscribed.wait("n1")
+    eventually(reads(subscribed, one))
+
+    run_sync(subscribed.port.close())
+
+    one.join()
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_closed_ear_has_no_descriptor_left_for_the_garbage_collector(
+    subscribed: SubscribedPort, *, is_waiting: bool
+) -> None:
+    one = subscribed.wait("n1")
+    eventually(reads(subscribed, one))
+    (listener,) = subscribed.port.subscriber._listeners.values()
+    heard: Any = listener._connection
+    if not is_waiting:
+        subscribed.hint("n1")
+        one.join()
+
+    run_sync(subscribed.port.close())
+
+    one.join()
+    bells = (heard._bell, heard._heard_bell, heard._reader_bell, heard._reader_heard_bell)
+    eventually(lambda: {bell.fileno() for bell in bells} == {-1})
+
+
+def test_an_interrupted_reader_leaves_a_connection_that_works(subscribed: SubscribedPort) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        event = run_sync(subscribed.port.subscriber.subscribe(subscribed.channel, "n1", deadline=now() + PATIENCE))
+        subscribed.wakeups.expect("n1")
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Interrupted):
+            run_sync(subscribed.wakeups.wait("n1", now() + PATIENCE, event))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    eventually(lambda: subscribed.gaps > 0)
+    two = subscribed.wait("n2")
+    eventually(reads(subscribed, two))
+    subscribed.hint("n2")
+    two.join()
