@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Memcached
-from holdfast.backends.memcached.config import place_of
+from holdfast.backends.memcached.config import config_of
 from holdfast.backends.memcached.io.blocking import SocketPort
-from holdfast.backends.memcached.port import Errand
+from holdfast.backends.memcached.port import Batch
 from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -32,35 +32,35 @@ class PortCalls:
     """On our own connection, below the protocol."""
 
     def __init__(self, url: str) -> None:
-        place = place_of(parse(url))
+        config = config_of(parse(url))
         self._now = ThreadRuntime.now
-        self._node, self._port = place.nodes[0], SocketPort(place, ThreadRuntime())
+        self._node, self._port = config.nodes[0], SocketPort(config, ThreadRuntime())
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        return _PortCalls(self._ask, name)
+        return _PortCalls(self._request, name)
 
     def close(self) -> None:
         run_sync(self._port.close())
 
-    def _ask(self, request: bytes) -> Reply:
-        errand = Errand(self._node, (request,))
-        return run_sync(self._port.ask(errand, deadline=self._now() + 5.0)).replies[0]
+    def _request(self, request: bytes) -> Reply:
+        batch = Batch(self._node, (request,))
+        return run_sync(self._port.request(batch, deadline=self._now() + 5.0)).replies[0]
 
 
 class _PortCalls:
     def __init__(self, ask: Callable[[bytes], Reply], name: str) -> None:
-        self._ask, self._key, self._version = ask, name.encode(), 0
+        self._request, self._key, self._version = ask, name.encode(), 0
         self._add = meta.add(self._key, TTL, uuid.uuid4().hex.encode())
 
     def __enter__(self) -> None:
-        reply = self._ask(self._add)
+        reply = self._request(self._add)
         _check(reply.code == "HD")
         self._version = reply.version
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _check(self._ask(meta.delete(self._key, self._version)).code == "HD")
+        _check(self._request(meta.delete(self._key, self._version)).code == "HD")
 
 
 class RawCalls:

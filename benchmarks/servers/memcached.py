@@ -18,7 +18,7 @@ class Memcached(OnePort):
     name = "memcached"
     program = "memcached"
     _url = f"memcached://{HOST}:{{port}}"
-    _asked, _answer, _shown = b"mn\r\n", b"MN\r\n", r"memcached (\S+)"
+    _asked, _answer, _lock_info = b"mn\r\n", b"MN\r\n", r"memcached (\S+)"
 
     def stats(self, url: str) -> Stats:
         return _MemcachedStats(url)

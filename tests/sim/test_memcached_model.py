@@ -35,7 +35,7 @@ class Sides:
 
     def __init__(self, line: Line) -> None:
         self.real = line
-        facts = line.call(meta.STATS).facts()
+        facts = line.call(meta.STATS).stats()
         self.model = Machine(int(facts["time"]) - int(facts["uptime"]), int(facts["pid"]))
         self._real_version = {0: 0}  # by the model's
 
@@ -69,15 +69,15 @@ class Sides:
         return model, replace(answer, version=self._real_version.get(answer.version, -1))
 
     def _time(self) -> int:
-        return int(self.real.call(meta.STATS).facts()["uptime"]) + _STARTS_AT
+        return int(self.real.call(meta.STATS).stats()["uptime"]) + _STARTS_AT
 
 
 def _parsed(data: bytes) -> Reply:
     parser = Parser()
     parser.feed(data)
-    reply = parser.gets()
+    reply = parser.next_reply()
     assert reply is not None
-    assert not parser.has_more
+    assert not parser.has_data
     return reply
 
 
@@ -145,11 +145,11 @@ def test_what_the_server_says_of_itself_is_the_same(server: Server) -> None:
         sides = Sides(line)
         sides.step(meta.add(b"a%20b", 60, b"x"))
         for request in (meta.STATS, meta.SETTINGS):
-            real, model = line.call(request).facts(), _parsed(sides.model.respond(request)).facts()
+            real, model = line.call(request).stats(), _parsed(sides.model.respond(request)).stats()
             shared = [name for name in model if name not in {"uptime", "time"}]
 
             assert {name: real[name] for name in shared} == {name: model[name] for name in shared}
-        real, model = line.call(meta.STATS).facts(), _parsed(sides.model.respond(meta.STATS)).facts()
+        real, model = line.call(meta.STATS).stats(), _parsed(sides.model.respond(meta.STATS)).stats()
         assert int(real["time"]) - int(real["uptime"]) == int(model["time"]) - int(model["uptime"])
 
         dumped, known = line.call(meta.DUMP).lines, _parsed(sides.model.respond(meta.DUMP)).lines

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 import holdfast
-from holdfast.backends.memcached.protocol.clock_check import QUIET
+from holdfast.backends.memcached.protocol.clock_check import SILENCE_MAX
 from tests.integration.memcached.conftest import OpenClient, StartServer
-from tests.integration.memcached.scenes import item, take
+from tests.integration.memcached.helpers import item, take
 from tests.support.memcached.servers import Server
 from tests.support.processes import eventually
 
@@ -66,7 +66,9 @@ def test_a_renewal_by_a_stale_holder_touches_nothing(server: Server, open_client
     with pytest.raises(holdfast.LockLost):
         stale.renew()
 
-    assert replace(item(server, "a"), left=0) == replace(before, left=0), "the same version of the same item"
+    assert replace(item(server, "a"), seconds_left=0) == replace(before, seconds_left=0), (
+        "the same version of the same item"
+    )
     fresh.release()
 
 
@@ -89,7 +91,7 @@ def test_an_evicted_lock_is_a_loss_and_the_client_says_that_the_server_evicts(
 
     with pytest.raises(holdfast.LockLost):
         lease.renew()
-    time.sleep(2 * QUIET)  # after which the server is asked how it is
+    time.sleep(2 * SILENCE_MAX)  # after which the server is asked how it is
     take(client, "b").release()
     assert "has evicted" in client.warnings[0]
 

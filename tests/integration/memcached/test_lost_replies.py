@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from tests.integration.memcached.conftest import OpenClient
-from tests.integration.memcached.scenes import in_background, item, take
+from tests.integration.memcached.helpers import in_background, item, take
 from tests.support.memcached.servers import Server
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy, Then

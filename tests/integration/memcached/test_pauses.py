@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.memcached.conftest import OpenClient, StartServer
-from tests.integration.memcached.scenes import in_background, item, take
+from tests.integration.memcached.helpers import in_background, item, take
 from tests.support.memcached.servers import Server
 from tests.support.processes import eventually
 
@@ -37,7 +37,7 @@ def test_what_waits_for_a_server_that_stands_still_is_stored_too_short(start_ser
         for line in lines:
             line.hear()
         time.sleep(0.2)  # for its clock to tick
-        left = [line.call(b"mg a t\r\n").left for line in lines]
+        left = [line.call(b"mg a t\r\n").seconds_left for line in lines]
         for line in lines:
             line.close()
         shortest = min(shortest, *left)
@@ -69,7 +69,7 @@ def test_a_lease_that_is_taken_at_a_pause_lasts_on_the_server_for_as_long_as_it_
     time.sleep(0.2)  # for its clock to tick
     for number, lease in enumerate(leases):
         assert lease is not None
-        left = item(server, f"a-{number}").left
+        left = item(server, f"a-{number}").seconds_left
         assert left >= lease.remaining, f"{number}: {left} s on the server, {lease.remaining} s believed"
         lease.release()
 
@@ -84,7 +84,7 @@ def test_a_renewal_after_a_pause_is_no_shorter(server: Server, open_client: Open
     renewing.result(30)
 
     time.sleep(0.2)  # for its clock to tick
-    assert item(server, "a").left >= lease.remaining
+    assert item(server, "a").seconds_left >= lease.remaining
     lease.release()
 
 

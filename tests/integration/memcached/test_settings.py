@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from tests.integration.memcached.conftest import OpenClient, StartServer
-from tests.integration.memcached.scenes import item, take
+from tests.integration.memcached.helpers import item, take
 from tests.support.memcached.servers import Server
 from tests.support.redis.certificates import Certificates
 
@@ -27,7 +27,7 @@ def test_a_ttl_that_memcached_would_take_for_a_date_is_refused(server: Server, o
         client.lock("a", ttl=30 * 86400).acquire(timeout=0)
 
     lease = take(client, "a", ttl=30 * 86400 - 5)
-    assert item(server, "a").left > 29 * 86400
+    assert item(server, "a").seconds_left > 29 * 86400
     lease.release()
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_wants_a_user_lets_in_who_has_the_password(
     with pytest.raises(holdfast.BackendUnavailable, match="does not know this user") as refused:
         take(open_client(f"memcached://locks:wr0ng@{server.address}"), "a")
     assert "wr0ng" not in str(refused.value)
-    with pytest.raises(holdfast.BackendUnavailable, match="wants a user and a password"):
+    with pytest.raises(holdfast.BackendUnavailable, match="requires a user and a password"):
         take(open_client(server.url), "a")
 
 

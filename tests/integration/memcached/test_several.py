@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from tests.integration.memcached.conftest import OpenClient, StartServer
-from tests.integration.memcached.scenes import item, take
+from tests.integration.memcached.helpers import item, take
 from tests.support.memcached.servers import Server
 from tests.support.processes import WORKER, WorkerPool, eventually
 

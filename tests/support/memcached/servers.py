@@ -102,7 +102,7 @@ class Server:
             return line.call(request)
 
     def stats(self) -> dict[str, str]:
-        return self.call(b"stats\r\n").facts()
+        return self.call(b"stats\r\n").stats()
 
 
 class Line:
@@ -120,7 +120,7 @@ class Line:
         self._sock.sendall(request)
 
     def hear(self) -> Reply:
-        while (reply := self._parser.gets()) is None:
+        while (reply := self._parser.next_reply()) is None:
             data = self._sock.recv(65536)
             assert data, "the server closed the connection"
             self._parser.feed(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.backends.memcached.config import Node
-from holdfast.backends.memcached.protocol.keys import KEY_MAX, check_prefix, home_of, key_of, mark_key_of, name_of
+from holdfast.backends.memcached.protocol.keys import KEY_MAX, check_prefix, key_of, name_of, node_of, register_key_of
 from holdfast.errors import ConfigurationError
 
 NAMES = ["a", "A", "a ", "a b", "a%20b", "a\0", "a\n", "ä", "🔒", "a/b", "%sha256:0", "x" * 512, "x" * 511, "é" * 512]
@@ -29,10 +29,10 @@ def test_a_key_leads_back_to_its_name_unless_it_is_a_digest() -> None:
 
 def test_marks_have_keys_of_their_own_that_are_no_locks() -> None:
     names = [*NAMES, "%mark:a", "mark:a", "x" * 528]
-    marks = [mark_key_of("p:", name) for name in names]
+    marks = [register_key_of("p:", name) for name in names]
 
     assert len({*marks, *(key_of("p:", name) for name in names)}) == 2 * len(names)
-    assert all(len(key) <= KEY_MAX for key in [*marks, mark_key_of("x" * 128, "x" * 528)])
+    assert all(len(key) <= KEY_MAX for key in [*marks, register_key_of("x" * 128, "x" * 528)])
     assert {name_of("p:", key) for key in marks} == {None}
 
 
@@ -45,10 +45,10 @@ def test_a_prefix_that_cannot_begin_a_key_is_refused(prefix: str) -> None:
 def test_a_server_that_goes_moves_only_its_own_names() -> None:
     nodes = tuple(Node(f"host-{number}", 11211) for number in range(4))
     keys = [key_of("p:", f"name-{number}") for number in range(400)]
-    before = {key: home_of(key, nodes) for key in keys}
+    before = {key: node_of(key, nodes) for key in keys}
 
-    after = {key: home_of(key, nodes[:-1]) for key in keys}
+    after = {key: node_of(key, nodes[:-1]) for key in keys}
 
     assert {key for key in keys if after[key] != before[key]} == {key for key in keys if before[key] == nodes[-1]}
     assert min(list(before.values()).count(node) for node in nodes) > 60
-    assert before == {key: home_of(key, nodes[::-1]) for key in keys}, "whatever the order"
+    assert before == {key: node_of(key, nodes[::-1]) for key in keys}, "whatever the order"

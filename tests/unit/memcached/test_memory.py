@@ -7,7 +7,7 @@ import time
 import pytest
 
 from holdfast.backends.memcached.config import Node
-from holdfast.backends.memcached.port import Answer, Errand, Life
+from holdfast.backends.memcached.port import Answer, Batch, ServerRun
 from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.meta import Reply
@@ -18,7 +18,7 @@ from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 NODE = Node("here", 11211)
-LIFE = Life(started=1, pid=7, evicts=False)
+LIFE = ServerRun(started=1, pid=7, evicts=False)
 
 
 class Busy:
@@ -26,15 +26,15 @@ class Busy:
 
     is_down = False
 
-    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> None:
+    def request_now(self, node: Node, request: bytes, run: ServerRun, now: float, deadline: float) -> None:
         return None
 
-    async def ask(self, errand: Errand, *, deadline: float) -> Answer:
-        (request,) = errand.requests
+    async def request(self, batch: Batch, *, deadline: float) -> Answer:
+        (request,) = batch.requests
         if request == meta.STATS:
             return Answer(LIFE, [Reply("LIST", lines=(b"STAT time %d" % time.time(), b"STAT evictions 0"))])
         if request.startswith(b"mg"):
-            return Answer(LIFE, [Reply("VA", version=3, left=4, value=FREE)])
+            return Answer(LIFE, [Reply("VA", version=3, seconds_left=4, value=FREE)])
         if self.is_down:
             raise BackendUnavailable(backend="here", problem="the connection was refused")
         return Answer(LIFE, [Reply("EX")])
@@ -53,4 +53,4 @@ def test_an_acquire_that_is_refused_leaves_nothing_in_memory() -> None:
     with pytest.raises(BackendUnavailable):
         try_acquire()
 
-    assert (backend._late, backend._held, backend._pauses) == ({}, {}, {})
+    assert (backend._unanswered, backend._known, backend._pauses) == ({}, {}, {})

@@ -14,9 +14,9 @@ SAID = (
 MEANT = [
     Reply("HD", version=12),
     Reply("NS"),
-    Reply("VA", version=7, left=-1, value=b"a\r\nb\n"),
+    Reply("VA", version=7, seconds_left=-1, value=b"a\r\nb\n"),
     Reply("EN"),
-    Reply("VA", version=8, left=30),
+    Reply("VA", version=8, seconds_left=30),
     Reply("LIST", lines=(b"STAT pid 7", b"STAT version 1.6.18 x")),
     Reply("LIST", lines=(b"key=a%20b exp=5 la=1", b"key=c exp=-1")),
     Reply("SERVER_ERROR", value=b"SERVER_ERROR out of memory storing object"),
@@ -29,21 +29,21 @@ def test_replies_are_the_same_however_they_are_cut_into_pieces(size: int) -> Non
     parser, said = Parser(), []
     for start in range(0, len(SAID), size):
         parser.feed(SAID[start : start + size])
-        while (reply := parser.gets()) is not None:
+        while (reply := parser.next_reply()) is not None:
             said.append(reply)
 
     assert said == MEANT
-    assert not parser.has_more
+    assert not parser.has_data
 
 
 def test_facts_are_by_name() -> None:
-    assert MEANT[5].facts() == {"pid": "7", "version": "1.6.18 x"}
+    assert MEANT[5].stats() == {"pid": "7", "version": "1.6.18 x"}
 
 
 def test_what_the_server_did_not_understand_ends_the_connection() -> None:
     parser = Parser()
     parser.feed(b"CLIENT_ERROR bad data chunk\r\nSERVER_ERROR x\r\nERROR\r\n")
-    first, second, third = parser.gets(), parser.gets(), parser.gets()
+    first, second, third = parser.next_reply(), parser.next_reply(), parser.next_reply()
 
     assert first is not None
     assert second is not None
@@ -60,4 +60,4 @@ def test_who_speaks_otherwise_is_no_memcached(nonsense: bytes) -> None:
     parser.feed(nonsense)
 
     with pytest.raises(ValueError, match=r".+"):
-        parser.gets()
+        parser.next_reply()

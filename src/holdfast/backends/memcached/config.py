@@ -1,4 +1,4 @@
-"""Where the servers are, how to be let in, and how to use them: what a memcached URL says, checked."""
+"""The configuration of a memcached client, parsed from its URL and checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from holdfast.backends.memcached.protocol.keys import check_prefix
 from holdfast.backends.net.pool import CONNECTIONS_MAX
-from holdfast.backends.url_parts import max_connections
+from holdfast.backends.url_parts import PORT_MAX, choice, max_connections, seconds
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 PREFIX = "holdfast:"
 CONNECT_TIMEOUT, IO_TIMEOUT = 3.0, 5.0  # seconds
-_SECONDS_MAX = 3600.0
-_PORT, _PORT_MAX = 11211, 65535
+_PORT = 11211
 _ENCODE = "write / ? # @ : in a user or password as %2F %3F %23 %40 %3A"
 
 
@@ -35,8 +34,8 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Some servers, and how this client uses them."""
+class MemcachedConfig:
+    """The servers of a client, and how the client uses them."""
 
     url: str  # without a password
     nodes: tuple[Node, ...]
@@ -49,38 +48,36 @@ class Place:
     io_timeout: float = IO_TIMEOUT
 
 
-def place_of(address: Address) -> Place:
-    """What an address says.
+def config_of(address: Address) -> MemcachedConfig:
+    """The configuration in an address.
 
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
     userinfo, at, hosts = address.host.rpartition("@")
     if not at and "@" in address.path:
-        raise ConfigurationError(f"url has an @ behind its first /: {_ENCODE}")
+        raise ConfigurationError(f"url has an @ after its first /: {_ENCODE}")
     if address.path.strip("/"):
         raise ConfigurationError(f"url has the path {address.path!r}, but memcached has no databases: leave it out")
     user, _, password = userinfo.partition(":")
     if userinfo and not (user and password):
-        raise ConfigurationError("url has a user without a password, or the other way round: memcached wants both")
+        raise ConfigurationError("url has a user without a password or a password without a user: memcached needs both")
     options = address.options
-    return Place(
+    return MemcachedConfig(
         url=address.redacted,
         nodes=_nodes(hosts or "localhost"),
         user=unquote(user),
         password=unquote(password),
         tls=_tls(options) if address.scheme == "memcacheds" else None,
         prefix=check_prefix(options.get("prefix", PREFIX)),
-        connect_timeout=_seconds(options, "connect_timeout", CONNECT_TIMEOUT),
+        connect_timeout=seconds(options, "connect_timeout", CONNECT_TIMEOUT),
         max_connections=max_connections(options),
-        io_timeout=_seconds(options, "io_timeout", IO_TIMEOUT),
+        io_timeout=seconds(options, "io_timeout", IO_TIMEOUT),
     )
 
 
 def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
-    verify = options.get("verify", "required")
-    if verify not in {"required", "none"}:
-        raise ConfigurationError(f"url has verify={verify!r}: it must be required or none")
+    verify = choice(options, "verify", ("required", "none"))
     for name in ("ca_certs", "certfile", "keyfile"):
         path = options.get(name)
         if path is not None and (not os.access(path, os.R_OK) or os.path.isdir(path)):
@@ -100,8 +97,8 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _nodes(hosts: str) -> tuple[Node, ...]:
-    """In an order of their own: two clients that list the same servers differently mean the same."""
-    nodes = [_node(one) for one in hosts.split(",")]
+    """The servers, sorted, so that clients which list the same servers in another order agree on them."""
+    nodes = [_node(text) for text in hosts.split(",")]
     if len(set(nodes)) < len(nodes):
         raise ConfigurationError("url names the same server twice: leave one out")
     return tuple(sorted(nodes))
@@ -117,18 +114,7 @@ def _node(text: str) -> Node:
         host, _, port = text.partition(":")
     if not host:
         raise ConfigurationError("url has an empty host name: write host:port, and commas only between them")
-    # What stands there may be part of a password with an unencoded character in it, and is not shown.
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
-        raise ConfigurationError(f"url has a port that is no number from 1 to {_PORT_MAX}; also {_ENCODE}")
+    # The message does not quote the text, because it may be part of a password with an unencoded character.
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise ConfigurationError(f"url has a port that is no number from 1 to {PORT_MAX}; also {_ENCODE}")
     return Node(unquote(host).lower(), int(port or _PORT))
-
-
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    try:
-        value = float(options.get(name, default))
-    except ValueError:
-        wanted = "a number of seconds, such as 2.5"
-        raise ConfigurationError(f"url has {name}={options[name]!r}: it must be {wanted}") from None
-    if not 0.0 < value <= _SECONDS_MAX:
-        raise ConfigurationError(f"url has {name}={value:g}: it must be more than 0 and at most {_SECONDS_MAX:g}")
-    return value

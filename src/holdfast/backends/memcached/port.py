@@ -1,4 +1,4 @@
-"""What the memcached protocol needs of its servers: requests in, replies out, and which run of a server said them."""
+"""The port that the memcached protocol needs: requests, replies, and the server run that sent them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.errors import HoldfastError
 
 
-class Life(NamedTuple):
-    """One run of one server: versions of items count only within it, and are used anew in the next."""
+class ServerRun(NamedTuple):
+    """One run of one server process. Versions of items are valid only within it; the next run reuses the numbers."""
 
     started: int  # Unix time by the server's own clock
     pid: int
-    value_max: int = 1 << 20  # bytes that an item can have
-    evicts: bool = True  # what it does when memory is full; else it refuses
+    value_max: int = 1 << 20  # the longest value of an item, in bytes
+    evicts: bool = True  # what it does when its memory is full: evict items, or refuse new ones
 
 
-class Errand(NamedTuple):
-    """Requests for one server, sent at once. With a `life`, only to that run of it."""
+class Batch(NamedTuple):
+    """Requests for one server, sent together. With a `run`, they are sent only to that run of the server."""
 
     node: Node
     requests: Sequence[bytes]
-    life: Life | None = None
+    run: ServerRun | None = None
 
 
 class Answer(NamedTuple):
-    """The replies, in order. None at all, and nothing was sent, if the server is on another life than was asked for."""
+    """The replies, in order. They are empty, and nothing was sent, if this is not the run of the batch."""
 
-    life: Life
+    run: ServerRun
     replies: Sequence[Reply]
 
 
@@ -38,21 +38,21 @@ class MemcachedPort(Protocol):
     """Some servers, connected at first use.
 
     Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a request was sent and got no
-    answer, and ConfigurationError for a server that cannot be used for locks as it is configured.
+    answer, and ConfigurationError for a server whose settings rule out locks.
     """
 
-    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
-        """One request and its reply, without a coroutine in between, if a blocking connection to that life is at hand.
+    def request_now(self, node: Node, request: bytes, run: ServerRun, now: float, deadline: float) -> Reply | None:
+        """One request and its reply without a coroutine, if a blocking connection to that run is idle.
 
-        None: there is none, and nothing was sent; then `ask`. What the time is now, the caller has just read.
+        None: there is no such connection, and nothing was sent; use `request`. The caller passes the current time.
         """
 
-    async def ask(self, errand: Errand, *, deadline: float) -> Answer: ...
+    async def request(self, batch: Batch, *, deadline: float) -> Answer: ...
 
-    async def ask_each(self, errands: Sequence[Errand], *, deadline: float) -> Sequence[Answer | HoldfastError]:
-        """To different servers, before the first reply is read: one that is silent holds up no other's answer."""
+    async def request_each(self, batches: Sequence[Batch], *, deadline: float) -> Sequence[Answer | HoldfastError]:
+        """Send to several servers before the first reply is read, so that a silent server delays no other answer."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: drop inherited connections without a word on them."""
+        """In a forked child: drop the inherited connections without sending anything."""

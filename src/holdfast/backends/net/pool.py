@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.poller import READ
@@ -252,6 +252,47 @@ async def wait_ready(connection: Connection, poller: Poller, descriptor: int, ev
     if events & READ:
         connection.probe = None  # it is alive
     return True
+
+
+async def exchange_each(
+    pools: Sequence[ConnectionPool[C]],
+    send: Callable[[int, C], T | None],
+    receive: Callable[[int, C], T],
+    deadline: float,
+) -> list[T | HoldfastError]:
+    """Send a request on a connection of each pool, then read the replies: a silent server delays no other answer.
+
+    `send` and `receive` get the number of the pool and block. If `send` returns an answer, nothing has to be received.
+    """
+    answers: dict[int, T | HoldfastError] = {}
+    taken: list[tuple[int, C]] = []
+    try:
+        # Pools with an idle connection first, because connecting can take long.
+        for number in sorted(range(len(pools)), key=lambda number: not pools[number].idle):
+            pool, now = pools[number], system.now()
+            try:
+                # Half of the time, because a server that cannot be reached must leave time to read the other replies.
+                connection = pool.get_idle(now) or await pool.open_or_wait(now + (deadline - now) / 2)
+                taken.append((number, connection))
+                answer = send(number, connection)
+            except HoldfastError as error:
+                answers[number] = error
+            else:
+                if answer is not None:
+                    answers[number] = answer
+        for number, connection in taken:
+            if number not in answers:
+                try:
+                    answers[number] = receive(number, connection)
+                except HoldfastError as error:
+                    answers[number] = error
+    except BaseException:
+        for number, connection in taken:
+            pools[number].discard(connection)
+        raise
+    for number, connection in taken:
+        pools[number].put_after(connection, answers[number])
+    return [answers[number] for number in range(len(pools))]
 
 
 def pop(idle: list[T]) -> T | None:

@@ -1,12 +1,12 @@
-"""The memcached protocol with one bug each: what people get wrong with a cache, its versions and its clock."""
+"""The memcached protocol with one bug each: the usual mistakes with a cache, its versions and its clock."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memcached.protocol.clock_check import Pulse
-from holdfast.backends.memcached.protocol.item import Held, MemcachedBackend
+from holdfast.backends.memcached.protocol.clock_check import ClockCheck
+from holdfast.backends.memcached.protocol.item import KnownItem, MemcachedBackend
 from holdfast.backends.memcached.protocol.values import value_of
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.memcached.port import SimPort
@@ -15,71 +15,71 @@ from holdfast.sim.servers.memcached.server import MemcachedServer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.backends.memcached.port import Answer, Errand, Life
+    from holdfast.backends.memcached.port import Answer, Batch, ServerRun
     from holdfast.core.tickets import Ticket
 
 
 class DeletesBlindly(MemcachedBackend):
-    """As tooz, sherlock and most recipes: `delete` asks for no owner."""
+    """As tooz, sherlock and most recipes do: `delete` does not check the owner."""
 
-    def _deletion(self, key: bytes, _: Ticket, held: Held) -> bytes:
+    def _deletion(self, key: bytes, _: Ticket, known: KnownItem) -> bytes:
         return b"md %b\r\n" % key
 
 
 class RenewsBlindly(MemcachedBackend):
-    """Likewise `set` and `touch`."""
+    """The same with `set` and `touch`."""
 
-    def _renewal(self, key: bytes, ticket: Ticket, held: Held) -> bytes:
-        value = value_of(ticket.nonce, held.fence, held.body)
+    def _renewal(self, key: bytes, ticket: Ticket, known: KnownItem) -> bytes:
+        value = value_of(ticket.nonce, known.fence, known.body)
         return b"ms %b %d T%d c\r\n%b\r\n" % (key, len(value), self._seconds(ticket.ttl), value)
 
 
-class CountsFromTheReply(MemcachedBackend):
-    def _believed(self, ticket: Ticket, sent: float, held: Held) -> float:
-        return super()._believed(ticket, self._runtime.now(), held)
+class DeadlineFromTheReply(MemcachedBackend):
+    def _remember(self, ticket: Ticket, sent: float, known: KnownItem) -> float:
+        return super()._remember(ticket, self._runtime.now(), known)
 
 
-class TakesSecondsAtTheirWord(MemcachedBackend):
+class NoMargin(MemcachedBackend):
     @staticmethod
     def _seconds(ttl: float) -> int:
         return math.ceil(ttl)
 
 
-class _NeverInDoubt(Pulse):
-    def is_in_doubt(self, now: float) -> bool:
+class _NeverChecks(ClockCheck):
+    def needs_check(self, now: float) -> bool:
         return False
 
 
-class TrustsEveryClock(MemcachedBackend):
-    _pulse = _NeverInDoubt
+class IgnoresTheClock(MemcachedBackend):
+    _clock_check = _NeverChecks
 
 
 class FenceIsTheVersion(MemcachedBackend):
     @staticmethod
-    def fence_of(_: Life, version: int) -> int:
+    def fence_of(_: ServerRun, version: int) -> int:
         return version
 
 
-class _KeepsNothing(dict[str, float]):
+class _AlwaysEmpty(dict[str, float]):
     def __setitem__(self, key: str, value: float) -> None:
         pass
 
 
-class NothingComesLate(MemcachedBackend):
-    """Who leaves, leaves: nothing keeps an add away that is still on its way."""
+class ForgetsUnansweredAdds(MemcachedBackend):
+    """A release stores nothing against an add that is still in flight."""
 
     def __init__(self, *arguments: object, **more: object) -> None:
         super().__init__(*arguments, **more)  # type: ignore[arg-type]
-        self._late = _KeepsNothing()
+        self._unanswered = _AlwaysEmpty()
 
 
-class _AnyLife(SimPort):
-    async def ask(self, errand: Errand, *, deadline: float) -> Answer:
-        return await super().ask(errand._replace(life=None), deadline=deadline)
+class _AnyRun(SimPort):
+    async def request(self, batch: Batch, *, deadline: float) -> Answer:
+        return await super().request(batch._replace(run=None), deadline=deadline)
 
 
 class VersionsOutliveTheServer(MemcachedServer):
-    port = _AnyLife
+    port = _AnyRun
 
 
 def _with(backend: Callable[..., MemcachedBackend]) -> type[MemcachedServer]:
@@ -89,14 +89,14 @@ def _with(backend: Callable[..., MemcachedBackend]) -> type[MemcachedServer]:
 MEMCACHED = [
     Mutant(
         name="memcached-deletes-blindly",
-        mistake="gives back by deleting whatever is there",
+        mistake="releases by deleting any item under the key",
         backend="memcached",
         server=_with(DeletesBlindly),
         kinds=frozenset({"pause", "slow", "stall"}),
     ),
     Mutant(
         name="memcached-renews-blindly",
-        mistake="renews by storing over whatever is there",
+        mistake="renews by overwriting any item under the key",
         backend="memcached",
         server=_with(RenewsBlindly),
         kinds=frozenset({"break_lock"}),
@@ -105,35 +105,35 @@ MEMCACHED = [
         name="memcached-deadline-from-reply",
         mistake="counts a lease from the reply, not from the request",
         backend="memcached",
-        server=_with(CountsFromTheReply),
+        server=_with(DeadlineFromTheReply),
         kinds=frozenset({"slow", "cut", "pause"}),
     ),
     Mutant(
         name="memcached-seconds-at-their-word",
-        mistake="has an item kept for just the ttl, by a server whose clock is coarse and behind",
+        mistake="stores an item for just the ttl, although the clock of the server is coarse and behind",
         backend="memcached",
-        server=_with(TakesSecondsAtTheirWord),
+        server=_with(NoMargin),
         kinds=frozenset({"cut", "slow"}),
     ),
     Mutant(
         name="memcached-trusts-every-clock",
-        mistake="stores without a look at the server's clock, which may have stood still",
+        mistake="stores without a check of the server's clock, which may have been paused",
         backend="memcached",
-        server=_with(TrustsEveryClock),
+        server=_with(IgnoresTheClock),
         kinds=frozenset({"stall"}),
     ),
     Mutant(
         name="memcached-fence-is-the-version",
-        mistake="takes an item's version for its fence, which begins anew when the server does",
+        mistake="uses an item's version as its fence, although a restarted server counts from 1 again",
         backend="memcached",
         server=_with(FenceIsTheVersion),
         kinds=frozenset({"lose_data"}),
     ),
     Mutant(
         name="memcached-nothing-comes-late",
-        mistake="forgets that an add without an answer may be done after its ticket has gone",
+        mistake="forgets that an add without an answer may be executed after its ticket was released",
         backend="memcached",
-        server=_with(NothingComesLate),
+        server=_with(ForgetsUnansweredAdds),
         kinds=frozenset({"slow"}),
     ),
     Mutant(

@@ -1,1 +1,1 @@
-"""The adapters for memcached: connections, and one module each for threads and for asyncio."""
+"""The adapters for memcached: the handshake, connections for threads, and connections for asyncio."""

@@ -1,7 +1,7 @@
-"""memcached for asyncio: one connection for each server, shared by all tasks. Replies come in the order of requests.
+"""memcached for asyncio: one connection per server, shared by all tasks. Replies arrive in the order of the requests.
 
-A task that is cancelled leaves its place in the line: its reply is read all the same, and thrown away. A connection on
-which one deadline has passed takes no new requests; those before it may still get their answers.
+The reply to a cancelled task is read and discarded. A connection on which a deadline has passed accepts no new
+requests; requests that were sent before may still get their replies.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from holdfast.backends.memcached.config import Node, Place, place_of
-from holdfast.backends.memcached.io import errors
-from holdfast.backends.memcached.io.handshake import meet
-from holdfast.backends.memcached.port import Answer, Errand, Life
+from holdfast.backends.memcached.config import MemcachedConfig, Node, config_of
+from holdfast.backends.memcached.io.handshake import handshake
+from holdfast.backends.memcached.port import Answer, Batch, ServerRun
+from holdfast.backends.memcached.protocol import errors
 from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.poller import is_readable
+from holdfast.backends.net.pool import IDLE_CHECK
 from holdfast.backends.net.sockets import open_socket
 from holdfast.errors import HoldfastError
 
@@ -30,59 +31,58 @@ if TYPE_CHECKING:
     from holdfast.url import Address
 
 _NEVER = float("inf")
-_IDLE_LOOK = 0.2  # seconds unused after which a connection is looked at
 _READ_SIZE = 65536
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
     runtime.waits_for_sockets = True
-    place = place_of(address)
-    port = PipelinePort(place, runtime)
-    return MemcachedBackend(place.url, port, runtime, prefix=place.prefix, nodes=place.nodes)
+    config = config_of(address)
+    port = PipelinePort(config, runtime)
+    return MemcachedBackend(config.url, port, runtime, prefix=config.prefix, nodes=config.nodes)
 
 
-class _Entry(NamedTuple):
-    """Who waits for replies."""
+class _Exchange(NamedTuple):
+    """An exchange whose replies are not complete."""
 
     future: asyncio.Future[list[Reply]]
     deadline: float
-    replies: int
-    said: list[Reply]
+    expected: int
+    replies: list[Reply]
 
 
 class Pipeline(asyncio.BufferedProtocol):
     """One connection that all tasks share.
 
-    Buffered, because for any other the loop makes room for 256 KiB at each read. The C library may get that from the
-    kernel and give it back each time, which takes as long as an exchange.
+    It is a BufferedProtocol, because for any other protocol the loop allocates 256 KiB at each read. The C library may
+    get that memory from the kernel and return it each time, which takes as long as an exchange.
     """
 
-    def __init__(self, place: Place, node: Node, runtime: AsyncioRuntime) -> None:
-        self._place, self._node, self._runtime = place, node, runtime
+    def __init__(self, config: MemcachedConfig, node: Node, runtime: AsyncioRuntime) -> None:
+        self._config, self._node, self._runtime = config, node, runtime
         self._loop = runtime.loop
         self._parser = Parser()
-        self._room = memoryview(bytearray(_READ_SIZE))
+        self._buffer = memoryview(bytearray(_READ_SIZE))
         self._transport: asyncio.Transport
-        self._pending: deque[_Entry] = deque()
+        self._pending: deque[_Exchange] = deque()
         self._outbox: list[bytes] = []
-        self._sweep_at = _NEVER
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
         self._used_at = runtime.now()
-        self.life: Life
+        self.run: ServerRun
         self.is_open = False
         self.is_slow = False  # a deadline has passed on it
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self, timeout: float) -> None:
-        """Connect, be let in, and learn who is there.
+        """Connect, log in and identify the server run.
 
         Raises:
-            BackendUnavailable: it could not be reached, or did not let us in.
+            BackendUnavailable: the server could not be reached, or refused the login.
         """
         if timeout <= 0.0:
-            raise errors.not_sent(self._place.url, self._node, "there was no time left to connect")
+            raise errors.not_sent(self._config.url, self._node, "there was no time left to connect")
         deadline = self._runtime.now() + timeout
-        tls = self._place.tls
+        tls = self._config.tls
         name = self._node.host if tls is not None else None
         try:
             sock = await open_socket(self._node.host, self._node.port, LoopPoller(self._runtime), deadline)
@@ -92,12 +92,12 @@ class Pipeline(asyncio.BufferedProtocol):
             except BaseException:
                 sock.close()
                 raise
-            self.life = await meet(self, self._place, self._node, deadline)
+            self.run = await handshake(self, self._config, self._node, deadline)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
                 why = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-                raise errors.not_sent(self._place.url, self._node, f"cannot connect: {why}") from error
+                raise errors.not_sent(self._config.url, self._node, f"cannot connect: {why}") from error
             raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,20 +106,20 @@ class Pipeline(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
-        self._broken(f"the connection broke: {exc}" if exc else "the server closed the connection")
+        self._fail_pending(f"the connection broke: {exc}" if exc else "the server closed the connection")
         if not self.ended.done():
             self.ended.set_result(None)
 
     async def exchange(self, requests: bytes, count: int, deadline: float) -> list[Reply]:
         if not self.is_open:
-            raise errors.not_sent(self._place.url, self._node, "the connection was closed")
-        deadline = min(deadline, self._runtime.now() + self._place.io_timeout)
+            raise errors.not_sent(self._config.url, self._node, "the connection was closed")
+        deadline = min(deadline, self._runtime.now() + self._config.io_timeout)
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
-        self._pending.append(_Entry(future, deadline, count, []))
-        if deadline < self._sweep_at:
-            self._sweep_later(deadline)
-        # Alone, a request goes out at once. In company, it waits until all tasks that are ready now have had their say,
-        # and leaves with theirs in one system call.
+        self._pending.append(_Exchange(future, deadline, count, []))
+        if deadline < self._timer_at:
+            self._arm_timer(deadline)
+        # A single request is sent at once. Otherwise it waits until all tasks that are ready now have run, and is sent
+        # together with their requests in one system call.
         if len(self._pending) == 1:
             self._transport.write(requests)
         else:
@@ -138,35 +138,35 @@ class Pipeline(asyncio.BufferedProtocol):
         return not self._pending
 
     def is_usable(self) -> bool:
-        """Open, as far as we know: the loop may not have come to hear of its end, if it was held up since."""
+        """Whether it can take a request. It checks the socket, because a blocked loop may not have seen its end yet."""
         now = self._runtime.now()
         unused, self._used_at = now - self._used_at, now
         if not self.is_open or self.is_slow:
             return False
-        if unused < _IDLE_LOOK or self._pending:
+        if unused < IDLE_CHECK or self._pending:
             return True
-        # There is no request on it, so all that can have come is the end.
+        # No request is pending, so readable means that the server has closed the connection.
         return not is_readable(self._transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._room
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         pending = self._pending
         try:
-            self._parser.feed(bytes(self._room[:nbytes]))
-            while (reply := self._parser.gets()) is not None:
-                future, _, count, said = pending[0]
-                said.append(reply)
-                if len(said) == count or reply.ends_connection:
+            self._parser.feed(bytes(self._buffer[:nbytes]))
+            while (reply := self._parser.next_reply()) is not None:
+                future, _, expected, replies = pending[0]
+                replies.append(reply)
+                if len(replies) == expected or reply.ends_connection:
                     pending.popleft()
                     if not future.done():
-                        future.set_result(said)
+                        future.set_result(replies)
                 if reply.ends_connection:
                     self.close()
                     return
-        except Exception as error:  # no memcached speaks like this, or it answers what nobody has asked
-            self._broken(f"its answer makes no sense: {error!r}")
+        except Exception as error:  # not memcached's protocol, or a reply without a request
+            self._fail_pending(f"its answer makes no sense: {error!r}")
             self.close()
         if self.is_slow and not pending:
             self.close()
@@ -175,51 +175,52 @@ class Pipeline(asyncio.BufferedProtocol):
         if self.is_open:
             self.is_open = False
             self._transport.abort()
-        self._broken("the connection was closed")
+        self._fail_pending("the connection was closed")
 
     def abandon(self) -> None:
-        """In a forked child: whatever is said on this descriptor from now on goes nowhere.
+        """In a forked child: replace the descriptor by /dev/null.
 
-        It is not closed, because the transport will do that some day, and its number must not be another's by then. Nor
-        is the transport, which would unregister it from a selector that is the parent's too.
+        The descriptor is not closed, because the transport will close this number later, when it may belong to another
+        file. The transport is not closed either, because it would unregister the descriptor from a selector that the
+        parent shares.
         """
         if self.is_open:
             self.is_open = False
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            devnull = os.open(os.devnull, os.O_RDWR)
             with contextlib.suppress(OSError):
-                os.dup2(nowhere, self._transport.get_extra_info("socket").fileno(), inheritable=False)
-            os.close(nowhere)
+                os.dup2(devnull, self._transport.get_extra_info("socket").fileno(), inheritable=False)
+            os.close(devnull)
 
-    def _broken(self, why: str) -> None:
-        """Nothing more will come."""
+    def _fail_pending(self, why: str) -> None:
+        """Fail all exchanges: no more replies will arrive."""
         unsent, self._outbox = len(self._outbox), []
         while self._pending:
             future = self._pending.popleft().future
             if not future.done():
                 error = errors.no_answer if len(self._pending) >= unsent else errors.not_sent
-                future.set_exception(error(self._place.url, self._node, why))
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper, self._sweep_at = None, _NEVER
+                future.set_exception(error(self._config.url, self._node, why))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, _NEVER
 
-    def _sweep_later(self, deadline: float) -> None:
-        """One timer for all: it is set anew only for somebody who is in more of a hurry than all before."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self._sweep_at = deadline
-        self._sweeper = self._loop.call_later(max(0.0, deadline - self._runtime.now()), self._sweep)
+    def _arm_timer(self, deadline: float) -> None:
+        """Arm the one timer of all exchanges. It is re-armed only for an earlier deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(0.0, deadline - self._runtime.now()), self._expire)
 
-    def _sweep(self) -> None:
+    def _expire(self) -> None:
         now = self._runtime.now()
-        self._sweeper, self._sweep_at = None, _NEVER
-        for entry in self._pending:
-            if entry.deadline <= now:
+        self._timer, self._timer_at = None, _NEVER
+        for exchange in self._pending:
+            if exchange.deadline <= now:
                 self.is_slow = True
-                if not entry.future.done():
-                    entry.future.set_exception(errors.no_answer(self._place.url, self._node, "no answer in time"))
-        waiting = [entry.deadline for entry in self._pending if not entry.future.done()]
-        if waiting:
-            self._sweep_later(min(waiting))
+                if not exchange.future.done():
+                    exchange.future.set_exception(errors.no_answer(self._config.url, self._node, "no answer in time"))
+        deadlines = [exchange.deadline for exchange in self._pending if not exchange.future.done()]
+        if deadlines:
+            self._arm_timer(min(deadlines))
         elif self.is_slow:
             self.close()
 
@@ -227,47 +228,47 @@ class Pipeline(asyncio.BufferedProtocol):
 class PipelinePort:
     """Connections to some servers, shared by the tasks of one loop."""
 
-    def __init__(self, place: Place, runtime: AsyncioRuntime) -> None:
-        self._place, self._runtime = place, runtime
+    def __init__(self, config: MemcachedConfig, runtime: AsyncioRuntime) -> None:
+        self._config, self._runtime = config, runtime
         self._shared: dict[Node, Pipeline] = {}
         self._opening: dict[Node, asyncio.Task[Pipeline]] = {}
         self._all: set[Pipeline] = set()
         self._closed = False
 
-    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
+    def request_now(self, node: Node, request: bytes, run: ServerRun, now: float, deadline: float) -> Reply | None:
         return None
 
-    async def ask(self, errand: Errand, *, deadline: float) -> Answer:
+    async def request(self, batch: Batch, *, deadline: float) -> Answer:
         if deadline <= self._runtime.now():
-            raise errors.not_sent(self._place.url, errand.node, "there was no time left to ask")
-        pipeline = self._shared.get(errand.node)
+            raise errors.not_sent(self._config.url, batch.node, "there was no time left to ask")
+        pipeline = self._shared.get(batch.node)
         if pipeline is None or not pipeline.is_usable():
-            pipeline = await self._open_shared(errand.node, deadline)
-        if errand.life is not None and errand.life != pipeline.life:
-            return Answer(pipeline.life, ())
-        requests = errand.requests
+            pipeline = await self._open_shared(batch.node, deadline)
+        if batch.run is not None and batch.run != pipeline.run:
+            return Answer(pipeline.run, ())
+        requests = batch.requests
         packed = requests[0] if len(requests) == 1 else b"".join(requests)
-        return Answer(pipeline.life, await pipeline.exchange(packed, len(requests), deadline))
+        return Answer(pipeline.run, await pipeline.exchange(packed, len(requests), deadline))
 
-    async def ask_each(self, errands: Sequence[Errand], *, deadline: float) -> Sequence[Answer | HoldfastError]:
-        async def ask(errand: Errand) -> Answer | HoldfastError:
+    async def request_each(self, batches: Sequence[Batch], *, deadline: float) -> Sequence[Answer | HoldfastError]:
+        async def request(batch: Batch) -> Answer | HoldfastError:
             try:
-                return await self.ask(errand, deadline=deadline)
+                return await self.request(batch, deadline=deadline)
             except HoldfastError as error:
                 return error
 
-        return await asyncio.gather(*map(ask, errands))
+        return await asyncio.gather(*map(request, batches))
 
     async def close(self) -> None:
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
-        everything = list(self._all)
-        for pipeline in everything:
+        pipelines = list(self._all)
+        for pipeline in pipelines:
             pipeline.close()
-        waited_for: list[asyncio.Future[Any]] = [*self._opening.values(), *(one.ended for one in everything)]
-        if waited_for:
-            await asyncio.wait(waited_for)
+        pending: list[asyncio.Future[Any]] = [*self._opening.values(), *(pipeline.ended for pipeline in pipelines)]
+        if pending:
+            await asyncio.wait(pending)
 
     def abandon(self) -> None:
         self._closed = True
@@ -275,19 +276,19 @@ class PipelinePort:
             pipeline.abandon()
 
     async def _open_shared(self, node: Node, deadline: float) -> Pipeline:
-        """One task opens it, for all who want it; who is cancelled meanwhile does not cancel that."""
+        """Open the connection in one task for all tasks that need it. Cancelling one of them does not cancel it."""
         opening = self._opening.get(node)
         if opening is None:
             if self._closed:
-                raise errors.not_sent(self._place.url, node, "the client is closed")
+                raise errors.not_sent(self._config.url, node, "the client is closed")
             opening = self._runtime.loop.create_task(self._open(node))
             self._opening[node] = opening
             opening.add_done_callback(lambda task: self._opened(node, task))
         await asyncio.wait((opening,), timeout=max(0.0, deadline - self._runtime.now()))
         if not opening.done():
-            raise errors.not_sent(self._place.url, node, "not connected in time")
+            raise errors.not_sent(self._config.url, node, "not connected in time")
         if opening.cancelled():
-            raise errors.not_sent(self._place.url, node, "the client is closed")
+            raise errors.not_sent(self._config.url, node, "the client is closed")
         return opening.result()
 
     def _opened(self, node: Node, opening: asyncio.Task[Pipeline]) -> None:
@@ -299,10 +300,10 @@ class PipelinePort:
                 old.close()
 
     async def _open(self, node: Node) -> Pipeline:
-        pipeline = Pipeline(self._place, node, self._runtime)
+        pipeline = Pipeline(self._config, node, self._runtime)
         self._all.add(pipeline)
         try:
-            await pipeline.open(self._place.connect_timeout)
+            await pipeline.open(self._config.connect_timeout)
         except BaseException:
             self._all.discard(pipeline)
             raise

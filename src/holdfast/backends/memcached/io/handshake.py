@@ -1,53 +1,52 @@
-"""The first words on a connection: be let in, and learn which run of which server this is. Written once, for both."""
+"""The handshake on a new connection: log in, and identify the server run. Shared by threads and asyncio."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.backends.memcached.io import errors
-from holdfast.backends.memcached.port import Life
-from holdfast.backends.memcached.protocol import meta
+from holdfast.backends.memcached.port import ServerRun
+from holdfast.backends.memcached.protocol import errors, meta
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.config import Node, Place
+    from holdfast.backends.memcached.config import MemcachedConfig, Node
     from holdfast.backends.memcached.protocol.meta import Reply
 
-OLDEST = (1, 6, 10)  # before, a store was answered OK and not HD
-_ITEM_OVERHEAD = 512  # bytes of an item that are not its value: its key and what the server notes beside it
+OLDEST = (1, 6, 10)  # older versions reply OK instead of HD to a store
+_ITEM_OVERHEAD = 512  # bytes of an item beside its value: the key and the server's header
 
 
-class Wire(Protocol):
+class Connection(Protocol):
     """One connection."""
 
     async def exchange(self, requests: bytes, count: int, deadline: float) -> list[Reply]: ...
 
 
-async def meet(wire: Wire, place: Place, node: Node, deadline: float) -> Life:
-    """Returns when the connection can be used.
+async def handshake(connection: Connection, config: MemcachedConfig, node: Node, deadline: float) -> ServerRun:
+    """Make the connection ready for requests.
 
     Raises:
-        BackendUnavailable: it did not let us in, or did not answer.
-        ConfigurationError: it is set up in a way in which it cannot keep locks.
+        BackendUnavailable: the server refused the login, or did not answer.
+        ConfigurationError: the settings of the server rule out locks.
     """
     try:
-        if place.user:
-            (reply,) = await wire.exchange(meta.login(place.user, place.password), 1, deadline)
+        if config.user:
+            (reply,) = await connection.exchange(meta.login(config.user, config.password), 1, deadline)
             if reply.code != "STORED":
-                raise errors.refusal(reply, place.url, node)
-        said = await wire.exchange(meta.STATS + meta.SETTINGS, 2, deadline)
-        for reply in said:
+                raise errors.error_of(reply, config.url, node)
+        replies = await connection.exchange(meta.STATS + meta.SETTINGS, 2, deadline)
+        for reply in replies:
             if reply.is_error:
-                raise errors.refusal(reply, place.url, node)
-    except BackendError as error:  # nothing of what the caller wants was sent yet
+                raise errors.error_of(reply, config.url, node)
+    except BackendError as error:  # no request of the caller was sent yet
         raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
-    stats, settings = said
-    return life_of(stats.facts(), settings.facts(), node)
+    stats, settings = replies
+    return server_run_of(stats.stats(), settings.stats(), node)
 
 
-def life_of(stats: dict[str, str], settings: dict[str, str], node: Node) -> Life:
-    """Which run this is. `time` minus `uptime` is the same for all of it: both count by one clock that is never set."""
+def server_run_of(stats: dict[str, str], settings: dict[str, str], node: Node) -> ServerRun:
+    """Identify the run. `time` minus `uptime` is constant in it: both count on one clock that is never set."""
     version = stats.get("version", "?")
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -56,7 +55,7 @@ def life_of(stats: dict[str, str], settings: dict[str, str], node: Node) -> Life
         )
     if settings.get("cas_enabled", "yes") == "no":
         raise ConfigurationError(
-            f"memcached at {node} gives its items no versions (-C), without which nobody can give back only his own "
+            f"memcached at {node} gives its items no versions (-C), without which a client cannot release only its own "
             "lock: start it without -C"
         )
     try:
@@ -65,6 +64,6 @@ def life_of(stats: dict[str, str], settings: dict[str, str], node: Node) -> Life
         item_max = int(settings.get("item_size_max", 1 << 20))
     except (KeyError, ValueError) as error:
         raise ConfigurationError(
-            f"memcached at {node} does not say when it was started: {error!r}; is it something else, or a proxy?"
+            f"memcached at {node} does not report when it was started: {error!r}; is it another program, or a proxy?"
         ) from error
-    return Life(started, pid, item_max - _ITEM_OVERHEAD, settings.get("evictions", "on") != "off")
+    return ServerRun(started, pid, item_max - _ITEM_OVERHEAD, settings.get("evictions", "on") != "off")

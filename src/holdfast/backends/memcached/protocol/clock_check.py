@@ -1,22 +1,23 @@
-"""Does a server's clock go? And how long must it be told to keep an item, so that it does so for at least a ttl?
+"""Checks that a server's clock is running, and computes for how long an item must be stored to outlive a ttl.
 
-memcached counts whole seconds on a clock of its own, which it reads once a second. Two things follow.
+memcached counts whole seconds on its own clock, which it reads once a second. This has two consequences.
 
-- An item can go up to 2 s early: 1 s because the clock was read that long ago when it was stored, and 1 s more when the
-  moments of reading drift over the edge of a second.
-- A server that stood still (SIGSTOP, a frozen virtual machine) may do what is waiting for it *before* it reads its
-  clock again. An item that is stored then is too short by as long as it stood still. It is no rare case: of twelve adds
-  that were waiting for a server stopped for 4 s, ten went 4 s early (tests/integration/memcached/test_pauses.py).
+- An item can expire up to 2 s early: 1 s because the clock was read up to 1 s before it was stored, and 1 s more when
+  the reading times drift over the edge of a second.
+- A server that was paused (SIGSTOP, a frozen virtual machine) may execute waiting requests *before* it reads its clock
+  again. An item that is stored then expires early by the length of the pause. This is common: of twelve adds that
+  waited for a server stopped for 4 s, ten expired 4 s early (tests/integration/memcached/test_pauses.py).
 
-So a request that starts a timer is sent only when the server was heard within the last QUIET seconds, counted from
-when that exchange was *sent*. After a longer silence it is asked for its time first, and again until that is where it
-should be, as far as its earlier answers tell. At the very first our own wall clock has to do; if the two disagree, who
-knows which is wrong, and it is watched for a moment.
+Therefore a request that starts a timer is sent only if the server's clock was confirmed within the last SILENCE_MAX
+seconds, counted from when that exchange was *sent*. After a longer silence the server is first asked for its time,
+repeatedly until the time is where earlier answers predict it. For the first answer there is only our own wall clock; if
+the two disagree, either may be wrong, so the server is observed for a moment.
 
-How far behind can it be then? What it says, and what we compare that with, may each be SLACK too little, and the latter
-QUIET more, for that long may a look take. Since no clock goes back, that covers every pause in between:
+How far behind can the clock then be? The reported time and the time that we compare it with may each be too low by
+SLACK, and the latter by SILENCE_MAX more, because an exchange may take that long. No clock goes back, so this covers
+every pause in between:
 
-    expires  >=  heard - (2 * SLACK + QUIET) + seconds  >=  heard + QUIET + ttl  >=  sent + ttl
+    expires  >=  confirmed - (2 * SLACK + SILENCE_MAX) + seconds  >=  confirmed + SILENCE_MAX + ttl  >=  sent + ttl
 """
 
 from __future__ import annotations
@@ -28,79 +29,80 @@ from holdfast.core.clock import DRIFT
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.port import Life
+    from holdfast.backends.memcached.port import ServerRun
 
-QUIET = 0.5  # seconds since it was heard, after which a server is asked for its time first
-TRUSTED = 60.0  # seconds since it was asked, after which it is asked again although it was heard all the time
-SLACK = 2.0  # seconds by which its time can be behind although nothing is wrong
-SETTLES = 0.25  # seconds for which a server has to answer before we say that it ticks, if nothing else shows it
-EARLY = 5  # seconds for which it is told to keep an item longer: 2 * (SLACK + QUIET)
-SECONDS_MAX = 30 * 86400  # more than this, memcached takes for a date
+SILENCE_MAX = 0.5  # seconds since the clock was confirmed, after which the server is first asked for its time
+CHECK_INTERVAL = 60.0  # seconds after which the server is asked for its time even if it answered all the time
+SLACK = 2.0  # seconds by which a running clock can be behind
+OBSERVE_MIN = 0.25  # seconds of answers after which a clock counts as running if nothing else shows it
+MARGIN = 5  # seconds for which an item is stored longer than its ttl: 2 * (SLACK + SILENCE_MAX)
+SECONDS_MAX = 30 * 86400  # memcached takes a larger number for a Unix time
 
 
 def seconds_for(ttl: float) -> int:
-    """For how long to store an item that must live for a ttl.
+    """The number of seconds for which to store an item that must live for a ttl.
 
     Raises:
-        ConfigurationError: memcached cannot be told to.
+        ConfigurationError: the ttl is longer than memcached accepts.
     """
-    seconds = math.ceil(ttl) + EARLY
+    seconds = math.ceil(ttl) + MARGIN
     if seconds > SECONDS_MAX:
         raise ConfigurationError(
-            f"ttl, with the lock delay, must be at most {SECONDS_MAX - EARLY} s on memcached, not {ttl:g}: it takes "
-            "more than 30 days for a date; leases are renewed by themselves, so a short ttl (the default is 30) serves "
-            "long work too"
+            f"ttl, with the lock delay, must be at most {SECONDS_MAX - MARGIN} s on memcached, not {ttl:g}: it "
+            "takes more than 30 days for a date; leases are renewed automatically, so a short ttl (the default is 30) "
+            "is enough for long work"
         )
     return seconds
 
 
-class _Watched(NamedTuple):
-    """A server of which nothing is known but that it answers."""
+class _Observation(NamedTuple):
+    """A server whose clock is not confirmed and disagrees with ours."""
 
-    first: tuple[int, float]  # its time, and when its first answer came: it may have stood still until then
-    last: float  # when it was asked last
+    first: tuple[int, float]  # its time, and when its first answer arrived: it may have been paused until then
+    last: float  # when the last request was sent
 
 
-class Pulse:
-    """One server, as far as one client knows it."""
+class ClockCheck:
+    """What one client knows of the clock of one server."""
 
     def __init__(self) -> None:
-        self.heard = -math.inf  # when the last exchange was sent at which its clock is known to have gone
-        self.life: Life | None = None
+        self.confirmed_at = -math.inf  # when the last exchange was sent that showed a running clock
+        self.run: ServerRun | None = None
         self.evictions = 0
-        self._ahead: float | None = None  # its time minus ours, at best
-        self._at = 0.0
-        self._watched: _Watched | None = None
+        self._offset: float | None = None  # the largest observed difference: its time minus ours
+        self._offset_at = 0.0
+        self._observation: _Observation | None = None
 
-    def is_in_doubt(self, now: float) -> bool:
-        """It has to be asked for its time before something is sent that starts a timer there."""
-        return now - self.heard > QUIET or now - self._at > TRUSTED
+    def needs_check(self, now: float) -> bool:
+        """The server must be asked for its time before a request that starts a timer."""
+        return now - self.confirmed_at > SILENCE_MAX or now - self._offset_at > CHECK_INTERVAL
 
-    def was_heard(self, sent: float, life: Life) -> None:
-        """It has answered something. That says that its clock goes only if it was seen to go shortly before."""
-        if life != self.life:
-            self.life, self.heard = life, -math.inf
-            self._ahead = self._watched = None  # started anew, its time can be any other
-        elif self.heard < sent <= self.heard + QUIET:
-            self.heard = sent
+    def answered(self, sent: float, run: ServerRun) -> None:
+        """Note an answer to any request. It confirms the clock only if the clock was confirmed shortly before."""
+        if run != self.run:
+            self.run, self.confirmed_at = run, -math.inf
+            self._offset = self._observation = None  # the time of a new run can be any
+        elif self.confirmed_at < sent <= self.confirmed_at + SILENCE_MAX:
+            self.confirmed_at = sent
 
-    def is_going(self, time: int, sent: float, now: float, wall: float) -> bool:
-        """Whether this answer to "what time is it?" shows a clock that goes; if not, ask again in a moment."""
-        watched, self._watched = self._watched, None
-        if now - sent > QUIET:
-            return False  # who knows when that was
-        ahead = time - now
-        if self._ahead is None:
+    def is_ticking(self, time: int, sent: float, now: float, wall: float) -> bool:
+        """Whether this reported time shows a running clock. If not, ask again after a moment."""
+        observation, self._observation = self._observation, None
+        if now - sent > SILENCE_MAX:
+            return False  # the server may have read its clock at any time in between
+        offset = time - now
+        if self._offset is None:
             if abs(time - wall) > SLACK:
-                first = (time, now) if watched is None or sent - watched.last > QUIET else watched.first
-                self._watched = _Watched(first, sent)
-                if time == first[0] and sent - first[1] < SETTLES:
+                if observation is None or sent - observation.last > SILENCE_MAX:
+                    observation = _Observation((time, now), sent)
+                self._observation = observation._replace(last=sent)
+                if time == observation.first[0] and sent - observation.first[1] < OBSERVE_MIN:
                     return False
-            self._ahead, self._at = ahead, now
-        # It may go a little slower than ours. What it was ahead at best, it still is but for that.
-        least = self._ahead - DRIFT * (now - self._at)
-        self._ahead, self._at = max(ahead, least), now
-        if ahead <= least - SLACK:
+            self._offset, self._offset_at = offset, now
+        # It may run a little slower than ours. Apart from that, its largest difference still holds.
+        least = self._offset - DRIFT * (now - self._offset_at)
+        self._offset, self._offset_at = max(offset, least), now
+        if offset <= least - SLACK:
             return False
-        self.heard = max(self.heard, sent)
+        self.confirmed_at = max(self.confirmed_at, sent)
         return True

@@ -13,5 +13,5 @@ GUARANTEES = Guarantees(
     scope=Scope.NETWORK,
 )
 
-_ALONE = "it can say who holds a lock, not how many"
+_ALONE = "an item names one holder and cannot count several"
 LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}

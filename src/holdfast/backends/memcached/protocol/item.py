@@ -1,17 +1,18 @@
-"""The lock protocol on memcached: a lock is one item, and who has it is whose nonce stands in it.
+"""The lock protocol on memcached: a lock is one item, and the nonce in the item identifies the holder.
 
-    take       add. If something is there: read it, and wait; or it is ours, by an add that got no answer; or it is
-               nobody's (`holdfast:free`) and is taken over by its version.
-    renew      store over exactly the version that we know; if that is another by now, read whose it is.
-    give back  delete exactly the version that we know; likewise.
+    acquire    add. If the key exists, read it. It is another client's: wait. It is ours, by an add that got no answer,
+               or it is free (`holdfast:free`): replace it by its version.
+    renew      replace exactly the version that we know; if the item has another version, read whose item it is.
+    release    delete exactly the version that we know; otherwise as for renew.
 
-Nothing of another's is ever written over or deleted: a version is one item's, and a new one after every write. Versions
-begin anew when the server does, so one is only used on the run of the server that gave it (`Life`).
+An item of another client is never overwritten or deleted, because a version belongs to one item and every write makes a
+new one. A restarted server uses the same versions again, so a version is used only on the run of the server that
+assigned it (`ServerRun`).
 
-The fence is made of the time at which the server was started and the version that the add gave the item, which grows
-with everything that is stored. It needs no counter that could be evicted.
+The fence is made of the start time of the server and the version that the add gave the item, which grows with every
+write. It needs no counter that could be evicted.
 
-A cache may drop any item at any time: the holder learns of it at its next renewal, and not before.
+A cache may evict any item at any time. The holder learns of it at its next renewal.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from holdfast.backends.memcached.io import errors
-from holdfast.backends.memcached.port import Errand
-from holdfast.backends.memcached.protocol import meta
-from holdfast.backends.memcached.protocol.clock_check import EARLY, Pulse, seconds_for
+from holdfast.backends.memcached.port import Batch
+from holdfast.backends.memcached.protocol import errors, meta
+from holdfast.backends.memcached.protocol.clock_check import MARGIN, ClockCheck, seconds_for
 from holdfast.backends.memcached.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.memcached.protocol.keys import home_of, key_of, name_of
-from holdfast.backends.memcached.protocol.registers import Marks
+from holdfast.backends.memcached.protocol.keys import key_of, name_of, node_of
+from holdfast.backends.memcached.protocol.registers import Registers
 from holdfast.backends.memcached.protocol.values import FREE, Value, body_of, value_of
 from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne
@@ -44,31 +44,31 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.backends.memcached.config import Node
-    from holdfast.backends.memcached.port import Answer, Life, MemcachedPort
+    from holdfast.backends.memcached.port import Answer, MemcachedPort, ServerRun
     from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.core.ports import Runtime
 
 T = TypeVar("T")
 
 
-GRANULARITY = 0.0  # what the server may be early by is in the seconds that it is told to keep an item (pulse.py)
-# Seconds between looks at a lock that is taken: short at first, for locks that are held shortly; jittered, so that
-# waiters do not march in step.
+GRANULARITY = 0.0  # the expiry of the item includes the time by which the server may be early (clock_check.py)
+# Seconds between polls of a held lock: short at first, for locks that are held briefly; with jitter, so that waiters do
+# not poll at the same times.
 POLL_MIN, POLL_MAX, POLL_GROWTH = 0.002, 0.1, 1.5
-LATE_MAX = 60  # seconds that an add may be on its way after we have given up on it
-_FENCE_SHIFT = 22  # bits: four million stores a second, all the time, before a fence could meet one of the next run
-_CLOCK_LOOK = 0.02  # seconds between questions to a server whose clock stands still
-_ROUNDS = 4  # when an item comes and goes between reading and writing
-_BATCH = 100  # items read at once
-_ROOM = 1000  # tickets remembered before those are forgotten that were never given back
-_GONE = LeaseGone("the server no longer has this lease: it ran out, was broken or evicted, or the server was restarted")
+UNANSWERED_MAX = 60  # seconds for which a write without an answer may still be executed
+_FENCE_SHIFT = 22  # bits: fences of two runs can only overlap above four million writes per second, all the time
+_CLOCK_POLL = 0.02  # seconds between requests to a server whose clock does not run
+_ATTEMPTS = 4  # for changes of the item between read and write
+_CHUNK = 100  # items read with one request
+_KNOWN_MAX = 1000  # items to remember before expired ones are dropped, whose tickets were never released
+_GONE = LeaseGone("the server no longer has this lease: it expired, was broken or evicted, or the server was restarted")
 
 
 @dataclass(slots=True)
-class Held:
-    """What this client knows of a ticket's item. No more than a hint: the nonce in the item decides."""
+class KnownItem:
+    """What this client knows of a ticket's item. It is only a hint; the nonce in the item decides."""
 
-    life: Life
+    run: ServerRun
     version: int
     fence: int
     body: bytes
@@ -77,7 +77,7 @@ class Held:
 
 @dataclass(slots=True)
 class _Claim:
-    """A ticket on its way in."""
+    """A ticket that is being acquired."""
 
     ticket: Ticket
     node: Node
@@ -91,8 +91,8 @@ class MemcachedBackend(OneByOne):
 
     lacks = LACKS
     guarantees = GUARANTEES
-    _pulse = Pulse
-    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    _clock_check = ClockCheck
+    liveness_fds: tuple[int, ...] = ()  # the server cannot detect that a holder has died
 
     def __init__(
         self, url: str, port: MemcachedPort, runtime: Runtime, *, prefix: str, nodes: tuple[Node, ...]
@@ -102,23 +102,23 @@ class MemcachedBackend(OneByOne):
         self._runtime = runtime
         self._prefix = prefix
         self._nodes = nodes
-        self._pulses = {node: self._pulse() for node in nodes}
-        self._held: dict[str, Held] = {}  # by nonce, as all here
-        self._room = _ROOM
-        # Those with a write without an answer, and those that took over from such a one: until when it may be done yet.
-        self._late: dict[str, float] = {}
-        self._pauses: dict[str, float] = {}  # how long each waited before its last look
+        self._clocks = {node: self._clock_check() for node in nodes}
+        self._known: dict[str, KnownItem] = {}  # by nonce
+        self._known_max = _KNOWN_MAX
+        # By nonce: until when a write without an answer may still be executed, of this ticket or of one it replaced.
+        self._unanswered: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}  # by nonce: seconds between the last two polls
 
     @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(
-            f"{node} has evicted {pulse.evictions} items since it was started, and locks can go the same way: "
-            "give it more memory (-m), or give locks a server of their own"
-            for node, pulse in self._pulses.items()
-            if pulse.evictions
+            f"{node} has evicted {clock.evictions} items since it was started, and can evict locks too: "
+            "give it more memory (-m), or use a separate server for locks"
+            for node, clock in self._clocks.items()
+            if clock.evictions
         )
 
-    # ── take ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
@@ -128,90 +128,97 @@ class MemcachedBackend(OneByOne):
                 others=("sqlite", "postgresql", "redis with method=queue"),
             )
         key = key_of(self._prefix, ticket.name)
-        node = home_of(key, self._nodes)
+        node = node_of(key, self._nodes)
         seconds = self._seconds(ticket.ttl)
-        life = self._pulses[node].life or await self._in_time(node, deadline)
+        run = self._clocks[node].run or await self._check_clock(node, deadline)
         body = body_of(self._runtime.wall(), ticket.agent, ticket.info, ticket.name)
-        if len(body) > life.value_max:
+        if len(body) > run.value_max:
             raise ConfigurationError(
-                f"meta of lock {ticket.name!r} is too long: memcached at {node} takes items of {life.value_max} bytes"
+                f"meta of lock {ticket.name!r} is too long: memcached at {node} accepts items of {run.value_max} bytes"
             )
         claim = _Claim(ticket, node, key, seconds, body)
-        # Who waits reads first, and so does everybody where memory can run out: an add that finds none deletes what is
-        # there (replies.py).
-        if ticket.nonce not in self._pauses and life.evicts and (granted := await self._add(claim, deadline)):
+        # A waiter reads first. So does every client where memory can run out, because an add that finds no memory
+        # deletes the item under its key (errors.py).
+        if ticket.nonce not in self._pauses and run.evicts and (granted := await self._add(claim, deadline)):
             return granted
-        for _ in range(_ROUNDS):
-            life, item = await self._read(node, key, deadline)
+        for _ in range(_ATTEMPTS):
+            run, item = await self._read(node, key, deadline)
             value = Value.parse(item.value)
             if item.code == "EN":
                 granted = await self._add(claim, deadline)
             elif item.value == FREE or (value is not None and value.nonce == ticket.nonce):
-                granted = await self._take_over(claim, life, item, value, deadline)
+                granted = await self._take_over(claim, run, item, value, deadline)
             else:
-                holder = "another program" if value is None else process_text(value.described()[2])
+                holder = "another program" if value is None else process_text(value.details()[2])
                 return self._waiting(ticket.nonce, holder, queue=queue)
             if granted:
                 return granted
         return self._waiting(ticket.nonce, None, queue=queue)
 
     def _add(self, claim: _Claim, deadline: float) -> Awaitable[Granted | None]:
-        """The grant, if nothing was there."""
+        """Granted, if the key did not exist."""
         request = meta.add(claim.key, claim.seconds, value_of(claim.ticket.nonce, 0, claim.body))
         return self._put(claim, request, None, 0, deadline)
 
     def _take_over(
-        self, claim: _Claim, life: Life, item: Reply, value: Value | None, deadline: float
+        self, claim: _Claim, run: ServerRun, item: Reply, value: Value | None, deadline: float
     ) -> Awaitable[Granted | None]:
-        """The grant, if that item is still there: nobody's, or ours by a write that got no answer.
+        """Granted, if the item is unchanged: it is free, or ours by a write that got no answer.
 
-        Ours is written once more, because nobody knows when its time began.
+        Our own item is written again, because the start of its ttl is unknown.
         """
-        fence, late_until = 0, 0.0
+        fence, unanswered_until = 0, 0.0
         if value is not None:
-            fence, claim = value.fence or self.fence_of(life, item.version), replace(claim, body=value.body)
-        else:  # what it stood there for may come after us as well
-            late_until = self._runtime.now() + item.left
+            fence, claim = value.fence or self.fence_of(run, item.version), replace(claim, body=value.body)
+        else:  # the write against which it was stored may also arrive after ours
+            unanswered_until = self._runtime.now() + item.seconds_left
         request = meta.replace(claim.key, item.version, claim.seconds, value_of(claim.ticket.nonce, fence, claim.body))
-        return self._put(claim, request, life, fence, deadline, late_until=late_until)
+        return self._put(claim, request, run, fence, deadline, unanswered_until=unanswered_until)
 
     async def _put(
-        self, claim: _Claim, request: bytes, life: Life | None, fence: int, deadline: float, *, late_until: float = 0.0
+        self,
+        claim: _Claim,
+        request: bytes,
+        run: ServerRun | None,
+        fence: int,
+        deadline: float,
+        *,
+        unanswered_until: float = 0.0,
     ) -> Granted | None:
-        """The grant, if that is done: on that life of the server, or on any. A fence of 0 is told by the reply only.
+        """Granted, if the write succeeds, on this run of the server or on any. A fence of 0 is taken from the reply.
 
-        What gets no answer may still be done, and has to be reckoned with. Once this one has taken its place, so has a
-        request of another ticket that may be done until `late_until`.
+        A write without an answer may still be executed, so it is noted. If this write replaces a free item, a write of
+        another ticket may be executed until `unanswered_until`, which is noted too.
         """
         ticket, node = claim.ticket, claim.node
-        pulse, sent = self._pulses[node], self._runtime.now()
-        here = pulse.life
-        if here is None or pulse.is_in_doubt(sent):
-            here = await self._in_time(node, deadline)
+        clock, sent = self._clocks[node], self._runtime.now()
+        current = clock.run
+        if current is None or clock.needs_check(sent):
+            current = await self._check_clock(node, deadline)
             sent = self._runtime.now()
-        here = life or here
+        current = run or current
         try:
-            reply = self._at_once(node, request, here, sent, deadline)
+            reply = self._request_now(node, request, current, sent, deadline)
             if reply is None:
-                here, reply = await self._ask_one(node, request, life, deadline)
+                current, reply = await self._request_one(node, request, run, deadline)
         except BaseException as error:
-            # No answer, or cancelled or interrupted before it.
+            # There was no answer, or a cancellation or an interrupt.
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._is_late(ticket.nonce, max(late_until, self._runtime.now() + LATE_MAX))
+                self._note_unanswered(ticket.nonce, max(unanswered_until, self._runtime.now() + UNANSWERED_MAX))
             raise
         if reply is None or reply.code != "HD":
             return None
-        if late_until:
-            self._is_late(ticket.nonce, late_until)
+        if unanswered_until:
+            self._note_unanswered(ticket.nonce, unanswered_until)
         if not fence:
-            if not reply.version:  # one that does not say which version it has made: read it
+            if not reply.version:  # the reply does not contain the version: read the item
                 return None
-            fence = self.fence_of(here, reply.version)
+            fence = self.fence_of(current, reply.version)
         self._pauses.pop(ticket.nonce, None)
-        return Granted(fence, self._believed(ticket, sent, Held(here, reply.version, fence, claim.body)))
+        return Granted(fence, self._remember(ticket, sent, KnownItem(current, reply.version, fence, claim.body)))
 
-    def _is_late(self, nonce: str, until: float) -> None:
-        self._late[nonce] = max(until, self._late.get(nonce, 0.0))
+    def _note_unanswered(self, nonce: str, until: float) -> None:
+        self._unanswered[nonce] = max(until, self._unanswered.get(nonce, 0.0))
 
     def _waiting(self, nonce: str, holder: str | None, *, queue: bool) -> Waiting:
         pause = min(POLL_MAX, POLL_GROWTH * self._pauses.get(nonce, POLL_MIN / POLL_GROWTH))
@@ -222,118 +229,118 @@ class MemcachedBackend(OneByOne):
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
-    # ── give back ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        if len(tickets) == 1:  # a release, as nearly all of them are
+        if len(tickets) == 1:  # nearly all calls release one lease
             (ticket,) = tickets
-            held = self._held.get(ticket.nonce)
-            if held is not None and ticket.nonce not in self._late:
+            known = self._known.get(ticket.nonce)
+            if known is not None and ticket.nonce not in self._unanswered:
                 key = key_of(self._prefix, ticket.name)
-                node, request = home_of(key, self._nodes), self._deletion(key, ticket, held)
-                reply = self._at_once(node, request, held.life, self._runtime.now(), deadline)
+                node, request = node_of(key, self._nodes), self._deletion(key, ticket, known)
+                reply = self._request_now(node, request, known.run, self._runtime.now(), deadline)
                 if reply is None:
-                    _, reply = await self._ask_one(node, request, held.life, deadline)
+                    _, reply = await self._request_one(node, request, known.run, deadline)
                 if reply is not None and reply.code == "HD":
-                    self._held.pop(ticket.nonce, None)
+                    self._known.pop(ticket.nonce, None)
                     return [True]
-                return [await self._left(ticket, reply, deadline)]
-        known = [ticket for ticket in tickets if ticket.nonce not in self._late]
-        _, said = await self._at_versions(known, self._deletion, deadline)
-        return [await _or_error(self._left(ticket, said.get(ticket.nonce), deadline)) for ticket in tickets]
+                return [await self._released(ticket, reply, deadline)]
+        direct = [ticket for ticket in tickets if ticket.nonce not in self._unanswered]
+        _, replies = await self._request_known(direct, self._deletion, deadline)
+        return [await _or_error(self._released(ticket, replies.get(ticket.nonce), deadline)) for ticket in tickets]
 
-    async def _left(self, ticket: Ticket, said: Reply | BackendError | None, deadline: float) -> bool:
-        if isinstance(said, BackendError):
-            raise said
-        if said is None or said.code == "EX":
-            was_ours = await self._give_back(ticket, deadline)
+    async def _released(self, ticket: Ticket, replies: Reply | BackendError | None, deadline: float) -> bool:
+        if isinstance(replies, BackendError):
+            raise replies
+        if replies is None or replies.code == "EX":
+            was_ours = await self._release_any_version(ticket, deadline)
         else:
-            was_ours = said.code == "HD"
-        self._held.pop(ticket.nonce, None)
-        self._late.pop(ticket.nonce, None)
+            was_ours = replies.code == "HD"
+        self._known.pop(ticket.nonce, None)
+        self._unanswered.pop(ticket.nonce, None)
         self._pauses.pop(ticket.nonce, None)
         return was_ours
 
-    async def _give_back(self, ticket: Ticket, deadline: float) -> bool:
-        """Whatever version it has by now; and so that a write of ours that is still on its way comes to nothing.
+    async def _release_any_version(self, ticket: Ticket, deadline: float) -> bool:
+        """Release the item at its current version, and make sure that a write in flight has no effect.
 
         Raises:
-            OutcomeUnknown: that is not possible while somebody else has the lock; to be tried again.
+            OutcomeUnknown: this is not possible while another client holds the lock; the caller tries again.
         """
         key = key_of(self._prefix, ticket.name)
-        node = home_of(key, self._nodes)
-        for _ in range(_ROUNDS):
-            life, item = await self._read(node, key, deadline)
+        node = node_of(key, self._nodes)
+        for _ in range(_ATTEMPTS):
+            run, item = await self._read(node, key, deadline)
             value = Value.parse(item.value)
             is_ours = value is not None and value.nonce == ticket.nonce
-            late_for = math.ceil(self._late.get(ticket.nonce, 0.0) - self._runtime.now())
-            if late_for <= 0:
+            pending_for = math.ceil(self._unanswered.get(ticket.nonce, 0.0) - self._runtime.now())
+            if pending_for <= 0:
                 if not is_ours:
                     return False
                 request = meta.delete(key, item.version)
             elif item.code == "EN":
-                request = meta.add(key, late_for + EARLY, FREE)
+                request = meta.add(key, pending_for + MARGIN, FREE)
             elif is_ours or item.value == FREE:
-                seconds = late_for + EARLY if is_ours else max(late_for + EARLY, item.left)
+                seconds = pending_for + MARGIN if is_ours else max(pending_for + MARGIN, item.seconds_left)
                 request = meta.replace(key, item.version, seconds, FREE)
             else:
                 break
-            answer = await self._ask(Errand(node, (request,), life), deadline)
+            answer = await self._request(Batch(node, (request,), run), deadline)
             if answer.replies and answer.replies[0].code == "HD":
                 return is_ours
-        why = "what was sent for a ticket that has gone may still be done"
+        why = "a write for a released ticket may still be executed"
         raise errors.no_answer(self.url, node, why)
 
     # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
-        late: dict[Node, BackendError] = {}
-        homes = [home_of(key_of(self._prefix, ticket.name), self._nodes) for ticket in tickets]
+        failed: dict[Node, BackendError] = {}
+        homes = [node_of(key_of(self._prefix, ticket.name), self._nodes) for ticket in tickets]
         nodes = list(dict.fromkeys(homes))
         for node in nodes:
             now = self._runtime.now()
-            try:  # one that does not answer must leave time for the others
-                await self._in_time(node, deadline if len(nodes) == 1 else now + (deadline - now) / 2)
+            try:  # a silent server must leave time for the others
+                await self._check_clock(node, deadline if len(nodes) == 1 else now + (deadline - now) / 2)
             except BackendError as error:
-                late[node] = error
+                failed[node] = error
         pairs = list(zip(tickets, homes, strict=True))
         now = self._runtime.now()
-        known = (ticket for ticket, node in pairs if node not in late and not self._pulses[node].is_in_doubt(now))
-        sent, said = await self._at_versions(known, self._renewal, deadline)
+        direct = (ticket for ticket, node in pairs if node not in failed and not self._clocks[node].needs_check(now))
+        sent, replies = await self._request_known(direct, self._renewal, deadline)
         return [
-            await _or_error(self._renewed(ticket, late.get(node, said.get(ticket.nonce)), sent, deadline))
+            await _or_error(self._renewed(ticket, failed.get(node, replies.get(ticket.nonce)), sent, deadline))
             for ticket, node in pairs
         ]
 
     async def _renewed(
-        self, ticket: Ticket, said: Reply | BackendError | None, sent: float, deadline: float
+        self, ticket: Ticket, replies: Reply | BackendError | None, sent: float, deadline: float
     ) -> Live | LeaseGone:
-        if isinstance(said, BackendError):
-            raise said
-        if said is None or said.code == "EX":
-            return await self._prolong(ticket, deadline)
-        held = self._held.get(ticket.nonce)
-        if said.code != "HD" or held is None:
+        if isinstance(replies, BackendError):
+            raise replies
+        if replies is None or replies.code == "EX":
+            return await self._renew_any_version(ticket, deadline)
+        known = self._known.get(ticket.nonce)
+        if replies.code != "HD" or known is None:
             return _GONE
-        return Live(self._believed(ticket, sent, Held(held.life, said.version, held.fence, held.body)))
+        return Live(self._remember(ticket, sent, KnownItem(known.run, replies.version, known.fence, known.body)))
 
-    async def _prolong(self, ticket: Ticket, deadline: float) -> Live | LeaseGone:
-        """Whatever version it has by now."""
+    async def _renew_any_version(self, ticket: Ticket, deadline: float) -> Live | LeaseGone:
+        """Renew the item at its current version."""
         key = key_of(self._prefix, ticket.name)
-        node = home_of(key, self._nodes)
-        for _ in range(_ROUNDS):
-            life, item = await self._read(node, key, deadline)
+        node = node_of(key, self._nodes)
+        for _ in range(_ATTEMPTS):
+            run, item = await self._read(node, key, deadline)
             value = Value.parse(item.value)
             if value is None or value.nonce != ticket.nonce:
                 return _GONE
-            held = Held(life, item.version, value.fence or self.fence_of(life, item.version), value.body)
-            await self._in_time(node, deadline)
+            known = KnownItem(run, item.version, value.fence or self.fence_of(run, item.version), value.body)
+            await self._check_clock(node, deadline)
             sent = self._runtime.now()
-            answer = await self._ask(Errand(node, (self._renewal(key, ticket, held),), life), deadline)
+            answer = await self._request(Batch(node, (self._renewal(key, ticket, known),), run), deadline)
             if answer.replies and answer.replies[0].code == "HD":
-                held.version = answer.replies[0].version
-                return Live(self._believed(ticket, sent, held))
-        raise errors.no_answer(self.url, node, "the item changed at every look")
+                known.version = answer.replies[0].version
+                return Live(self._remember(ticket, sent, known))
+        raise errors.no_answer(self.url, node, "the item changed at every attempt")
 
     def intact(self, store: Hashable) -> bool:
         return True
@@ -342,48 +349,48 @@ class MemcachedBackend(OneByOne):
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         key = key_of(self._prefix, name)
-        life, item = await self._read(home_of(key, self._nodes), key, deadline)
-        return self._shown(name, life, item) or LockInfo(name, (), ())
+        run, item = await self._read(node_of(key, self._nodes), key, deadline)
+        return self._lock_info(name, run, item) or LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        found = []
+        infos = []
         for node in self._nodes:
-            answer = await self._port.ask(Errand(node, (meta.DUMP,)), deadline=deadline)
+            answer = await self._port.request(Batch(node, (meta.DUMP,)), deadline=deadline)
             if answer.replies[0].value.startswith(b"ERROR metadump not allowed"):
                 raise Unsupported(backend=f"memcached at {node}, which runs with -X,", what="listing its locks")
             self._check(node, answer)
             dumped = (line[4:].partition(b" ")[0] for line in answer.replies[0].lines)
             keys = [key for key in map(unquote_to_bytes, dumped) if key.startswith(self._prefix.encode())]
-            for start in range(0, len(keys), _BATCH):
-                batch = keys[start : start + _BATCH]
-                answer = await self._ask(Errand(node, [meta.read(key) for key in batch]), deadline)
-                for key, item in zip(batch, answer.replies, strict=True):
+            for start in range(0, len(keys), _CHUNK):
+                chunk = keys[start : start + _CHUNK]
+                answer = await self._request(Batch(node, [meta.read(key) for key in chunk]), deadline)
+                for key, item in zip(chunk, answer.replies, strict=True):
                     value = Value.parse(item.value)
-                    name = name_of(self._prefix, key) if value is None else value.described()[3]
-                    if name and name.startswith(prefix) and (info := self._shown(name, answer.life, item)):
-                        found.append(info)
-        return sorted(found, key=lambda info: info.name)
+                    name = name_of(self._prefix, key) if value is None else value.details()[3]
+                    if name and name.startswith(prefix) and (info := self._lock_info(name, answer.run, item)):
+                        infos.append(info)
+        return sorted(infos, key=lambda info: info.name)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         key = key_of(self._prefix, name)
-        node = home_of(key, self._nodes)
-        life, item = await self._read(node, key, deadline)
+        node = node_of(key, self._nodes)
+        run, item = await self._read(node, key, deadline)
         value = Value.parse(item.value)
-        if value is None or (value.fence or self.fence_of(life, item.version)) != fence:
+        if value is None or (value.fence or self.fence_of(run, item.version)) != fence:
             return False
-        answer = await self._ask(Errand(node, (meta.delete(key, item.version),), life), deadline)
-        if answer.replies and answer.replies[0].code == "EX":  # renewed meanwhile, or another's by now
+        answer = await self._request(Batch(node, (meta.delete(key, item.version),), run), deadline)
+        if answer.replies and answer.replies[0].code == "EX":  # it was renewed, or belongs to another holder
             return await self.break_lock(name, fence, deadline=deadline)
         return bool(answer.replies) and answer.replies[0].code == "HD"
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._marks().put(name, number, nonce, keep, deadline)
+        return await self._registers().advance(name, number, nonce, keep, deadline)
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._marks().get(names, deadline)
+        return await self._registers().read(names, deadline)
 
-    def _marks(self) -> Marks:
-        return Marks(self.url, self._prefix, self._nodes, self._ask, self._in_time)
+    def _registers(self) -> Registers:
+        return Registers(self.url, self._prefix, self._nodes, self._request, self._check_clock)
 
     async def close(self) -> None:
         await self._port.close()
@@ -391,144 +398,144 @@ class MemcachedBackend(OneByOne):
     def abandon(self) -> None:
         self._port.abandon()
 
-    # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
-    def fence_of(life: Life, version: int) -> int:
-        return (life.started << _FENCE_SHIFT) + version
+    def fence_of(run: ServerRun, version: int) -> int:
+        return (run.started << _FENCE_SHIFT) + version
 
     @staticmethod
     def _seconds(ttl: float) -> int:
         return seconds_for(ttl)
 
-    def _deletion(self, key: bytes, _: Ticket, held: Held) -> bytes:
-        return meta.delete(key, held.version)
+    def _deletion(self, key: bytes, _: Ticket, known: KnownItem) -> bytes:
+        return meta.delete(key, known.version)
 
-    def _renewal(self, key: bytes, ticket: Ticket, held: Held) -> bytes:
-        value = value_of(ticket.nonce, held.fence, held.body)
-        return meta.replace(key, held.version, self._seconds(ticket.ttl), value)
+    def _renewal(self, key: bytes, ticket: Ticket, known: KnownItem) -> bytes:
+        value = value_of(ticket.nonce, known.fence, known.body)
+        return meta.replace(key, known.version, self._seconds(ticket.ttl), value)
 
-    def _shown(self, name: str, life: Life, item: Reply) -> LockInfo | None:
-        """The lock, if somebody has it."""
+    def _lock_info(self, name: str, run: ServerRun, item: Reply) -> LockInfo | None:
+        """The lock, if a client holds it."""
         if item.code == "EN" or item.value == FREE:
             return None
         value = Value.parse(item.value)
-        since, agent, info, _ = (0.0, "another program", "", "") if value is None else value.described()
+        since, agent, info, _ = (0.0, "another program", "", "") if value is None else value.details()
         holder = make_ticket_info(
             info=info,
-            fence=0 if value is None else value.fence or self.fence_of(life, item.version),
+            fence=0 if value is None else value.fence or self.fence_of(run, item.version),
             agent=agent,
             since=since,
-            remaining=float("inf") if item.left < 0 else item.left - (EARLY if value else 0),
+            remaining=float("inf") if item.seconds_left < 0 else item.seconds_left - (MARGIN if value else 0),
             exclusive=True,
             limit=1,
         )
         return LockInfo(name, (holder,), ())
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _in_time(self, node: Node, deadline: float) -> Life:
-        """Return when the server's clock is known to go: only then may something be sent that starts a timer there.
+    async def _check_clock(self, node: Node, deadline: float) -> ServerRun:
+        """Return when the clock of the server is confirmed. Only then may a request be sent that starts a timer.
 
         Raises:
-            BackendUnavailable: it stands still.
+            BackendUnavailable: the clock does not run.
         """
-        pulse = self._pulses[node]
-        while pulse.life is None or pulse.is_in_doubt(self._runtime.now()):
+        clock = self._clocks[node]
+        while clock.run is None or clock.needs_check(self._runtime.now()):
             sent = self._runtime.now()
-            answer = self._check(node, await self._port.ask(Errand(node, (meta.STATS,)), deadline=deadline))
-            facts, now = answer.replies[0].facts(), self._runtime.now()
-            pulse.was_heard(sent, answer.life)
-            pulse.evictions = int(facts.get("evictions", 0))
-            if not pulse.is_going(int(facts["time"]), sent, now, self._runtime.wall()):
-                if now + _CLOCK_LOOK >= deadline:
+            answer = self._check(node, await self._port.request(Batch(node, (meta.STATS,)), deadline=deadline))
+            stats, now = answer.replies[0].stats(), self._runtime.now()
+            clock.answered(sent, answer.run)
+            clock.evictions = int(stats.get("evictions", 0))
+            if not clock.is_ticking(int(stats["time"]), sent, now, self._runtime.wall()):
+                if now + _CLOCK_POLL >= deadline:
                     raise BackendUnavailable(
                         backend=self.url,
-                        problem=f"{node}: its clock stands still; has it been stopped, or is it too busy?",
+                        problem=f"{node}: its clock does not run; is the process stopped, or too busy?",
                     )
-                await self._runtime.sleep(_CLOCK_LOOK)
-        return pulse.life
+                await self._runtime.sleep(_CLOCK_POLL)
+        return clock.run
 
-    async def _ask(self, errand: Errand, deadline: float) -> Answer:
+    async def _request(self, batch: Batch, deadline: float) -> Answer:
         sent = self._runtime.now()
-        answer = await self._port.ask(errand, deadline=deadline)
-        self._pulses[errand.node].was_heard(sent, answer.life)
-        return self._check(errand.node, answer)
+        answer = await self._port.request(batch, deadline=deadline)
+        self._clocks[batch.node].answered(sent, answer.run)
+        return self._check(batch.node, answer)
 
-    async def _ask_one(
-        self, node: Node, request: bytes, life: Life | None, deadline: float
-    ) -> tuple[Life, Reply | None]:
-        """A single request; no reply, and nothing was sent, if that life is over."""
-        answer = await self._ask(Errand(node, (request,), life), deadline)
-        return answer.life, answer.replies[0] if answer.replies else None
+    async def _request_one(
+        self, node: Node, request: bytes, run: ServerRun | None, deadline: float
+    ) -> tuple[ServerRun, Reply | None]:
+        """Send one request. There is no reply, and nothing was sent, if that run has ended."""
+        answer = await self._request(Batch(node, (request,), run), deadline)
+        return answer.run, answer.replies[0] if answer.replies else None
 
-    def _at_once(self, node: Node, request: bytes, life: Life, sent: float, deadline: float) -> Reply | None:
-        """The same without a coroutine in between, where the port can do that: it is felt beside a round trip."""
-        reply = self._port.at_once(node, request, life, sent, deadline)
+    def _request_now(self, node: Node, request: bytes, run: ServerRun, sent: float, deadline: float) -> Reply | None:
+        """The same without a coroutine, if the port can: a coroutine costs noticeable time beside a round trip."""
+        reply = self._port.request_now(node, request, run, sent, deadline)
         if reply is not None:
-            self._pulses[node].was_heard(sent, life)
+            self._clocks[node].answered(sent, run)
             if reply.code != "HD" and reply.is_error:
-                raise errors.refusal(reply, self.url, node)
+                raise errors.error_of(reply, self.url, node)
         return reply
 
     def _check(self, node: Node, answer: Answer) -> Answer:
         for reply in answer.replies:
             if reply.is_error:
-                raise errors.refusal(reply, self.url, node)
+                raise errors.error_of(reply, self.url, node)
         return answer
 
-    async def _read(self, node: Node, key: bytes, deadline: float) -> tuple[Life, Reply]:
-        answer = await self._ask(Errand(node, (meta.read(key),)), deadline)
-        return answer.life, answer.replies[0]
+    async def _read(self, node: Node, key: bytes, deadline: float) -> tuple[ServerRun, Reply]:
+        answer = await self._request(Batch(node, (meta.read(key),)), deadline)
+        return answer.run, answer.replies[0]
 
-    async def _at_versions(
-        self, tickets: Iterable[Ticket], request: Callable[[bytes, Ticket, Held], bytes], deadline: float
+    async def _request_known(
+        self, tickets: Iterable[Ticket], request: Callable[[bytes, Ticket, KnownItem], bytes], deadline: float
     ) -> tuple[float, dict[str, Reply | BackendError]]:
-        """One request for each, about the version that we know of it; when they were sent, and what came of them.
+        """Send a request about the known version of each ticket's item. Returns when, and the reply per nonce.
 
-        Those of which no version is known, or one of another run of the server, have no entry.
+        A ticket has no entry if its version is not known, or belongs to another run of the server.
         """
         sent = self._runtime.now()
-        errands: dict[tuple[Node, Life], list[tuple[Ticket, bytes]]] = {}
+        batches: dict[tuple[Node, ServerRun], list[tuple[Ticket, bytes]]] = {}
         for ticket in tickets:
-            held = self._held.get(ticket.nonce)
-            if held is not None:
+            known = self._known.get(ticket.nonce)
+            if known is not None:
                 key = key_of(self._prefix, ticket.name)
-                asked = errands.setdefault((home_of(key, self._nodes), held.life), [])
-                asked.append((ticket, request(key, ticket, held)))
-        packed = [Errand(node, [one for _, one in asked], life) for (node, life), asked in errands.items()]
-        said: dict[str, Reply | BackendError] = {}
+                requests = batches.setdefault((node_of(key, self._nodes), known.run), [])
+                requests.append((ticket, request(key, ticket, known)))
+        packed = [Batch(node, [data for _, data in requests], run) for (node, run), requests in batches.items()]
+        replies: dict[str, Reply | BackendError] = {}
         if len(packed) == 1:
-            answers: Sequence[Answer | HoldfastError] = [await self._port.ask(packed[0], deadline=deadline)]
+            answers: Sequence[Answer | HoldfastError] = [await self._port.request(packed[0], deadline=deadline)]
         else:
-            answers = await self._port.ask_each(packed, deadline=deadline) if packed else ()
-        for errand, asked, answer in zip(packed, errands.values(), answers, strict=True):
+            answers = await self._port.request_each(packed, deadline=deadline) if packed else ()
+        for batch, requests, answer in zip(packed, batches.values(), answers, strict=True):
             if isinstance(answer, BackendError):
-                said.update((ticket.nonce, answer) for ticket, _ in asked)
+                replies.update((ticket.nonce, answer) for ticket, _ in requests)
                 continue
             if isinstance(answer, HoldfastError):
                 raise answer
-            self._pulses[errand.node].was_heard(sent, answer.life)
-            for (ticket, _), reply in zip(asked, answer.replies, strict=False):  # none from another life
-                said[ticket.nonce] = errors.refusal(reply, self.url, errand.node) if reply.is_error else reply
-        return sent, said
+            self._clocks[batch.node].answered(sent, answer.run)
+            for (ticket, _), reply in zip(requests, answer.replies, strict=False):  # no replies from another run
+                replies[ticket.nonce] = errors.error_of(reply, self.url, batch.node) if reply.is_error else reply
+        return sent, replies
 
-    def _believed(self, ticket: Ticket, sent: float, held: Held) -> float:
-        """Until when; and what is known of the item is noted."""
+    def _remember(self, ticket: Ticket, sent: float, known: KnownItem) -> float:
+        """Remember the item of a granted or renewed ticket. Returns the deadline of the lease."""
         ends = lease_deadline(sent, ticket.ttl, GRANULARITY)
-        held.deadline = ends
-        self._held[ticket.nonce] = held
-        if len(self._held) > self._room:
+        known.deadline = ends
+        self._known[ticket.nonce] = known
+        if len(self._known) > self._known_max:
             now = self._runtime.now()
-            for old, one in list(self._held.items()):
-                if one.deadline < now:
-                    self._held.pop(old, None)
-            self._room = _ROOM + 2 * len(self._held)
+            for nonce, item in list(self._known.items()):
+                if item.deadline < now:
+                    self._known.pop(nonce, None)
+            self._known_max = _KNOWN_MAX + 2 * len(self._known)
         return ends
 
 
-async def _or_error(answer: Awaitable[T]) -> T | BackendError:
+async def _or_error(outcome: Awaitable[T]) -> T | BackendError:
     try:
-        return await answer
+        return await outcome
     except BackendError as error:
         return error

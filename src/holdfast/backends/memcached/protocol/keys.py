@@ -1,8 +1,8 @@
-"""Under which key a lock or a mark is, and on which of several servers.
+"""The keys of locks and registers, and the server of a key.
 
-A key has at most 250 bytes, none of them a blank or a control character. So a name is written as in a URL: what is no
-plain character is %XX, and % itself is %25. One that gets too long is `%sha256:` and its digest, which no written name
-can look like; the plain name stands in the value. That of a mark begins with `%mark:`, likewise.
+A key has at most 250 bytes, without blanks and control characters. A name is therefore encoded as in a URL: characters
+that are not plain become %XX, and % becomes %25. A key that would be too long is `%sha256:` and a digest, which no
+encoded name can equal; the value holds the name. The key of a register begins with `%mark:`, which is also distinct.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 KEY_MAX = 250
 PREFIX_MAX = 128
-_PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # beside letters and digits
+_PLAIN = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # in addition to letters and digits
 _DIGEST = "%sha256:"
-_MARK = "%mark:"
+_REGISTER = "%mark:"
 
 
 def check_prefix(prefix: str) -> str:
-    """Raise ConfigurationError for one that cannot stand at the beginning of a key."""
+    """Raise ConfigurationError for a prefix that cannot begin a key."""
     if len(prefix) > PREFIX_MAX or "%" in prefix or any(not "!" <= character <= "~" for character in prefix):
         raise ConfigurationError(
             f"url has prefix={prefix!r}: at most {PREFIX_MAX} visible ASCII characters, no blanks and no %"
@@ -43,25 +43,25 @@ def key_of(prefix: str, name: str) -> bytes:
     return key.encode()
 
 
-def mark_key_of(prefix: str, name: str) -> bytes:
-    """The key of a mark."""
-    return key_of(prefix + _MARK, name)
+def register_key_of(prefix: str, name: str) -> bytes:
+    """The key of a register."""
+    return key_of(prefix + _REGISTER, name)
 
 
 def name_of(prefix: str, key: bytes) -> str | None:
-    """The lock that has this key; None if it is no lock's, or only a digest of its name."""
+    """The name of the lock with this key; None if it is not a lock's key, or has only a digest of the name."""
     text = key.decode(errors="replace")
-    if not text.startswith(prefix) or text.startswith((prefix + _DIGEST, prefix + _MARK)):
+    if not text.startswith(prefix) or text.startswith((prefix + _DIGEST, prefix + _REGISTER)):
         return None
     return unquote(text[len(prefix) :])
 
 
 @functools.lru_cache(maxsize=4096)
-def home_of(key: bytes, nodes: Sequence[Node]) -> Node:
+def node_of(key: bytes, nodes: Sequence[Node]) -> Node:
     """The server that has this key: the one with the highest score for it (rendezvous hashing).
 
-    Take one server out of the list, and only its own keys move; add one, and it takes its share from all. The order of
-    the list does not matter.
+    If a server is removed from the list, only its own keys move; a server that is added takes a share of the keys of
+    all others. The order of the list does not matter.
     """
     if len(nodes) == 1:
         return nodes[0]

@@ -1,5 +1,5 @@
-"""A model of memcached: what it answers to bytes, its coarse clock, what it forgets.
+"""A model of memcached: its replies, its coarse clock and its loss of data.
 
-machine.py is the server alone, and is compared with a real one byte by byte (tests/sim/test_memcached_model.py);
-server.py is it in its world; port.py is the way there.
+machine.py is the server alone, compared with a real one byte by byte (tests/sim/test_memcached_model.py). server.py
+puts it into a simulated world. port.py is a client's connection to it.
 """

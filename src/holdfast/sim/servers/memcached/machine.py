@@ -1,6 +1,6 @@
-"""What memcached 1.6 answers: meta commands in, bytes out, as far as locks need them.
+"""The replies of memcached 1.6 to the meta commands that locks need.
 
-Time is whole seconds of a clock that is told when to tick, as the real one reads its own once a second.
+Its time is whole seconds on a clock that its owner ticks, as the real server reads its own clock once a second.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 VERSION = "1.6.18"
 KEY_MAX = 250
-_DATE = 60 * 60 * 24 * 30  # what is more than this is not a number of seconds from now
-_STARTS_AT = 2  # what the clock shows at first, so that nothing can have happened at 0
+_DATE = 60 * 60 * 24 * 30  # a larger number is a Unix time, not a number of seconds
+_STARTS_AT = 2  # the first value of the clock, so that no event has the time 0
 
 
 class Item(NamedTuple):
@@ -26,7 +26,7 @@ class Machine:
     """One run of a server."""
 
     def __init__(self, started: int, pid: int) -> None:
-        """`started` is Unix time, by the wall clock that is not looked at again."""
+        """`started` is Unix time, read once from the wall clock."""
         self.started = started
         self.pid = pid
         self.time = _STARTS_AT  # the coarse clock
@@ -35,32 +35,32 @@ class Machine:
         self.items: dict[bytes, Item] = {}
 
     def respond(self, requests: bytes) -> bytes:
-        """All answers to complete requests, in order."""
-        said = []
+        """All replies to complete requests, in order."""
+        replies = []
         while requests:
             line, _, requests = requests.partition(b"\r\n")
             words = line.split(b" ")
             if words[0] == b"ms":
                 size = int(words[2])
                 value, requests = requests[:size], requests[size + 2 :]
-                said.append(self._ms(words[1], words[3:], value))
+                replies.append(self._ms(words[1], words[3:], value))
             elif words[0] in {b"mg", b"md"}:
-                answer = self._mg if words[0] == b"mg" else self._md
-                said.append(answer(words[1], words[2:]))
+                command = self._mg if words[0] == b"mg" else self._md
+                replies.append(command(words[1], words[2:]))
             elif line == b"mn":
-                said.append(b"MN\r\n")
+                replies.append(b"MN\r\n")
             elif line == b"stats":
-                said.append(self._stats())
+                replies.append(self._stats())
             elif line == b"stats settings":
-                said.append(b"STAT item_size_max 1048576\r\nSTAT evictions on\r\nSTAT cas_enabled yes\r\nEND\r\n")
+                replies.append(b"STAT item_size_max 1048576\r\nSTAT evictions on\r\nSTAT cas_enabled yes\r\nEND\r\n")
             elif line == b"lru_crawler metadump hash":
-                said.append(self._dump())
+                replies.append(self._dump())
             else:
-                said.append(b"ERROR\r\n")
-        return b"".join(said)
+                replies.append(b"ERROR\r\n")
+        return b"".join(replies)
 
     def find(self, key: bytes) -> Item | None:
-        """The item, unless its time is over."""
+        """The item, unless it has expired."""
         item = self.items.get(key)
         if item is not None and item.expires and item.expires <= self.time:
             del self.items[key]
@@ -75,8 +75,8 @@ class Machine:
         if len(key) > KEY_MAX:
             return b"CLIENT_ERROR bad command line format\r\n"
         old, shown = self.find(key), b"c" in flags
-        wanted = [int(flag[1:]) for flag in flags if flag[:1] == b"C"]
-        if wanted and (old is None or old.version != wanted[0]):
+        versions = [int(flag[1:]) for flag in flags if flag[:1] == b"C"]
+        if versions and (old is None or old.version != versions[0]):
             code = b"NF" if old is None else b"EX"
             return code + (b" c0" if shown else b"") + b"\r\n"
         if b"ME" in flags and old is not None:
@@ -104,24 +104,24 @@ class Machine:
 
     def _md(self, key: bytes, flags: list[bytes]) -> bytes:
         item = self.find(key)
-        wanted = [int(flag[1:]) for flag in flags if flag[:1] == b"C"]
+        versions = [int(flag[1:]) for flag in flags if flag[:1] == b"C"]
         if item is None:
             return b"NF\r\n"
-        if wanted and wanted[0] != item.version:
+        if versions and versions[0] != item.version:
             return b"EX\r\n"
         del self.items[key]
         return b"HD\r\n"
 
     def _stats(self) -> bytes:
         uptime = self.time - _STARTS_AT
-        facts = {
+        stats = {
             "pid": self.pid,
             "uptime": uptime,
             "time": self.started + uptime,
             "version": VERSION,
             "evictions": self.evictions,
         }
-        return b"".join(f"STAT {name} {value}\r\n".encode() for name, value in facts.items()) + b"END\r\n"
+        return b"".join(f"STAT {name} {value}\r\n".encode() for name, value in stats.items()) + b"END\r\n"
 
     def _dump(self) -> bytes:
         lines = []

@@ -1,6 +1,6 @@
-"""A MemcachedPort whose requests travel through a simulated network, on connections that end with the server's run.
+"""A MemcachedPort whose requests cross a simulated network, on connections that end with the run of the server.
 
-That a connection is made takes no time here, and cannot fail but by `refuse`.
+Connecting takes no time here, and fails only by the fault `refuse`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.memcached.config import Node
-from holdfast.backends.memcached.port import Answer, Errand, Life
+from holdfast.backends.memcached.port import Answer, Batch, ServerRun
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.errors import HoldfastError, OutcomeUnknown
 
@@ -21,32 +21,32 @@ NODE = Node("sim", 11211)
 
 
 class SimPort:
-    """The way of one client to the server."""
+    """The connections of one client to the server."""
 
     def __init__(self, server: MemcachedServer, link: Link) -> None:
         self._server = server
         self._link = link
-        self._idle: list[tuple[int, Life]] = []  # connections: to which run of the server, and what it said of itself
+        self._idle: list[tuple[int, ServerRun]] = []  # connections: the number of the run, and the run
 
-    def at_once(self, node: Node, request: bytes, life: Life, now: float, deadline: float) -> Reply | None:
+    def request_now(self, node: Node, request: bytes, run: ServerRun, now: float, deadline: float) -> Reply | None:
         return None
 
-    async def ask(self, errand: Errand, *, deadline: float) -> Answer:
-        connection = self._idle.pop() if self._idle else (self._server.runs, self._server.life)
-        run, life = connection
-        if errand.life not in {None, life}:
+    async def request(self, batch: Batch, *, deadline: float) -> Answer:
+        connection = self._idle.pop() if self._idle else (self._server.runs, self._server.run)
+        number, run = connection
+        if batch.run not in {None, run}:
             self._idle.append(connection)
-            return Answer(life, ())
-        said = await self._exchange(run, b"".join(errand.requests), deadline)
+            return Answer(run, ())
+        replies = await self._exchange(number, b"".join(batch.requests), deadline)
         self._idle.append(connection)
-        return Answer(life, said)
+        return Answer(run, replies)
 
-    async def ask_each(self, errands: Sequence[Errand], *, deadline: float) -> Sequence[Answer | HoldfastError]:
-        """There is one server; but what was told by a run of it before is asked for beside what this one said."""
+    async def request_each(self, batches: Sequence[Batch], *, deadline: float) -> Sequence[Answer | HoldfastError]:
+        """There is one server, but the batches may be for different runs of it."""
         answers: list[Answer | HoldfastError] = []
-        for errand in errands:
+        for batch in batches:
             try:
-                answers.append(await self.ask(errand, deadline=deadline))
+                answers.append(await self.request(batch, deadline=deadline))
             except HoldfastError as error:
                 answers.append(error)
         return answers
@@ -55,18 +55,18 @@ class SimPort:
         self._idle.clear()
 
     def abandon(self) -> None:
-        """The process is gone; the server sees its connections end."""
+        """The process has ended, so the server sees its connections end."""
 
-    async def _exchange(self, run: int, requests: bytes, deadline: float) -> list[Reply]:
+    async def _exchange(self, number: int, requests: bytes, deadline: float) -> list[Reply]:
         server = self._server
 
         def arrived() -> bytes:
-            if server.runs != run:
+            if server.runs != number:
                 raise OutcomeUnknown(backend="sim", problem="connection reset")
             return server.respond(requests)
 
-        parser, said = Parser(), []
+        parser, replies = Parser(), []
         parser.feed(await self._link.request(arrived, deadline))
-        while (reply := parser.gets()) is not None:
-            said.append(reply)
-        return said
+        while (reply := parser.next_reply()) is not None:
+            replies.append(reply)
+        return replies

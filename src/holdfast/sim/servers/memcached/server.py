@@ -1,7 +1,7 @@
-"""memcached in its world: a clock that ticks once a second unless the server stands still, and memory that it may lose.
+"""memcached in a simulated world: its clock ticks once a second unless the server is paused, and it may lose data.
 
-Its expiry goes by a monotonic clock: setting the wall clock moves nothing but the time at which the next run begins.
-What was waiting for a server that stood still may be done before its clock has ticked again.
+Items expire by a monotonic clock: a change of the wall clock affects only the start time of the next run. Requests that
+waited for a paused server may be executed before its clock has ticked again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from holdfast.backends.memcached.port import Life
+from holdfast.backends.memcached.port import ServerRun
 from holdfast.backends.memcached.protocol.guarantees import GUARANTEES
 from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.values import Value
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PREFIX = "sim:"
-PERIOD = 1.0007  # seconds between ticks: a timer is a little late each time, so they drift over the seconds
-TICKS_LATE = 0.03  # seconds after it goes on again until the clock ticks, at most
+PERIOD = 1.0007  # seconds between ticks: a timer is a little late each time, so the ticks drift
+TICKS_LATE = 0.03  # seconds from the end of a pause to the next tick, at most
 
 
 class MemcachedServer(Server):
-    """One server, whose fences are held to more than it promises: they depend on a wall clock only when it restarts."""
+    """One server. Its fences are checked for more than it promises: they depend on a wall clock only at a restart."""
 
     guarantees = GUARANTEES._replace(fence=FenceOrder.CLOCK_BOUNDED)
     lapses_after: ClassVar[frozenset[str]] = frozenset({"crash", "stall", "lose_data"})
-    # TCP delivers once; nobody hears anything; and nothing outlives a run of the server.
+    # TCP delivers once, the server sends no notifications, and no data survives a run of the server.
     cannot = frozenset({"duplicate", "drop", "lose_ring", "restart", "old_data"})
     kinds = ("lock",)
     backend: ClassVar[type[MemcachedBackend]] = MemcachedBackend
@@ -49,7 +49,7 @@ class MemcachedServer(Server):
         super().__init__(world, recorder)
         self.runs = 0
         self.machine: Machine
-        self._ticked = 0.0  # when
+        self._ticked = 0.0  # when the clock ticked last
         self._start()
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
@@ -63,22 +63,22 @@ class MemcachedServer(Server):
         return self.machine.respond(requests)
 
     @property
-    def life(self) -> Life:
-        """As its connections know it."""
-        return Life(self.machine.started, self.machine.pid)
+    def run(self) -> ServerRun:
+        """The current run, as its connections report it."""
+        return ServerRun(self.machine.started, self.machine.pid)
 
-    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── contents ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
         self._tick()
-        found = {}
+        entries = {}
         for key in list(self.machine.items):
             item = self.machine.find(key)
             value = None if item is None else Value.parse(item.value)
             if item is not None and value is not None:
-                fence = value.fence or type(self).backend.fence_of(self.life, item.version)
-                found[value.nonce] = Entry(value.described()[3], fence, fence, 1, exclusive=True)
-        return found
+                fence = value.fence or type(self).backend.fence_of(self.run, item.version)
+                entries[value.nonce] = Entry(value.details()[3], fence, fence, 1, exclusive=True)
+        return entries
 
     def live(self) -> dict[str, Entry]:
         return self.tickets()
@@ -90,15 +90,15 @@ class MemcachedServer(Server):
         def delete() -> None:
             for key, item in list(self.machine.items.items()):
                 value = Value.parse(item.value)
-                if value is not None and value.described()[3] == name:
+                if value is not None and value.details()[3] == name:
                     del self.machine.items[key]
 
         self.execute(delete)
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def lose_data(self) -> None:
-        """Evict one item, flush them all, or be started anew: all three are of a cache's nature."""
+        """Evict one item, flush all items, or restart: a cache may do each of them."""
         which = self.world.choices.below(3)
         if which == 0 and self.machine.items:
             self.machine.evict(self.world.choices.pick(sorted(self.machine.items)))
@@ -109,7 +109,7 @@ class MemcachedServer(Server):
         self.recorder.look(self.tickets())
 
     def stalls(self) -> h.Event:
-        self._tick(even_if_stalled=True)  # until now it went
+        self._tick(even_if_stalled=True)  # the clock ran until now
         return super().stalls()
 
     def go_on(self) -> None:

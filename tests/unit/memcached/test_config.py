@@ -5,20 +5,20 @@ from __future__ import annotations
 import ssl
 
 import holdfast
-from holdfast.backends.memcached.config import Node, Place, place_of
+from holdfast.backends.memcached.config import MemcachedConfig, Node, config_of
 from holdfast.url import parse
 
 
-def place(url: str) -> Place:
-    return place_of(parse(url))
+def config(url: str) -> MemcachedConfig:
+    return config_of(parse(url))
 
 
 def test_what_is_not_said_is_the_default() -> None:
-    assert place("memcached://") == Place(url="memcached://", nodes=(Node("localhost", 11211),))
+    assert config("memcached://") == MemcachedConfig(url="memcached://", nodes=(Node("localhost", 11211),))
 
 
 def test_hosts_ports_and_brackets() -> None:
-    found = place("memcached://B.example:1,[::1]:2,a.example?prefix=app:&io_timeout=1.5&connect_timeout=2")
+    found = config("memcached://B.example:1,[::1]:2,a.example?prefix=app:&io_timeout=1.5&connect_timeout=2")
 
     assert found.nodes == (Node("::1", 2), Node("a.example", 11211), Node("b.example", 1))
     assert (found.prefix, found.io_timeout, found.connect_timeout) == ("app:", 1.5, 2.0)
@@ -26,7 +26,7 @@ def test_hosts_ports_and_brackets() -> None:
 
 
 def test_a_password_is_used_and_never_shown() -> None:
-    found = place("memcached://us%40er:pa%3Ass@host")
+    found = config("memcached://us%40er:pa%3Ass@host")
 
     assert (found.user, found.password) == ("us@er", "pa:ss")
     assert "pa:ss" not in repr(found)
@@ -35,7 +35,7 @@ def test_a_password_is_used_and_never_shown() -> None:
 
 
 def test_tls_checks_the_server_unless_it_is_told_not_to() -> None:
-    checked, unchecked = place("memcacheds://host").tls, place("memcacheds://host?verify=none").tls
+    checked, unchecked = config("memcacheds://host").tls, config("memcacheds://host?verify=none").tls
 
     assert checked is not None
     assert unchecked is not None

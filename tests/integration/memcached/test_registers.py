@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.backends.memcached.protocol import meta
-from holdfast.backends.memcached.protocol.keys import mark_key_of
+from holdfast.backends.memcached.protocol.keys import register_key_of
 from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.errors import NameConflict, OutcomeUnknown
 from tests.integration.memcached.conftest import StartServer
@@ -34,7 +34,7 @@ def opens() -> Iterator[Callable[[str], Verbs]]:
 
 
 def _item(server: Server, name: str) -> Reply:
-    return server.call(meta.read(mark_key_of("holdfast:", name)))
+    return server.call(meta.read(register_key_of("holdfast:", name)))
 
 
 def test_of_many_who_raise_a_mark_to_one_number_one_has(server: Server, opens: Callable[[str], Verbs]) -> None:
@@ -100,7 +100,7 @@ def test_a_mark_is_kept_for_as_long_as_was_asked_for(
     for number, keep in enumerate(keeps, start=1):
         assert verbs.advance_register("one", number, keep=keep)
 
-    assert least <= _item(server, "one").left <= most
+    assert least <= _item(server, "one").seconds_left <= most
 
 
 def test_locks_and_marks_of_one_name_do_not_meet(server: Server, opens: Callable[[str], Verbs]) -> None:
@@ -116,7 +116,7 @@ def test_locks_and_marks_of_one_name_do_not_meet(server: Server, opens: Callable
 
 def test_what_another_program_keeps_there_is_not_touched(server: Server, opens: Callable[[str], Verbs]) -> None:
     verbs = opens(server.url)
-    server.call(meta.add(mark_key_of("holdfast:", "one"), 0, b"holdfast:mark:what"))
+    server.call(meta.add(register_key_of("holdfast:", "one"), 0, b"holdfast:mark:what"))
 
     with pytest.raises(NameConflict, match="another program"):
         verbs.advance_register("one", 7)

@@ -1,10 +1,10 @@
-"""What went wrong, in our words: error replies of servers, and errors of the network.
+"""Translation of servers' error replies and network errors to holdfast's errors.
 
     BackendUnavailable   nothing was changed: not connected, or refused before anything was done
-    OutcomeUnknown       sent, and no answer that says what came of it
+    OutcomeUnknown       the request was sent, and no answer tells its outcome
 
-A server without room for an item deletes the old one under its key, whoever's that is ("avoid stale data", says its
-source), so even an error reply to a write leaves open what has changed.
+A server without memory for an item deletes the old item under its key, even if that belongs to another client ("avoid
+stale data" in its source). Even after an error reply to a write it is therefore unknown what has changed.
 """
 
 from __future__ import annotations
@@ -18,23 +18,27 @@ if TYPE_CHECKING:
     from holdfast.backends.memcached.protocol.meta import Reply
 
 _NOTHING_CHANGED = {
-    "CLIENT_ERROR unauthenticated": "it wants a user and a password: memcached://user:password@host",
+    "CLIENT_ERROR unauthenticated": "it requires a user and a password: memcached://user:password@host",
     "CLIENT_ERROR authentication failure": "it does not know this user with this password",
-    "ERROR Too many open connections": "it has no room for another connection (-c)",
+    "ERROR Too many open connections": "it accepts no more connections (-c)",
     "ERROR metadump not allowed": "it does not list its items (-X)",
-    "BUSY": "it is listing its items for somebody else; try again soon",
+    "BUSY": "it is listing its items for another client; try again soon",
     "ERROR": "it does not know the meta commands: use memcached 1.6.10 or newer, and no proxy that lacks them",
 }
 
 
-def refusal(reply: Reply, url: str, node: Node) -> BackendError:
-    """The error for who asked."""
+def error_of(reply: Reply, url: str, node: Node) -> BackendError:
+    """The error to raise for an error reply."""
     text = reply.value.decode(errors="replace")
     for beginning, advice in _NOTHING_CHANGED.items():
         if text.startswith(beginning):
             return not_sent(url, node, f"{advice} ({text})")
     if "out of memory" in text:
-        return no_answer(url, node, f"it has no memory left for a lock: give it more, or a server of its own ({text})")
+        return no_answer(
+            url,
+            node,
+            f"it has no memory left for a lock: give it more memory, or use a separate server for locks ({text})",
+        )
     return no_answer(url, node, text)
 
 
@@ -47,7 +51,7 @@ def no_answer(url: str, node: Node, why: str) -> OutcomeUnknown:
 
 
 def reason(error: BaseException) -> str:
-    """Of an error of the network."""
+    """The reason that a network error gives, for the message."""
     if isinstance(error, TimeoutError | BlockingIOError):
         return "no answer in time"
-    return f"the connection broke before the answer came: {str(error) or type(error).__name__}"
+    return f"the connection broke before the answer arrived: {str(error) or type(error).__name__}"
