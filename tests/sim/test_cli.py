@@ -149,7 +149,7 @@ def test_faults_and_mutants_are_listed() -> None:
         (["--seeds", "0"], "must be a whole number, 1 or more"),
         (["--clients", "17"], "from 1 to 16"),
         (["--seed", "1", "--seeds", "2"], "not allowed with"),
-        (["--tape", "/nowhere"], "No such file"),
+        (["--replay", "/nowhere"], "No such file"),
         (["--exhaustive", "--faults", "pause"], "faults of their own"),
         (["--seed", "1", "--svg", "/nowhere/a.svg"], "cannot write"),
     ],
@@ -161,11 +161,11 @@ def test_what_cannot_be_done_is_refused(arguments: list[str], problem: str) -> N
     assert problem in result.errors
 
 
-def test_a_tape_does_not_say_which_module_is_imported(tmp_path: Path) -> None:
-    saved = ["--save", f"{tmp_path}/a.tape", "--seed", "1"]
+def test_a_replay_file_does_not_choose_the_module_that_is_imported(tmp_path: Path) -> None:
+    saved = ["--save", f"{tmp_path}/a.replay", "--seed", "1"]
     simulate("--mutant", FROM_THE_REPLY.name, *saved)
 
-    refused = simulate("--tape", f"{tmp_path}/a.tape")
+    refused = simulate("--replay", f"{tmp_path}/a.replay")
 
     assert refused.status == 2
     assert f"say --mutant {FROM_THE_REPLY.name}, if you trust it" in refused.errors

@@ -1,4 +1,4 @@
-"""The same seed gives the same world: in another process, with other hashes, from its tape, on one core or on two."""
+"""The same seed gives the same run: in another process, with other hashes, from its decisions, on one or two cores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.checking.history import to_lines
 from holdfast.sim.run import Plan, run
 for seed in range(12):
     ran = run(Plan(backend=sys.argv[1]), seed)
-    print(*to_lines(ran.history), ran.tape, sep="\\n")
+    print(*to_lines(ran.history), ran.decisions, sep="\\n")
 """
 
 
@@ -52,19 +52,19 @@ def test_a_run_does_not_depend_on_those_before_it(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_tape_replays_its_run_to_the_byte(backend: str) -> None:
+def test_recorded_decisions_replay_their_run_to_the_byte(backend: str) -> None:
     plan = Plan(backend=backend)
     for seed in range(10):
         ran = run(plan, seed)
 
-        again = run(plan, tape=ran.tape)
+        again = run(plan, decisions=ran.decisions)
 
         assert list(h.to_lines(again.history)) == list(h.to_lines(ran.history))
-        assert (again.tape, again.steps, again.happened) == (ran.tape, ran.steps, ran.happened)
+        assert (again.decisions, again.steps, again.happened) == (ran.decisions, ran.steps, ran.happened)
 
 
-def test_a_tape_that_has_run_out_goes_on_tamely() -> None:
-    ran = run(Plan(backend="memory"), tape=())
+def test_no_fault_happens_after_the_last_recorded_decision() -> None:
+    ran = run(Plan(backend="memory"), decisions=())
 
     assert ran.failure is None
     assert not ran.happened

@@ -247,9 +247,9 @@ def test_a_waiter_that_runs_keeps_its_place_for_as_long_as_it_waits() -> None:
     plan = Plan(backend="etcd", faults=CALM, workload=replace(USUAL, hold_max=12.0))
     waits: list[float] = []
     for seed in range(10):
-        places: dict[int, h.Queued] = {}
+        places: dict[int, h.ServerQueued] = {}
         for event in run(plan, seed).history:
-            if isinstance(event, h.Queued):
+            if isinstance(event, h.ServerQueued):
                 assert event.ticket not in places, f"seed {seed}: a second place"
                 places[event.ticket] = event
             elif isinstance(event, h.Granted) and event.ticket in places:
@@ -260,7 +260,7 @@ def test_a_waiter_that_runs_keeps_its_place_for_as_long_as_it_waits() -> None:
 
 def test_a_waiter_dies_behind_a_lost_lease_of_its_own_call() -> None:
     """The lost lease has a `lock_delay`, so its key stays. The waiter's key leaves in time."""
-    small = SmallWorld(Plan(backend="etcd"), Choices(tape=()))
+    small = SmallWorld(Plan(backend="etcd"), Choices(decisions=()))
     world, server = small.world, small.server
     a, b = small.add("a"), small.add("b")
 
@@ -286,7 +286,7 @@ def test_a_waiter_dies_behind_a_lost_lease_of_its_own_call() -> None:
         world.run(1.5)
         a.process.pause()  # it loses 'x'
         world.run(7.5)
-        a.process.go_on()
+        a.process.resume()
         world.run(9.0)  # it was granted 'y', and began again
         assert on_x() == (1, 1)
         a.process.crash()

@@ -14,7 +14,7 @@ from holdfast.sim.client import SimLease
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 
 NAMES = ("x", "y", "z")
 
@@ -35,7 +35,7 @@ class TwoParties(SmallWorld):
     """`b` has the last of the locks; of the replies to `a`, one gets lost, or all."""
 
     def __init__(self, lost: int | None) -> None:
-        super().__init__(Plan(backend="memory"), Choices(tape=()))
+        super().__init__(Plan(backend="memory"), Choices(decisions=()))
         self.lost = Silence() if lost is None else LostReply()
         self.kept: SimLease | None = None
         self._number = lost
@@ -43,10 +43,10 @@ class TwoParties(SmallWorld):
     def link(self, process: Process) -> Link:
         return LossyLink(process, self.server, self.lost) if process.name == "a" else super().link(process)
 
-    async def hold(self, b: SimParty) -> None:
+    async def hold(self, b: ClientProcess) -> None:
         self.kept = await b.client.acquire(b.client.lock(NAMES[-1], options={"ttl": 300.0}), None)
 
-    async def ask(self, a: SimParty, timeout: float) -> None:
+    async def ask(self, a: ClientProcess, timeout: float) -> None:
         await a.client.runtime.sleep(1.0)
         self.lost.begin(self._number)
         with contextlib.suppress(HoldfastError):  # whatever came of it, it is in the history
@@ -68,7 +68,7 @@ def test_a_lost_reply_holds_up_a_call_whose_time_is_up_by_a_second_and_not_by_mo
     finally:
         world.end()
 
-    given_up = [event for event in world.recorder.history if isinstance(event, h.GaveUp)]
+    given_up = [event for event in world.recorder.history if isinstance(event, h.AcquireFailed)]
     assert len(given_up) == len(NAMES)
     assert given_up[0].at - 1.0 < (max(timeout, 1.0) + 0.1 if lost is None else timeout + 1.1)
     if lost is None:

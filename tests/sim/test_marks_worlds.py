@@ -22,7 +22,7 @@ from holdfast.sim.faults import ALL, only
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.memcached.server import MemcachedServer
 from holdfast.sim.servers.redlock.server import RedlockServer
@@ -36,7 +36,7 @@ NAME = "nightly"
 
 class MarksWorld(SmallWorld):
     def link(self, process: Process) -> Link:
-        faults = only(ALL, MESSAGES - self.server.cannot if self.choices.chance(0.8) else frozenset())
+        faults = only(ALL, MESSAGES - self.server.impossible_faults() if self.choices.chance(0.8) else frozenset())
         return Link(process, self.server, faults)
 
 
@@ -48,18 +48,18 @@ class Marking:
         self.raised: Counter[int] = Counter()
         self.went_back: list[tuple[int, int]] = []
         self.finished = 0
-        parties = [self.world.add(f"p{number}") for number in range(PROCESSES)]
-        for party in parties:
-            party.start(self._raise_all(party))
+        members = [self.world.add(f"p{number}") for number in range(PROCESSES)]
+        for member in members:
+            member.start(self._raise_all(member))
         self.survivors = PROCESSES
         if self.world.choices.chance(0.5):
             self.survivors -= 1
-            self.world.world.at(self.world.choices.between(0.0, 1.0), self._kill, parties[0])
+            self.world.world.at(self.world.choices.between(0.0, 1.0), self._kill, members[0])
         self.world.world.run(self.world.world.now + 3000.0)
         self.world.end()
 
-    async def _raise_all(self, party: SimParty) -> None:
-        process, backend = party.process, party.client.engine.backend
+    async def _raise_all(self, member: ClientProcess) -> None:
+        process, backend = member.process, member.client.engine.backend
         seen = 0
         for number in range(1, NUMBERS + 1):
             nonce = f"{self.world.choices.below(2**32):032x}"
@@ -75,9 +75,9 @@ class Marking:
             seen = max(seen, found[0])
         self.finished += 1
 
-    def _kill(self, party: SimParty) -> None:
-        party.process.crash()
-        self.world.server.process_died(party.process)
+    def _kill(self, member: ClientProcess) -> None:
+        member.process.crash()
+        self.world.server.process_died(member.process)
 
     @staticmethod
     async def _answer(call: Any) -> Any:

@@ -16,7 +16,7 @@ class Steps:
     """The steps of one backend on its store, at moments of our own."""
 
     def __init__(self) -> None:
-        world = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+        world = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
         client = world.add("a").client
         assert isinstance(world.server, MemoryServer)
         assert isinstance(client.engine.backend, MemoryBackend)

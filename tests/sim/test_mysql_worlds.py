@@ -20,7 +20,7 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.mysql.server import MysqlServer
 
 TTL = 3.0
@@ -30,21 +30,21 @@ class Takers:
     """A world in which everybody wants the same lock."""
 
     def __init__(self, plan: Plan) -> None:
-        self.small = SmallWorld(plan, Choices(tape=()))
+        self.small = SmallWorld(plan, Choices(decisions=()))
         self.granted: dict[str, float] = {}
-        self.parties: dict[str, SimParty] = {}
+        self.members: dict[str, ClientProcess] = {}
 
     def take(self, name: str, holds: float = 1000.0) -> None:
-        party = self.parties[name] = self.small.add(name)
+        member = self.members[name] = self.small.add(name)
 
         async def take() -> None:
-            lease = await party.client.acquire(party.lock(TTL), None)
+            lease = await member.client.acquire(member.lock(TTL), None)
             self.granted[name] = self.small.world.now
             if lease is not None:
-                await party.client.runtime.sleep(holds)
-                await party.client.release(lease)
+                await member.client.runtime.sleep(holds)
+                await member.client.release(lease)
 
-        party.start(take())
+        member.start(take())
 
     def run(self, until: float) -> None:
         with quiet():
@@ -56,7 +56,7 @@ def behind_a_stopped_holder(plan: Plan) -> float | None:
     takers = Takers(plan)
     takers.take("a")
     takers.run(1.0)
-    takers.parties["a"].process.pause()
+    takers.members["a"].process.pause()
     takers.take("b")
     takers.run(31.0)
     takers.small.end()
@@ -71,7 +71,7 @@ def behind_a_stopped_waiter(plan: Plan) -> float | None:
     takers.run(0.5)
     takers.take("b")
     takers.run(1.0)
-    takers.parties["b"].process.pause()
+    takers.members["b"].process.pause()
     takers.take("c")
     takers.run(31.0)
     takers.small.end()
@@ -108,21 +108,21 @@ def behind_the_waiters_of_one_client(plan: Plan, waiters: int, *, is_dead: bool)
     takers = Takers(plan)
     takers.take("a", holds=2.0)
     takers.run(0.5)
-    party = takers.small.add("b")
+    member = takers.small.add("b")
 
     async def wait() -> None:
-        await party.client.acquire(party.lock(TTL), None)
+        await member.client.acquire(member.lock(TTL), None)
 
     for _ in range(waiters):
-        party.start(wait())
+        member.start(wait())
     takers.run(1.0)
     takers.take("c")
     takers.run(1.5)
     if is_dead:
-        party.process.crash()
-        takers.small.server.process_died(party.process)
+        member.process.crash()
+        takers.small.server.process_died(member.process)
     else:
-        party.process.pause()
+        member.process.pause()
     takers.run(32.0)
     takers.small.end()
     assert set(takers.granted) <= {"a", "c"}
@@ -162,16 +162,16 @@ def test_readers_of_one_client_behind_a_writer_are_granted_the_lock_together() -
     takers = Takers(Plan(backend="mysql"))
     takers.take("writer", holds=2.0)
     takers.run(0.5)
-    party = takers.small.add("readers")
+    member = takers.small.add("readers")
     granted: list[float] = []
 
     async def read() -> None:
-        lock = party.client.lock("lock", limit=None, exclusive=False, options={"ttl": TTL})
-        assert await party.client.acquire(lock, None) is not None
+        lock = member.client.lock("lock", limit=None, exclusive=False, options={"ttl": TTL})
+        assert await member.client.acquire(lock, None) is not None
         granted.append(takers.small.world.now)
 
     for _ in range(20):
-        party.start(read())
+        member.start(read())
     takers.run(6.0)
     takers.small.end()
 
@@ -184,8 +184,8 @@ def behind_a_dead_holder(plan: Plan, set_back: float) -> float | None:
     takers = Takers(plan)
     takers.take("a")
     takers.run(1.0)
-    takers.parties["a"].process.crash()
-    takers.small.server.process_died(takers.parties["a"].process)
+    takers.members["a"].process.crash()
+    takers.small.server.process_died(takers.members["a"].process)
     takers.small.server.step_clock(-set_back)
     takers.take("b")
     takers.run(31.0)
@@ -215,7 +215,7 @@ def test_a_lease_that_ends_late_because_the_clock_was_set_back_is_found(mutant: 
 
 def beside_a_reader(plan: Plan) -> bool:
     """Whether a writer is granted the lock beside a reader after an operator has deleted the lock's row."""
-    small = SmallWorld(plan, Choices(tape=()))
+    small = SmallWorld(plan, Choices(decisions=()))
     reader, writer = small.add("reader"), small.add("writer")
     holds: list[SimLease | None] = []
 
@@ -257,7 +257,7 @@ def keeps_its_next_lease(plan: Plan) -> bool:
     takers = Takers(plan)
     takers.take("a")
     takers.run(0.5)
-    stopped = takers.parties["a"]
+    stopped = takers.members["a"]
     stopped.process.pause()
     takers.take("b")
     takers.run(TTL + 0.1)  # b has found out that the lease has ended, and that its connection still has the row
@@ -267,7 +267,7 @@ def keeps_its_next_lease(plan: Plan) -> bool:
         lock = stopped.client.lock("another", options={"ttl": TTL})
         holds.append(await stopped.client.acquire(lock, None))
 
-    stopped.process.go_on()
+    stopped.process.resume()
     takers.run(TTL + 0.5)
     stopped.start(take_another())
     takers.run(TTL + 10.0)
@@ -310,25 +310,25 @@ class OneIsLost(SmallWorld):
 
 def lost_reply(number: int) -> tuple[str, int]:
     """What an acquire on method=row comes to if the reply to one of its requests gets lost; and how many there were."""
-    small = OneIsLost(Plan(backend="mysql-row"), Choices(tape=()))
+    small = OneIsLost(Plan(backend="mysql-row"), Choices(decisions=()))
     small.number = number
-    party = small.add("a")
+    member = small.add("a")
     ends: list[str] = []
 
     async def take() -> None:
         try:
-            lease = await party.client.acquire(party.lock(TTL), None)
+            lease = await member.client.acquire(member.lock(TTL), None)
         except BackendError as error:
             ends.append(type(error).__name__)
         else:
             ends.append("held" if lease is not None and lease.held else "not held")
 
-    party.start(take())
+    member.start(take())
     with quiet():
         small.world.run(60.0)
     small.end()
-    assert isinstance(party.link, LosesOne)
-    return ends[0], party.link.replies
+    assert isinstance(member.link, LosesOne)
+    return ends[0], member.link.replies
 
 
 def test_a_lost_reply_is_asked_for_again_on_the_way_to_a_gate_too() -> None:
@@ -367,8 +367,8 @@ def marked(plan: Plan, seed: int) -> Counter[int]:
     small = LossyWorld(plan, Choices(seed=seed))
     told: Counter[int] = Counter()
 
-    async def raise_it(party: SimParty, client: int) -> None:
-        runtime, backend = party.client.runtime, party.client.engine.backend
+    async def raise_it(member: ClientProcess, client: int) -> None:
+        runtime, backend = member.client.runtime, member.client.engine.backend
         for number in range(1, 6):
             nonce = f"{client:016x}{number:016x}"
             for _ in range(20):
@@ -379,8 +379,8 @@ def marked(plan: Plan, seed: int) -> Counter[int]:
                     break
 
     for client, name in enumerate("abc"):
-        party = small.add(name)
-        party.start(raise_it(party, client))
+        member = small.add(name)
+        member.start(raise_it(member, client))
     small.live(300.0)
     return told
 
@@ -415,26 +415,26 @@ def together(plan: Plan, seed: int) -> Inside:
     caller_of = {"a": "ann", "b": "ann", "c": "bob", "d": "bob", "e": ""}
     inside, done = Inside([], [], 0), []
 
-    async def take(name: str, party: SimParty) -> None:
+    async def take(name: str, member: ClientProcess) -> None:
         options: LockOptions = {"ttl": TTL, **({"owner": caller_of[name]} if caller_of[name] else {})}
-        lock = party.client.lock("lock", options=options)
+        lock = member.client.lock("lock", options=options)
         for _ in range(3):
             with contextlib.suppress(BackendError, LockLost):
-                lease = await party.client.acquire(lock, 60.0)
+                lease = await member.client.acquire(lock, 60.0)
                 if lease is None:
                     continue
                 holds[name] = lease
                 held = {who: one for who, one in holds.items() if one.held}
                 inside.owners.append({caller_of[who] or who for who in held})
                 inside.fences.append({one.fence for one in held.values()})
-                await party.client.runtime.sleep(1.5)
-                await party.client.release(lease)
+                await member.client.runtime.sleep(1.5)
+                await member.client.release(lease)
         done.append(name)
 
     for name in caller_of:
-        party = small.add(name)
-        party.client.engine.io_timeout = 0.3  # so that what is late comes while the one that was sent again is in
-        party.start(take(name, party))
+        member = small.add(name)
+        member.client.engine.io_timeout = 0.3  # so that what is late comes while the one that was sent again is in
+        member.start(take(name, member))
     small.live(400.0)
     return inside._replace(missed=len(caller_of) - len(done))
 
@@ -478,9 +478,9 @@ def several(plan: Plan, seed: int) -> Several:
     believed: dict[str, dict[str, float]] = {}  # client -> lock -> until when
     taken = overlaps = 0
 
-    async def take_turns(name: str, party: SimParty) -> None:
+    async def take_turns(name: str, member: ClientProcess) -> None:
         nonlocal taken, overlaps
-        runtime, backend = party.client.runtime, party.client.engine.backend
+        runtime, backend = member.client.runtime, member.client.engine.backend
         for _ in range(6):
             wanted = sorted(draw.sample("wxyz", k=draw.choice((2, 3))))
             tickets = [Ticket(lock, runtime.nonce(), 3600.0, 1, True, "main", "{}") for lock in wanted]  # noqa: FBT003
@@ -490,7 +490,9 @@ def several(plan: Plan, seed: int) -> Several:
                     outcomes += await backend.try_acquire_all(tickets[len(outcomes) :], deadline=runtime.now() + 1.0)
             granted = [one for one in outcomes if isinstance(one, Granted)]
             if len(granted) == len(tickets) and runtime.now() < min(one.deadline for one in granted) - 0.3:
-                until = {lock: party.process.true_time(one.deadline) for lock, one in zip(wanted, granted, strict=True)}
+                until = {
+                    lock: member.process.true_time(one.deadline) for lock, one in zip(wanted, granted, strict=True)
+                }
                 others = [theirs for who, theirs in believed.items() if who != name]
                 overlaps += any(theirs.get(lock, 0.0) > small.world.now for theirs in others for lock in wanted)
                 believed[name], taken = until, taken + 1
@@ -503,8 +505,8 @@ def several(plan: Plan, seed: int) -> Several:
             await runtime.sleep(draw.random() / 10)
 
     for name in "abc":
-        party = small.add(name)
-        party.start(take_turns(name, party))
+        member = small.add(name)
+        member.start(take_turns(name, member))
     with quiet():
         small.world.run(600.0)
         still_there = len(small.server.live())

@@ -20,10 +20,10 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import LOCK, SimParty, SmallWorld
+from holdfast.sim.scenarios import LOCK, ClientProcess, SmallWorld
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 
-LOSSY = Faults(slow=0.05, slow_max=3.0, lose_request=0.05, lose_reply=0.1, lose_ring=0.2)
+LOSSY = Faults(slow=0.05, slow_max=3.0, lose_request=0.05, lose_reply=0.1, lose_notification=0.2)
 OWNERS = ("job", "job", "another", "")
 ANSWERED_MAX = 1.0  # seconds that a request is waited for
 TTL, HOLD_MAX = 4.0, 3.0
@@ -39,22 +39,22 @@ class LossyWorld(SmallWorld):
 
 
 @contextmanager
-def living(plan: Plan, seed: int, clients: int) -> Iterator[tuple[LossyWorld, list[SimParty]]]:
+def living(plan: Plan, seed: int, clients: int) -> Iterator[tuple[LossyWorld, list[ClientProcess]]]:
     with quiet():
         world = LossyWorld(plan, Choices(seed))
         yield world, [world.add(f"client-{number}") for number in range(clients)]
         world.end()
 
 
-def backend_of(party: SimParty) -> Backend:
-    return party.client.engine.backend
+def backend_of(member: ClientProcess) -> Backend:
+    return member.client.engine.backend
 
 
-async def answered(party: SimParty, verb: Any) -> Any:
+async def answered(member: ClientProcess, verb: Any) -> Any:
     """What it says in the end."""
     while True:
         try:
-            return await verb(party.client.runtime.now() + ANSWERED_MAX)
+            return await verb(member.client.runtime.now() + ANSWERED_MAX)
         except OutcomeUnknown:
             continue
 
@@ -62,24 +62,24 @@ async def answered(party: SimParty, verb: Any) -> Any:
 class Witness:
     """Sees who believes to be in, and says what is wrong with that."""
 
-    def __init__(self, world: LossyWorld, parties: list[SimParty]) -> None:
+    def __init__(self, world: LossyWorld, members: list[ClientProcess]) -> None:
         self._world = world
-        self._parties = parties
+        self._parties = members
         self._inside: dict[str, tuple[str, int]] = {}  # nonce -> owner, fence
         self._last = ("", 0)  # the highest fence, and whose it was
         self.together = 0  # how often two were in at once
         self.rounds = 0
         self.wrong: list[str] = []
 
-    async def work(self, party: SimParty) -> None:
-        choices, runtime = self._world.choices, party.client.runtime
-        backend = backend_of(party)
+    async def work(self, member: ClientProcess) -> None:
+        choices, runtime = self._world.choices, member.client.runtime
+        backend = backend_of(member)
         for _ in range(4):
             await runtime.sleep(choices.between(0.0, 2.0))
             ticket = Ticket(
                 *(LOCK, runtime.nonce(), TTL, 1, True, "main", '{"who": {}, "meta": {}}'), owner=choices.pick(OWNERS)
             )
-            granted = await self._try_acquire(party, ticket)
+            granted = await self._try_acquire(member, ticket)
             if granted.deadline > runtime.now():
                 self._look(ticket, granted.fence)
                 held = choices.between(0.0, HOLD_MAX)
@@ -87,13 +87,13 @@ class Witness:
                 del self._inside[ticket.nonce]
             # One in four is forgotten, as by a process that dies: it runs out.
             if choices.below(4):
-                await answered(party, lambda until, ticket=ticket: backend.release([ticket], deadline=until))
+                await answered(member, lambda until, ticket=ticket: backend.release([ticket], deadline=until))
             self.rounds += 1
 
-    async def _try_acquire(self, party: SimParty, ticket: Ticket) -> Granted:
-        backend, runtime = backend_of(party), party.client.runtime
+    async def _try_acquire(self, member: ClientProcess, ticket: Ticket) -> Granted:
+        backend, runtime = backend_of(member), member.client.runtime
         while True:
-            outcome = await answered(party, lambda until: backend.try_acquire(ticket, queue=True, deadline=until))
+            outcome = await answered(member, lambda until: backend.try_acquire(ticket, queue=True, deadline=until))
             if isinstance(outcome, Granted):
                 return outcome
             assert isinstance(outcome, Waiting)
@@ -115,10 +115,10 @@ class Witness:
 
 
 def lived(plan: Plan, seed: int) -> Witness:
-    with living(plan, seed, clients=4) as (world, parties):
-        witness = Witness(world, parties)
-        for party in parties:
-            party.start(witness.work(party))
+    with living(plan, seed, clients=4) as (world, members):
+        witness = Witness(world, members)
+        for member in members:
+            member.start(witness.work(member))
         world.world.run(200.0)
         assert isinstance(world.server, PostgresqlServer)
         if witness.rounds < 16:
@@ -144,8 +144,8 @@ NAMES = tuple("abcdef")
 LONG = 120.0  # seconds: what is left behind is there in the end
 
 
-async def take_several(party: SimParty, choices: Choices, inside: dict[str, str], wrong: list[str]) -> None:
-    backend, runtime = backend_of(party), party.client.runtime
+async def take_several(member: ClientProcess, choices: Choices, inside: dict[str, str], wrong: list[str]) -> None:
+    backend, runtime = backend_of(member), member.client.runtime
     for _ in range(6):
         names = [name for name in NAMES if choices.below(2)] or ["a"]
         owner = choices.pick(OWNERS)
@@ -162,15 +162,15 @@ async def take_several(party: SimParty, choices: Choices, inside: dict[str, str]
         await runtime.sleep(choices.between(0.0, 2.0))
         for ticket in granted:
             del inside[f"{ticket.name}:{ticket.nonce}"]
-        await answered(party, lambda until, tickets=tickets: backend.release(tickets, deadline=until))
+        await answered(member, lambda until, tickets=tickets: backend.release(tickets, deadline=until))
 
 
 def several(plan: Plan, seed: int) -> list[str]:
     """What is wrong."""
     wrong: list[str] = []
-    with living(plan, seed, clients=3) as (world, parties):
+    with living(plan, seed, clients=3) as (world, members):
         inside: dict[str, str] = {}
-        tasks = [party.start(take_several(party, world.choices, inside, wrong)) for party in parties]
+        tasks = [member.start(take_several(member, world.choices, inside, wrong)) for member in members]
         world.world.run(60.0)
         assert all(task.is_done for task in tasks)
         assert isinstance(world.server, PostgresqlServer)
@@ -198,24 +198,24 @@ def test_a_mutant_that_takes_several_wrongly_is_caught(name: str, told: str) -> 
 def raised(plan: Plan, seed: int) -> list[list[bool]]:
     """For each of several numbers, what each of three clients is told that raises the mark to it."""
     told: list[list[bool]] = []
-    with living(plan, seed, clients=3) as (world, parties):
+    with living(plan, seed, clients=3) as (world, members):
         for number in range(1, 5):
             answers: list[bool] = []
             told.append(answers)
-            for party in parties:
-                party.start(_raise(party, number, answers))
+            for member in members:
+                member.start(_raise(member, number, answers))
             world.world.run(world.world.now + 30.0)
     return told
 
 
-def _raise(party: SimParty, number: int, answers: list[bool]) -> Coroutine[Any, Any, None]:
+def _raise(member: ClientProcess, number: int, answers: list[bool]) -> Coroutine[Any, Any, None]:
     async def work() -> None:
-        backend, nonce = backend_of(party), party.client.runtime.nonce()
+        backend, nonce = backend_of(member), member.client.runtime.nonce()
         is_ours = await answered(
-            party, lambda until: backend.advance_register("a", number, nonce=nonce, keep=3600.0, deadline=until)
+            member, lambda until: backend.advance_register("a", number, nonce=nonce, keep=3600.0, deadline=until)
         )
         answers.append(is_ours)
-        (register,) = await answered(party, lambda until: backend.read_registers(["a"], deadline=until))
+        (register,) = await answered(member, lambda until: backend.read_registers(["a"], deadline=until))
         assert register >= number
 
     return work()

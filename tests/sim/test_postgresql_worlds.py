@@ -17,7 +17,7 @@ from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan, Simulation, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.database import IDLE, REAPED_EVERY
 from holdfast.sim.servers.postgresql.port import SimPort
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
@@ -30,7 +30,7 @@ class Listening:
     """A world with two clients, and what `a` hears."""
 
     def __init__(self) -> None:
-        self.small = SmallWorld(Plan(backend="postgresql"), Choices(tape=()))
+        self.small = SmallWorld(Plan(backend="postgresql"), Choices(decisions=()))
         assert isinstance(self.small.server, PostgresqlServer)
         self.server = self.small.server
         for name in "ab":
@@ -192,7 +192,7 @@ def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
 
     assert nonce not in world.server.live()
     assert not world.renew(nonce)
-    assert world.server.prolonged == 5.0
+    assert world.server.extra_lease_time == 5.0
 
 
 def lived(seed: int) -> tuple[Simulation, PostgresqlServer]:
@@ -250,21 +250,21 @@ class Queue:
     """`a` has the lock, four tasks of `b` wait for it, and then one of `c`. Who was granted it after `a`, and when."""
 
     def __init__(self, plan: Plan) -> None:
-        self.world = SmallWorld(plan, Choices(tape=()))
+        self.world = SmallWorld(plan, Choices(decisions=()))
         assert isinstance(self.world.server, PostgresqlServer)
         self.server = self.world.server
         self.a, self.b, self.c = (self.world.add(name) for name in "abc")
         self.held: list[SimLease] = []
         self.granted: list[tuple[str, float]] = []
-        for party in (self.a, *[self.b] * 4, self.c):
-            party.start(self._take(party))
+        for member in (self.a, *[self.b] * 4, self.c):
+            member.start(self._take(member))
             self.run(0.1)
         self.run(2.0)
 
-    async def _take(self, party: SimParty) -> None:
-        lease = await party.client.acquire(party.lock(30.0), None)
+    async def _take(self, member: ClientProcess) -> None:
+        lease = await member.client.acquire(member.lock(30.0), None)
         assert lease is not None
-        self.granted.append((party.process.name, self.world.world.now))
+        self.granted.append((member.process.name, self.world.world.now))
         self.held.append(lease)
 
     def run(self, seconds: float) -> None:
@@ -332,12 +332,12 @@ def test_a_client_that_is_reconnecting_keeps_its_place(ends: str) -> None:
 
 def waits_behind_a_stopped_process(plan: Plan) -> float | None:
     """How long the next one waits, of a holder that stands still for ever; None: half a minute was not enough."""
-    world = SmallWorld(plan, Choices(tape=()))
+    world = SmallWorld(plan, Choices(decisions=()))
     holder, other = world.add("a"), world.add("b")
     granted: list[float] = []
 
-    async def take(party: SimParty) -> None:
-        await party.client.acquire(party.lock(3.0), None)
+    async def take(member: ClientProcess) -> None:
+        await member.client.acquire(member.lock(3.0), None)
         granted.append(world.world.now)
 
     with quiet():

@@ -19,11 +19,11 @@ SLOW = ("redlock", "zookeeper")  # where one world takes as long as five others
 
 # What each workload is there to put to the test, and the event without which it does not.
 ABOUT: dict[str, tuple[str, type]] = {
-    "lock_all": ("all together", h.Gathered),
+    "lock_all": ("all together", h.MemberGranted),
     "election": ("growing terms", h.Elected),
-    "once_per": ("single runs", h.Claimed),
+    "once_per": ("single runs", h.ClaimEnded),
     "lock_delay": ("empty delays", h.Lost),
-    "revoke": ("requests heard", h.Heard),
+    "revoke": ("requests heard", h.RevokeReceived),
     "owner": ("mutual exclusion", h.Granted),
 }
 
@@ -80,7 +80,7 @@ def test_owners_are_in_together_and_delays_keep_others_out() -> None:
             if isinstance(event, h.Granted):
                 beside += any(other.lock == event.lock and event.owner == other.owner for other in in_now.values())
                 in_now[event.ticket] = event
-            elif isinstance(event, h.Released | h.Lost):
+            elif isinstance(event, h.ReleaseStarted | h.Lost):
                 in_now.pop(event.ticket, None)
         history = run(Plan(backend="memory", workload=WORKLOADS["lock_delay"]), seed).history
         having = {event.ticket for event in history if isinstance(event, h.Granted) and event.delay}
@@ -93,16 +93,19 @@ def test_owners_are_in_together_and_delays_keep_others_out() -> None:
 def test_the_usual_worlds_have_none_of_it() -> None:
     history = run(Plan(backend="memory"), 3).history
 
-    assert not any(isinstance(event, h.Gathered | h.Elected | h.Claiming | h.Requested | h.Heard) for event in history)
+    assert not any(
+        isinstance(event, h.MemberGranted | h.Elected | h.ClaimStarted | h.RevokeStarted | h.RevokeReceived)
+        for event in history
+    )
 
 
-def test_a_tape_keeps_what_its_workload_uses() -> None:
+def test_a_replay_keeps_the_primitives_of_its_workload() -> None:
     plan = Plan(backend="memory", workload=WORKLOADS["everything"])
     ran = run(plan, 5)
 
-    again = replay.from_text(replay.to_text(replay.Tape(plan, ran.tape)))
+    again = replay.from_text(replay.to_text(replay.Replay(plan, ran.decisions)))
 
-    assert run(again.plan, tape=again.numbers).history == ran.history
+    assert run(again.plan, decisions=again.decisions).history == ran.history
 
 
 def test_all_that_can_happen_to_two_who_take_two_locks_with_one_fault() -> None:

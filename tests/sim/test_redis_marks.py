@@ -14,7 +14,7 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
 CLIENTS = "abcd"
@@ -43,34 +43,34 @@ class MarksWorld(SmallWorld):
 
     def live(self) -> None:
         for name in CLIENTS:
-            party = self.add(name)
-            party.start(self._work(party))
+            member = self.add(name)
+            member.start(self._work(member))
         for _ in range(PERIODS + 20):
             self.world.run(self.world.now + PERIOD)
             if self.choices.chance(self._faults.restart):
                 assert isinstance(self.server, RedisServer)
                 self.server.restart()
 
-    async def _work(self, party: SimParty) -> None:
-        backend, runtime = party.client.engine.backend, party.client.runtime
+    async def _work(self, member: ClientProcess) -> None:
+        backend, runtime = member.client.engine.backend, member.client.runtime
         for number in range(1, PERIODS + 1):
             begins = max(0.0, number * PERIOD - self.world.now)
             await runtime.sleep(begins + self.choices.between(0.0, 0.02))  # all of them at about the same time
-            nonce = f"{party.process.name}-{number}"
+            nonce = f"{member.process.name}-{number}"
             for _ in range(3):
                 try:
-                    deadline = party.process.now() + 1.0
+                    deadline = member.process.now() + 1.0
                     is_mine = await backend.advance_register("daily", number, nonce=nonce, keep=1e6, deadline=deadline)
                 except BackendError:
                     continue  # the same question once more
                 self.winners[number] += is_mine
                 break
-            await self._look(backend, party)
+            await self._look(backend, member)
 
-    async def _look(self, backend: Backend, party: SimParty) -> None:
+    async def _look(self, backend: Backend, member: ClientProcess) -> None:
         before = self._highest
         try:
-            (mark,) = await backend.read_registers(["daily"], deadline=party.process.now() + 1.0)
+            (mark,) = await backend.read_registers(["daily"], deadline=member.process.now() + 1.0)
         except BackendError:
             return
         assert mark >= before, "a mark has gone down"

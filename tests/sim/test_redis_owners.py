@@ -20,18 +20,18 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.redis.server import RedisServer
 
 CLIENTS, ROUNDS = "abcde", 6
 OWNERS = ("one", "one", "two", "")
 TTL = 3.0
 TROUBLED_FOR, HEALED_FOR, REST = 30.0, 60.0, 25.0
-KINDS = frozenset({"slow", "lose_request", "lose_reply", "refuse", "lose_ring", "pause", "crash", "restart"})
+KINDS = frozenset({"slow", "lose_request", "lose_reply", "refuse", "lose_notification", "pause", "crash", "restart"})
 
 
 class Believed(NamedTuple):
-    party: SimParty
+    member: ClientProcess
     owner: str
     lease: SimLease
 
@@ -57,51 +57,51 @@ class OwnersWorld(SmallWorld):
         while self.world.now < TROUBLED_FOR:
             self.world.run(self.world.now + 1.0)
             self._trouble(self._faults)
-        for party in self.parties.values():
-            party.link.faults = CALM
-            party.process.go_on()
+        for member in self.members.values():
+            member.link.faults = CALM
+            member.process.resume()
         self.world.run(self.world.now + HEALED_FOR)
         assert self._done == set(CLIENTS), "somebody still waits"
         self.world.run(self.world.now + REST)
         assert not self.server.live(), "somebody is still in"
 
     def _begin(self, name: str, rounds: int) -> None:
-        party = self.add(name)
-        party.start(self._work(party, rounds))
+        member = self.add(name)
+        member.start(self._work(member, rounds))
 
     def _trouble(self, faults: Faults) -> None:
-        for name, party in list(self.parties.items()):
+        for name, member in list(self.members.items()):
             if self.choices.chance(faults.pause):
-                party.process.pause()
-                self.world.at(self.world.now + self.choices.between(0.0, 2 * TTL), party.process.go_on)
+                member.process.pause()
+                self.world.at(self.world.now + self.choices.between(0.0, 2 * TTL), member.process.resume)
             if self.choices.chance(faults.crash):
-                party.process.crash()
-                party.client.engine.abandon("its process has crashed")
+                member.process.crash()
+                member.client.engine.abandon("its process has crashed")
                 self._begin(name, 2)
         if self.choices.chance(faults.restart):
             assert isinstance(self.server, RedisServer)
             self.server.restart()
 
-    async def _work(self, party: SimParty, rounds: int) -> None:
-        pause = party.client.runtime.sleep
+    async def _work(self, member: ClientProcess, rounds: int) -> None:
+        pause = member.client.runtime.sleep
         for _ in range(rounds):
             owner = self.choices.pick(OWNERS)
-            lock = party.client.lock("lock", options={"ttl": TTL, "owner": owner} if owner else {"ttl": TTL})
+            lock = member.client.lock("lock", options={"ttl": TTL, "owner": owner} if owner else {"ttl": TTL})
             await pause(self.choices.between(0.0, 1.0))
             try:
-                lease = await party.client.acquire(lock, self.choices.pick((None, 0.0, 5.0)))
+                lease = await member.client.acquire(lock, self.choices.pick((None, 0.0, 5.0)))
                 if lease is None:
                     continue
-                mine = Believed(party, owner, lease)
+                mine = Believed(member, owner, lease)
                 self._came(mine)
                 for _ in range(1 + self.choices.below(3)):
                     await pause(self.choices.between(0.0, 1.5))
                     self._look()
                 self._believed.remove(mine)
-                await party.client.release(lease)
+                await member.client.release(lease)
             except HoldfastError:
                 continue
-        self._done.add(party.process.name)
+        self._done.add(member.process.name)
 
     def _came(self, mine: Believed) -> None:
         newest = max(self._owners, default=0)
@@ -113,7 +113,7 @@ class OwnersWorld(SmallWorld):
         self._look()
 
     def _look(self) -> None:
-        holders = [one for one in self._believed if not one.party.process.is_dead and one.lease.held]
+        holders = [one for one in self._believed if not one.member.process.is_dead and one.lease.held]
         if len(holders) > 1:
             self.shared += 1
             assert len({one.owner for one in holders}) == 1, "two owners are in"

@@ -35,7 +35,7 @@ class Side:
     """A world with one client, which does what the steps say."""
 
     def __init__(self, plan: Plan) -> None:
-        self._small = SmallWorld(plan, Choices(tape=()))
+        self._small = SmallWorld(plan, Choices(decisions=()))
         self._party = self._small.add("client")
         self.backend: Backend = self._party.client.engine.backend
         self.new_nonce = self._small.recorder.new_nonce

@@ -29,7 +29,7 @@ class Listening:
     """A world with two clients, and what `a` hears."""
 
     def __init__(self) -> None:
-        self.small = SmallWorld(Plan(backend="redis"), Choices(tape=()))
+        self.small = SmallWorld(Plan(backend="redis"), Choices(decisions=()))
         assert isinstance(self.small.server, RedisServer)
         self.server = self.small.server
         for name in "ab":
@@ -146,7 +146,7 @@ def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
     world.server.step_clock(4.0)
 
     assert machine.command(["EXISTS", "a"]) == 0
-    assert world.server.prolonged == 5.0
+    assert world.server.extra_lease_time == 5.0
 
 
 def test_half_of_the_worlds_are_clusters() -> None:
@@ -182,20 +182,20 @@ def test_nothing_stays_behind_but_the_record_and_that_not_for_ever(backend: str)
 
 def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
     """Seed 3425 of `holdfast simulate --backend redis-getset`: the later DEL deleted the key of the next holder."""
-    small = SmallWorld(Plan(backend="redis-getset"), Choices(tape=()))
-    party = small.add("a")
-    backend, outcomes = party.client.engine.backend, list[object]()
+    small = SmallWorld(Plan(backend="redis-getset"), Choices(decisions=()))
+    member = small.add("a")
+    backend, outcomes = member.client.engine.backend, list[object]()
 
     async def release(ticket: Ticket) -> None:
-        outcomes.extend(await backend.release([ticket], deadline=party.process.now() + 1.0))
+        outcomes.extend(await backend.release([ticket], deadline=member.process.now() + 1.0))
 
     async def take() -> None:
-        lease = await party.client.acquire(party.lock(30.0), 0)
+        lease = await member.client.acquire(member.lock(30.0), 0)
         assert lease is not None
         for _ in range(2):
-            party.start(release(lease._ticket), "release")
+            member.start(release(lease._ticket), "release")
 
-    party.start(take())
+    member.start(take())
     small.world.run(1.0)
 
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, bool]

@@ -38,7 +38,7 @@ class Council:
     """Three nodes, and the port of a client that takes no lock by itself."""
 
     def __init__(self) -> None:
-        self.small = SmallWorld(Plan(backend="redlock"), Choices(tape=()))
+        self.small = SmallWorld(Plan(backend="redlock"), Choices(decisions=()))
         assert isinstance(self.small.server, RedlockServer)
         self.server = self.small.server
         self.small.add("a")
@@ -53,7 +53,7 @@ class Council:
         async def work() -> None:
             done.append(await step())
 
-        self.small.parties["a"].start(work(), "step")
+        self.small.members["a"].start(work(), "step")
         self.run(lasts)
         return done[0] if done else None
 
@@ -145,12 +145,12 @@ def test_only_a_majority_that_stands_still_cuts_everybody_off(council: Council) 
     said = []
     for node in council.server.nodes[:2]:
         node.is_stalled = True
-        said.append(node.stalls())
+        said.append(node.stall_event())
     for node in council.server.nodes[:2]:
-        said.append(node.stalls_no_more())
-        node.go_on()
+        said.append(node.stall_end_event())
+        node.resume()
 
-    assert [type(event) for event in said] == [h.FaultBegan, h.CutOff, h.Rejoined, h.FaultEnded]
+    assert [type(event) for event in said] == [h.FaultStarted, h.Unreachable, h.Reachable, h.FaultEnded]
 
 
 def vote(council: Council, *numbers: int) -> None:
@@ -158,8 +158,8 @@ def vote(council: Council, *numbers: int) -> None:
     council.ask(*((number, acquire()) for number in numbers))
 
 
-def forgotten(node: Node, what: h.WhatForgot) -> list[str]:
-    return [event.what for event in node.forgot(what) if isinstance(event, h.Forgot)]
+def forgotten(node: Node, what: h.StateKind) -> list[str]:
+    return [event.what for event in node.state_lost(what) if isinstance(event, h.StateLost)]
 
 
 @pytest.mark.parametrize(("votes", "lost"), [((0, 1, 2), []), ((0, 1), ["lease"]), ((1, 2), []), ((), [])])
@@ -200,8 +200,8 @@ def test_most_cuts_are_between_a_client_and_one_node() -> None:
     for seed in range(8):
         ran = run(Plan(backend="redlock", faults=only_cuts, enable=1.0), seed)
         assert ran.failure is None
-        one = [event.detail for event in ran.history if isinstance(event, h.FaultBegan) and event.name == "cut"]
-        whole = [event for event in ran.history if isinstance(event, h.CutOff)]
+        one = [event.detail for event in ran.history if isinstance(event, h.FaultStarted) and event.name == "cut"]
+        whole = [event for event in ran.history if isinstance(event, h.Unreachable)]
         assert len(one) + len(whole) == ran.happened["cut"]
         cuts += one
 
@@ -209,11 +209,11 @@ def test_most_cuts_are_between_a_client_and_one_node() -> None:
     assert len(cuts) > 20
 
 
-def test_a_tape_replays_its_run_to_the_byte() -> None:
+def test_recorded_decisions_replay_their_run_to_the_byte() -> None:
     plan = Plan(backend="redlock")
     for seed in range(4):
         ran = run(plan, seed)
 
-        again = run(plan, tape=ran.tape)
+        again = run(plan, decisions=ran.decisions)
 
         assert list(h.to_lines(again.history)) == list(h.to_lines(ran.history))

@@ -82,7 +82,7 @@ def test_a_shrunk_run_breaks_the_same_promise_with_less(bug: Bug) -> None:
     shrunk = bug.shrunk
 
     assert shrunk.run.failure == bug.failing.failure
-    assert len(shrunk.tape) < len(bug.failing.tape) / 2
+    assert len(shrunk.decisions) < len(bug.failing.decisions) / 2
     assert len(shrunk.run.history) < len(bug.failing.history)
     assert sum(shrunk.run.happened.values()) <= 4
 
@@ -90,9 +90,9 @@ def test_a_shrunk_run_breaks_the_same_promise_with_less(bug: Bug) -> None:
 def test_a_shrunk_run_replays_and_shrinking_is_repeatable(bug: Bug) -> None:
     shrunk = bug.shrunk
 
-    assert run(shrunk.plan, tape=shrunk.tape).history == shrunk.run.history
+    assert run(shrunk.plan, decisions=shrunk.decisions).history == shrunk.run.history
     again = shrink(bug.plan, bug.failing)
-    assert (again.plan, again.tape, again.runs) == (shrunk.plan, shrunk.tape, shrunk.runs)
+    assert (again.plan, again.decisions, again.runs) == (shrunk.plan, shrunk.decisions, shrunk.runs)
 
 
 def test_shrinking_keeps_to_its_budget_and_tells_of_its_progress(bug: Bug) -> None:
@@ -109,7 +109,7 @@ def test_the_first_step_of_shrinking_changes_nothing_but_the_plan(bug: Bug) -> N
 
     assert shrunk.plan.enable == 1.0
     assert faults.enabled(shrunk.plan.faults) == faults.enabled(bug.failing.faults)
-    assert run(shrunk.plan, tape=shrunk.tape).history == bug.failing.history
+    assert run(shrunk.plan, decisions=shrunk.decisions).history == bug.failing.history
 
 
 def test_a_run_that_is_well_cannot_be_shrunk() -> None:
@@ -131,37 +131,37 @@ def test_an_error_that_ends_a_world_is_a_failure_and_is_kept() -> None:
     assert shrink(Plan(backend="memory", engine=Stumbles), ran).plan.workload.clients == 1
 
 
-def test_a_tape_survives_its_file(bug: Bug) -> None:
-    tape = replay.Tape(bug.shrunk.plan, bug.shrunk.tape, FROM_THE_REPLY.name)
+def test_a_replay_is_equal_after_it_was_saved_and_loaded(bug: Bug) -> None:
+    saved = replay.Replay(bug.shrunk.plan, bug.shrunk.decisions, FROM_THE_REPLY.name)
 
-    again = replay.from_text(replay.to_text(tape))
+    again = replay.from_text(replay.to_text(saved))
 
-    assert (list(again.numbers), again.mutant) == (list(tape.numbers), tape.mutant)
-    assert FROM_THE_REPLY.apply(again.plan) == tape.plan
+    assert (list(again.decisions), again.mutant) == (list(saved.decisions), saved.mutant)
+    assert FROM_THE_REPLY.apply(again.plan) == saved.plan
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"backend": "papyrus"}', "not json"])
-def test_what_is_no_tape_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a tape"):
+def test_a_text_that_is_not_a_replay_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a saved run"):
         replay.from_text(text)
 
 
 def test_the_printed_command_replays_what_was_found(bug: Bug, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "holdfast", "simulate", "--json", "--mutant", FROM_THE_REPLY.name]
-    worlds = ["--faults", ",".join(KINDS), "--seeds", str(len(SEEDS)), "--save", str(tmp_path / "a.tape")]
+    worlds = ["--faults", ",".join(KINDS), "--seeds", str(len(SEEDS)), "--save", str(tmp_path / "a.replay")]
     searched = subprocess.run([*words, *worlds], capture_output=True, text=True, check=False)
     first = json.loads(searched.stdout)["first"]
 
     again = shlex.split(first["again"])
     replayed = subprocess.run([sys.executable, "-m", *again, "--json"], capture_output=True, text=True, check=False)
-    from_tape = subprocess.run(
-        [*words, "--tape", str(tmp_path / "a.tape")], capture_output=True, text=True, check=False
+    from_file = subprocess.run(
+        [*words, "--replay", str(tmp_path / "a.replay")], capture_output=True, text=True, check=False
     )
 
-    assert (searched.returncode, replayed.returncode, from_tape.returncode) == (1, 1, 1)
-    assert first["tape"] == list(bug.shrunk.tape)
+    assert (searched.returncode, replayed.returncode, from_file.returncode) == (1, 1, 1)
+    assert first["decisions"] == list(bug.shrunk.decisions)
     assert again[-2:] == ["--seed", str(bug.failing.seed)]
-    for name in ("failure", "at", "what", "events", "tape"):
+    for name in ("failure", "at", "what", "events", "decisions"):
         assert json.loads(replayed.stdout)[name] == first[name]
     for name in ("failure", "at", "what", "events"):
-        assert json.loads(from_tape.stdout)[name] == first[name]
+        assert json.loads(from_file.stdout)[name] == first[name]

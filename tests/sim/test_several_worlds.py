@@ -27,7 +27,7 @@ from holdfast.sim.faults import CALM, Faults
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.etcd.server import EtcdServer
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast.sim.servers.zookeeper.port import SimPort
@@ -60,64 +60,64 @@ class Rough(SmallWorld):
     def live(self) -> None:
         with quiet():
             for name in ("a", "b", "c", "mortal"):
-                party = self.add(name)
-                task = party.start(self.work(party))
+                member = self.add(name)
+                task = member.start(self.work(member))
                 for _ in range(4):
                     self.world.at(self.choices.between(1.0, ROUGH_UNTIL), task.cancel)
                 begins = self.choices.between(1.0, ROUGH_UNTIL)
-                self.world.at(begins, party.process.pause)
-                self.world.at(begins + self.choices.between(1.0, 9.0), party.process.go_on)
-            self.world.at(self.choices.between(3.0, ROUGH_UNTIL), self.die, self.parties.pop("mortal"))
+                self.world.at(begins, member.process.pause)
+                self.world.at(begins + self.choices.between(1.0, 9.0), member.process.resume)
+            self.world.at(self.choices.between(3.0, ROUGH_UNTIL), self.die, self.members.pop("mortal"))
             self.world.run(ROUGH_UNTIL)
-            for party in self.parties.values():
-                party.link.faults = CALM
+            for member in self.members.values():
+                member.link.faults = CALM
             self.world.run(ROUGH_UNTIL + REST)
-            for party in self.parties.values():
-                party.start(self.take_everything(party), "last")
+            for member in self.members.values():
+                member.start(self.take_everything(member), "last")
             self.world.run(ROUGH_UNTIL + REST + 20.0)
         self.end()
 
-    def die(self, party: SimParty) -> None:
-        party.process.crash()
-        party.client.engine.abandon("its process has died")
-        self.server.process_died(party.process)
-        self._gone.append(party)
+    def die(self, member: ClientProcess) -> None:
+        member.process.crash()
+        member.client.engine.abandon("its process has died")
+        self.server.process_died(member.process)
+        self._gone.append(member)
 
-    async def work(self, party: SimParty) -> None:
-        name = party.process.name
+    async def work(self, member: ClientProcess) -> None:
+        name = member.process.name
         while self.world.now < ROUGH_UNTIL:
             with contextlib.suppress(BackendError, Cancelled):
                 if not (name in self.own and self.own[name].held):
-                    taken = await party.client.engine.acquire(self.lock(party, f"own-{name}"), 5.0)
+                    taken = await member.client.engine.acquire(self.lock(member, f"own-{name}"), 5.0)
                     if taken.lease is not None:
                         self.own[name] = taken.lease
-                await self.take_some(party)
-                await self.raise_mark(party, 1 + int(self.world.now / 4))
+                await self.take_some(member)
+                await self.raise_mark(member, 1 + int(self.world.now / 4))
 
-    async def take_some(self, party: SimParty) -> None:
+    async def take_some(self, member: ClientProcess) -> None:
         # Mostly pairs, of different clients: a request that comes late often finds both of its locks free.
         names = self.choices.pick([NAMES, NAMES[:2], NAMES[1:3], NAMES[3:]])
         timeout = self.choices.pick([0.0, 0.5, 3.0])
         with contextlib.suppress(BackendError):
-            bundle = (await self.take(party, names, timeout)).lease
+            bundle = (await self.take(member, names, timeout)).lease
             if bundle is None:
                 return
             try:
                 self.taken(bundle)
-                await party.client.runtime.sleep(self.choices.between(0.0, 3.0))
+                await member.client.runtime.sleep(self.choices.between(0.0, 3.0))
             finally:
                 if not bundle.lost:
                     self.given_back.update(bundle._leases)
                 with contextlib.suppress(LockLost):
                     await release_all(bundle)
 
-    async def take(self, party: SimParty, names: list[str], timeout: float) -> Any:
-        engine, runtime = party.client.engine, party.client.runtime
-        parts = [Part(engine, self.lock(party, name)) for name in names]
+    async def take(self, member: ClientProcess, names: list[str], timeout: float) -> Any:
+        engine, runtime = member.client.engine, member.client.runtime
+        parts = [Part(engine, self.lock(member, name)) for name in names]
         return await take_all(parts, timeout, lambda holds: LeaseGroup(holds, "event", runtime))
 
-    def lock(self, party: SimParty, name: str) -> Any:
-        return party.client.lock(name, options={"ttl": TTL, "lock_delay": DELAY, "on_lost": "event"})
+    def lock(self, member: ClientProcess, name: str) -> Any:
+        return member.client.lock(name, options={"ttl": TTL, "lock_delay": DELAY, "on_lost": "event"})
 
     def taken(self, bundle: LeaseGroup) -> None:
         for hold in bundle._leases:
@@ -129,8 +129,8 @@ class Rough(SmallWorld):
                     self.broken.append(f"{hold.name}: {before.fence} and then {hold.fence}")
             self.holders[hold.name] = hold
 
-    async def raise_mark(self, party: SimParty, number: int) -> None:
-        backend, runtime = party.client.engine.backend, party.client.runtime
+    async def raise_mark(self, member: ClientProcess, number: int) -> None:
+        backend, runtime = member.client.engine.backend, member.client.runtime
         nonce = runtime.nonce()
         while True:
             try:
@@ -143,13 +143,13 @@ class Rough(SmallWorld):
                 self.broken.append(f"{number} was raised twice")
             return
 
-    async def take_everything(self, party: SimParty) -> None:
-        bundle = (await self.take(party, NAMES, 15.0)).lease
+    async def take_everything(self, member: ClientProcess) -> None:
+        bundle = (await self.take(member, NAMES, 15.0)).lease
         if bundle is not None:
             self.taken(bundle)
             self.given_back.update(bundle._leases)
             await release_all(bundle)
-            self.done.append(party.process.name)
+            self.done.append(member.process.name)
 
 
 def lived(plan: Plan, seed: int) -> list[str]:

@@ -57,7 +57,7 @@ class Real:
 
 class Simulated:
     def __init__(self) -> None:
-        self._world = SmallWorld(Plan(backend="sqlite"), Choices(tape=()))
+        self._world = SmallWorld(Plan(backend="sqlite"), Choices(decisions=()))
         self.new_nonce = self._world.recorder.new_nonce
         self.backends: dict[str, Backend] = {}
 
@@ -65,7 +65,7 @@ class Simulated:
         self.backends[client] = self._world.add(client).client.engine.backend
 
     def do(self, client: str, step: Callable[[Backend, float], Coroutine[Any, Any, T]]) -> T:
-        world, process = self._world.world, self._world.parties[client].process
+        world, process = self._world.world, self._world.members[client].process
         outcome: list[T | Exception] = []
 
         async def run() -> None:

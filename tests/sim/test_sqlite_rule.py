@@ -15,7 +15,7 @@ from holdfast.backends.sqlite.protocol import queue
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.sim.choices import Choices
 from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
 from tests.sim.test_redis_rule import Side, Steps
 
@@ -106,22 +106,22 @@ class Deaths:
         world.run(world.now + 60.0)
         self._small.end()
 
-    def _ticket(self, party: SimParty, **more: Any) -> Ticket:
-        nonce = self._small.recorder.new_nonce(party.process.name, 0)
+    def _ticket(self, member: ClientProcess, **more: Any) -> Ticket:
+        nonce = self._small.recorder.new_nonce(member.process.name, 0)
         return Ticket("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", **more)
 
-    async def _hold(self, party: SimParty) -> None:
-        backend, process = party.client.engine.backend, party.process
-        ticket = self._ticket(party, delay=DELAY)
+    async def _hold(self, member: ClientProcess) -> None:
+        backend, process = member.client.engine.backend, member.process
+        ticket = self._ticket(member, delay=DELAY)
         await backend.try_acquire(ticket, queue=True, deadline=process.now() + 1.0)
         while True:
             self.over = self._small.world.now + TTL
             await backend.renew([ticket], deadline=process.now() + 1.0)
-            await party.client.engine.runtime.sleep(1.0)
+            await member.client.engine.runtime.sleep(1.0)
 
-    async def _want(self, party: SimParty) -> None:
-        backend, runtime = party.client.engine.backend, party.client.engine.runtime
-        ticket = self._ticket(party)
+    async def _want(self, member: ClientProcess) -> None:
+        backend, runtime = member.client.engine.backend, member.client.engine.runtime
+        ticket = self._ticket(member)
         await runtime.sleep(1.0)
         while isinstance(
             outcome := await backend.try_acquire(ticket, queue=True, deadline=runtime.now() + 1.0), Waiting

@@ -16,7 +16,7 @@ from holdfast.sim.faults import CALM, Faults
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
 from holdfast.sim.servers.zookeeper.port import SimPort
 
@@ -50,25 +50,25 @@ class Rough(SmallWorld):
     def live(self) -> None:
         with quiet():
             for name in ("a", "b", "c", "d", "e", "f"):
-                party = self.add(name)
-                party.start(self.work(party))
+                member = self.add(name)
+                member.start(self.work(member))
             self.world.run(ROUGH_UNTIL)
-            for party in self.parties.values():
-                party.link.faults = CALM
+            for member in self.members.values():
+                member.link.faults = CALM
             self.world.run(ROUGH_UNTIL + REST)
-            self.parties["a"].start(self.advance_register(self.parties["a"], "last", 1, keep=60.0))
+            self.members["a"].start(self.advance_register(self.members["a"], "last", 1, keep=60.0))
             self.world.run(ROUGH_UNTIL + REST + 5.0)
         self.end()
 
-    async def work(self, party: SimParty) -> None:
+    async def work(self, member: ClientProcess) -> None:
         while self.world.now < ROUGH_UNTIL:
             # A new mark is the occasion to take old ones away, so many are new.
             name = self.choices.pick(["m", f"once@{self.world.now:.1f}"])
             number = 1 + self.choices.below(4)
-            await self.advance_register(party, name, number, keep=self.choices.pick([0.05, 0.05, 2.0]))
+            await self.advance_register(member, name, number, keep=self.choices.pick([0.05, 0.05, 2.0]))
 
-    async def advance_register(self, party: SimParty, name: str, number: int, *, keep: float) -> None:
-        backend, runtime = party.client.engine.backend, party.client.runtime
+    async def advance_register(self, member: ClientProcess, name: str, number: int, *, keep: float) -> None:
+        backend, runtime = member.client.engine.backend, member.client.runtime
         nonce, since = runtime.nonce(), self.world.now
         while True:
             try:

@@ -15,7 +15,7 @@ from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimLease
 from holdfast.sim.mutants.zookeeper import STAGED, ZOOKEEPER
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import LOCK, SimParty, SmallWorld
+from holdfast.sim.scenarios import LOCK, ClientProcess, SmallWorld
 from holdfast.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
 
 TTL = 60.0
@@ -27,7 +27,7 @@ class Scene:
     def __init__(self, mutant: str | None, *, timeout: float, tick: float) -> None:
         plan = Plan(backend="zookeeper")
         known = {one.name: one for one in (*ZOOKEEPER, *STAGED)}
-        self.small = SmallWorld(plan if mutant is None else known[mutant].apply(plan), Choices(tape=()))
+        self.small = SmallWorld(plan if mutant is None else known[mutant].apply(plan), Choices(decisions=()))
         assert isinstance(self.small.server, ZookeeperServer)
         self.server = self.small.server
         self.server.session_timeout, self.server.tick = timeout, tick
@@ -35,7 +35,7 @@ class Scene:
         self.leases: dict[str, SimLease] = {}
         self.granted: dict[str, float] = {}
 
-    def client(self, name: str, member: Member) -> SimParty:
+    def client(self, name: str, member: Member) -> ClientProcess:
         """One whose own server is that member."""
         self.prefer(member)
         return self.small.add(name)
@@ -45,28 +45,28 @@ class Scene:
         self.server._members.sort(key=lambda one: one is not member)
 
     def take(
-        self, party: SimParty, *, name: str = LOCK, hold: float = 0.0, renew: bool = True, delay: float = 0.0
+        self, member: ClientProcess, *, name: str = LOCK, hold: float = 0.0, renew: bool = True, delay: float = 0.0
     ) -> None:
         async def run() -> None:
-            lock = party.client.lock(name, options={"ttl": TTL, "renew": renew, "lock_delay": delay})
-            lease = await party.client.acquire(lock, None)
+            lock = member.client.lock(name, options={"ttl": TTL, "renew": renew, "lock_delay": delay})
+            lease = await member.client.acquire(lock, None)
             assert lease is not None
-            self.leases[party.process.name] = lease
-            self.granted[party.process.name] = self.world.now
+            self.leases[member.process.name] = lease
+            self.granted[member.process.name] = self.world.now
             if hold:
-                await party.client.runtime.sleep(hold)
-                await party.client.release(lease)
+                await member.client.runtime.sleep(hold)
+                await member.client.release(lease)
 
-        party.start(run())
+        member.start(run())
 
     def run(self, seconds: float) -> None:
         with quiet():
             self.world.run(self.world.now + seconds)
 
-    def pause(self, party: SimParty, seconds: float) -> None:
-        party.process.pause()
+    def pause(self, member: ClientProcess, seconds: float) -> None:
+        member.process.pause()
         self.run(seconds)
-        party.process.go_on()
+        member.process.resume()
 
     def run_until(self, what: str) -> None:
         """Until this client has got the lock."""
@@ -128,16 +128,16 @@ def test_a_node_that_went_with_its_session_is_seen_by_a_member_that_lags_behind(
     scene.run_until("late")
     scene.run(1.0)
     scene.granted.clear()
-    late.link.cut_back = True
+    late.link.replies_cut = True
     scene.take(late)
     scene.run(0.1)
-    late.link.cut_there = True
+    late.link.requests_cut = True
     assert len(scene.server.tickets()) == 1
     catch_up, slow.catch_up = slow.catch_up, lambda until: None  # type: ignore[method-assign] # noqa: ARG005
     scene.run(4.4)
     assert scene.server.tickets() == {}, "the session has ended, and its node with it"
 
-    late.link.cut_there = late.link.cut_back = False
+    late.link.requests_cut = late.link.replies_cut = False
     slow_again = scene.world.now + 3.0
     with quiet():
         while "late" not in scene.granted and scene.world.now < slow_again:
@@ -160,9 +160,9 @@ def test_each_hand_over_is_looked_at_by_one_and_not_by_all(scenes: list[Scene], 
     for crowd in (3, 12):
         scene = Scene(mutant, timeout=60.0, tick=1.0)
         scenes.append(scene)
-        parties = [scene.client(f"client {number}", scene.server.nodes[0]) for number in range(crowd)]
-        for party in parties:
-            scene.take(party, hold=1.0)
+        members = [scene.client(f"client {number}", scene.server.nodes[0]) for number in range(crowd)]
+        for member in members:
+            scene.take(member, hold=1.0)
             scene.run(0.02)
         count = 0
         handle = scene.server.handle
@@ -201,8 +201,8 @@ def test_an_acquire_opens_a_new_session_if_the_servers_have_ended_the_old_one(
 ) -> None:
     scene = Scene(mutant, timeout=30.0, tick=1.0)
     scenes.append(scene)
-    party = scene.client("late", scene.server.nodes[0])
-    scene.take(party, hold=0.001)
+    member = scene.client("late", scene.server.nodes[0])
+    scene.take(member, hold=0.001)
     scene.run_until("late")
     scene.run(1.0)
     (number,) = scene.server.sessions
@@ -211,13 +211,13 @@ def test_an_acquire_opens_a_new_session_if_the_servers_have_ended_the_old_one(
 
     async def take() -> None:
         try:
-            lease = await party.client.acquire(party.client.lock(LOCK, options={"ttl": TTL}), timeout)
+            lease = await member.client.acquire(member.client.lock(LOCK, options={"ttl": TTL}), timeout)
         except BackendError as error:
             outcomes.append(str(error))
         else:
             outcomes.append("busy" if lease is None else "granted")
 
-    party.start(take())
+    member.start(take())
     scene.run(3.0)
 
     assert (outcomes == ["granted"]) == (mutant is None), outcomes
@@ -230,13 +230,13 @@ def test_fences_that_begin_again_after_a_restore_are_reported(
 ) -> None:
     scene = Scene(mutant, timeout=6.0, tick=0.5)
     scenes.append(scene)
-    party = scene.client("holder", scene.server.nodes[0])
-    backend = party.client.engine.backend
+    member = scene.client("holder", scene.server.nodes[0])
+    backend = member.client.engine.backend
     if data == "old":
         scene.server.back_up()
     for _ in range(10):
         scene.granted.clear()
-        scene.take(party, hold=0.001)
+        scene.take(member, hold=0.001)
         scene.run_until("holder")
         scene.run(0.1)
     before = scene.leases["holder"].fence
@@ -247,7 +247,7 @@ def test_fences_that_begin_again_after_a_restore_are_reported(
         scene.server.restore_data()
     else:
         scene.server.lose_data()
-    scene.take(party)
+    scene.take(member)
     scene.run_until("holder")
 
     assert scene.leases["holder"].fence < before
@@ -281,14 +281,14 @@ def test_a_client_creates_the_root_node_again_for_a_lock_that_is_new_to_it(
 ) -> None:
     scene = Scene(mutant, timeout=6.0, tick=0.5)
     scenes.append(scene)
-    party = scene.client("holder", scene.server.nodes[0])
-    scene.take(party, hold=0.001)
+    member = scene.client("holder", scene.server.nodes[0])
+    scene.take(member, hold=0.001)
     scene.run_until("holder")
     scene.run(0.1)
     scene.granted.clear()
 
     scene.server.lose_data()
-    scene.take(party, name="another")
+    scene.take(member, name="another")
     with suppress(BackendError):
         scene.run(2.0)
 
@@ -324,15 +324,15 @@ def test_a_lease_is_not_granted_for_the_rest_of_what_was_proven_before_a_pause(
 ) -> None:
     scene = Scene(None, timeout=12.0, tick=1.0)
     scenes.append(scene)
-    party = scene.client("holder", scene.server.nodes[1])
-    scene.take(party, hold=0.001, delay=delay)
+    member = scene.client("holder", scene.server.nodes[1])
+    scene.take(member, hold=0.001, delay=delay)
     scene.run_until("holder")
     scene.run(1.0)
     scene.granted.clear()
 
-    scene.pause(party, pause)
+    scene.pause(member, pause)
     scene.run(later)
-    scene.take(party, delay=delay)
+    scene.take(member, delay=delay)
     scene.run(15.0)
 
     assert scene.leases["holder"].held

@@ -83,7 +83,7 @@ class Observations:
             # At equal times a release comes first: two intervals that only touch do not overlap. That of one lease may
             # be empty, and has to begin before it ends all the same.
             events.append((start, 1, grant))
-            events.append((end, 0 if end > start else 2, h.Released(end, client, ticket, lock)))
+            events.append((end, 0 if end > start else 2, h.ReleaseStarted(end, client, ticket, lock)))
         return [event for _, _, event in sorted(events, key=lambda entry: entry[:2])]
 
     def untold(self, closed: set[str]) -> list[str]:
@@ -103,7 +103,7 @@ class Observations:
 
 def judge(observations: Observations, guarantees: Guarantees) -> tuple[Verdict, str]:
     """The verdict of the checkers, and its report."""
-    promises = Promises.of(guarantees, server_seen=False, tells=False, clock_error=0.0)
+    promises = Promises.of(guarantees, sees_server=False, tells=False, clock_error=0.0)
     history = observations.history()
     judging = Judge(promises, (MutualExclusion, GrowingFences, SingleGrants))
     for event in history:

@@ -16,7 +16,7 @@ The life of one attempt to take a lock, known by its `ticket`, a number that is 
 
 A belief is from `Granted` to the first of: Released, Lost, the deadline (which Renewed moves), a crash of its client.
 `client` is what can be paused or can crash: a process. A call that takes several locks is several tickets with one
-`bundle`, each Gathered when it is got and all Granted at one moment, or none. If the server's ticket has to be replaced
+`group`, each Gathered when it is got and all Granted at one moment, or none. If the server's ticket has to be replaced
 during one call (its answer came too late), the ticket in the history stays the same.
 
 Events are tuples, so Paused(1.0, "a") == Resumed(1.0, "a"): compare histories by their lines, which name the types.
@@ -31,16 +31,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 Plain: TypeAlias = int | str | None
-WhyGaveUp = Literal["timed out", "unavailable", "unknown", "cancelled", "error"]
-HowReleased = Literal["released", "lost", "owed"]
-WhatForgot = Literal["data", "lease", "clock"]
-HowClaimed = Literal["ours", "not ours", "unavailable", "unknown", "cancelled", "error"]
+WhyFailed = Literal["timed out", "unavailable", "unknown", "cancelled", "error"]
+ReleaseOutcome = Literal["released", "lost", "owed"]
+StateKind = Literal["data", "lease", "clock"]
+ClaimOutcome = Literal["ours", "not ours", "unavailable", "unknown", "cancelled", "error"]
 
 
 # ── what clients see ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Asked(NamedTuple):
+class AcquireStarted(NamedTuple):
     """A call to acquire began. Limit and exclusive as in core/tickets.py: a mutex is 1 and exclusive."""
 
     at: float
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
     timeout: float | None = None
     limit: int | None = 1
     exclusive: bool = True
-    bundle: int | None = None  # the same for all locks that one call takes at once, in the order in which it does
+    group: int | None = None  # the same for all locks that one call takes at once, in the order in which it does
     owner: str = ""  # those that name the same one are in together, with one fence
 
 
@@ -69,13 +69,13 @@ class Granted(NamedTuple):
     limit: int | None = 1
     exclusive: bool = True
     renews: bool = False  # it is renewed by itself, for as long as it is held
-    bundle: int | None = None
+    group: int | None = None
     delay: float = 0.0  # after a loss nobody may be let in for so long
     owner: str = ""
-    listens: bool = False  # to requests to let go
+    revocable: bool = False  # to requests to let go
 
 
-class Gathered(NamedTuple):
+class MemberGranted(NamedTuple):
     """The call got one of the locks that it takes at once. No belief yet: that begins when it has all of them."""
 
     at: float
@@ -95,14 +95,14 @@ class Reentered(NamedTuple):
     fence: int
 
 
-class GaveUp(NamedTuple):
+class AcquireFailed(NamedTuple):
     """The call ended without a lease. `timed out` says busy, `unavailable` and `unknown` that the server was silent."""
 
     at: float
     client: str
     ticket: int
     lock: str
-    how: WhyGaveUp
+    outcome: WhyFailed
     reason: str = ""
 
 
@@ -126,7 +126,7 @@ class Checked(NamedTuple):
     held: bool
 
 
-class Released(NamedTuple):
+class ReleaseStarted(NamedTuple):
     """The call to release began (of a re-entered lease, the last one): the belief ends, whatever the server says."""
 
     at: float
@@ -142,7 +142,7 @@ class ReleaseEnded(NamedTuple):
     client: str
     ticket: int
     lock: str
-    how: HowReleased = "released"
+    outcome: ReleaseOutcome = "released"
 
 
 class Lost(NamedTuple):
@@ -155,7 +155,7 @@ class Lost(NamedTuple):
     reason: str = ""
 
 
-class Told(NamedTuple):
+class LossReported(NamedTuple):
     """The user's own code was told of the loss. Record one way of telling (`on_lost`, say), each time it happens."""
 
     at: float
@@ -174,7 +174,7 @@ class Elected(NamedTuple):
     term: int
 
 
-class Claiming(NamedTuple):
+class ClaimStarted(NamedTuple):
     """A call began to claim the run of a job (`lock`) in the period with this number, by the client's own clock."""
 
     at: float
@@ -184,7 +184,7 @@ class Claiming(NamedTuple):
     number: int
 
 
-class Claimed(NamedTuple):
+class ClaimEnded(NamedTuple):
     """The call came to its end. `ours`: this client runs the job, now."""
 
     at: float
@@ -192,10 +192,10 @@ class Claimed(NamedTuple):
     ticket: int
     lock: str
     number: int
-    how: HowClaimed
+    outcome: ClaimOutcome
 
 
-class Requested(NamedTuple):
+class RevokeStarted(NamedTuple):
     """A call began to ask the lease with this fence to let go: from now on it may hear of it."""
 
     at: float
@@ -205,7 +205,7 @@ class Requested(NamedTuple):
     fence: int
 
 
-class RequestMade(NamedTuple):
+class RevokeEnded(NamedTuple):
     """The call came back: the server has the request."""
 
     at: float
@@ -215,7 +215,7 @@ class RequestMade(NamedTuple):
     fence: int
 
 
-class Heard(NamedTuple):
+class RevokeReceived(NamedTuple):
     """The lease was told that somebody asks for it."""
 
     at: float
@@ -227,23 +227,23 @@ class Heard(NamedTuple):
 # ── what servers do; only a simulator knows ──────────────────────────────────────────────────────────────────────
 
 
-class Queued(NamedTuple):
+class ServerQueued(NamedTuple):
     """The server put the ticket in line, to wait. A second one for the same ticket is a new place at the back.
 
-    `place` orders tickets on the server. Without it the order of the events counts, if they are the server's own.
+    `position` orders tickets on the server. Without it the order of the events counts, if they are the server's own.
     """
 
     at: float
     client: str
     ticket: int
     lock: str
-    place: int | None = None
+    position: int | None = None
     limit: int | None = 1
     exclusive: bool = True
     owner: str = ""
 
 
-class Admitted(NamedTuple):
+class ServerGranted(NamedTuple):
     """The server let the ticket in, whether it had to wait or not; the client may not know yet."""
 
     at: float
@@ -251,13 +251,13 @@ class Admitted(NamedTuple):
     ticket: int
     lock: str
     fence: int
-    place: int | None = None
+    position: int | None = None
     limit: int | None = 1
     exclusive: bool = True
     owner: str = ""
 
 
-class Left(NamedTuple):
+class ServerRemoved(NamedTuple):
     """The server has the ticket no more, waiting or admitted: released, withdrawn, lapsed, broken."""
 
     at: float
@@ -267,7 +267,7 @@ class Left(NamedTuple):
     reason: str = ""
 
 
-class Forgot(NamedTuple):
+class StateLost(NamedTuple):
     """The server let go of what it had granted, by no fault of the protocol; guarantees say what that may break.
 
     data   what was stored is gone: restart without it, failover to a replica behind, restore. `majority` is False
@@ -277,14 +277,14 @@ class Forgot(NamedTuple):
     """
 
     at: float
-    what: WhatForgot = "data"
+    what: StateKind = "data"
     lock: str | None = None  # None: all of them
     majority: bool = True
     detail: str = ""
     restored: bool = False  # data: an operator put an old copy in their place
 
 
-class Remained(NamedTuple):
+class Leftover(NamedTuple):
     """Found on the server at the end: a ticket of this client, holding or waiting. All before `End`."""
 
     at: float
@@ -359,21 +359,21 @@ class Restarted(NamedTuple):
     client: str
 
 
-class CutOff(NamedTuple):
+class Unreachable(NamedTuple):
     """No request of this client (None: of any) can be answered from now on: server down, or the network between."""
 
     at: float
     client: str | None = None
 
 
-class Rejoined(NamedTuple):
+class Reachable(NamedTuple):
     """The opposite of the CutOff with the same `client`."""
 
     at: float
     client: str | None = None
 
 
-class FaultBegan(NamedTuple):
+class FaultStarted(NamedTuple):
     """Something is being done to the world; for people to read, and to match with its FaultEnded by both fields."""
 
     at: float
@@ -389,7 +389,7 @@ class FaultEnded(NamedTuple):
     detail: str = ""
 
 
-class HealedForGood(NamedTuple):
+class Healed(NamedTuple):
     """No fault is at work and none will come: from now on there has to be progress."""
 
     at: float
@@ -402,39 +402,39 @@ class End(NamedTuple):
 
 
 Event: TypeAlias = (
-    Asked
+    AcquireStarted
     | Granted
-    | Gathered
+    | MemberGranted
     | Reentered
-    | GaveUp
+    | AcquireFailed
     | Renewed
     | Checked
-    | Released
+    | ReleaseStarted
     | ReleaseEnded
     | Lost
-    | Told
+    | LossReported
     | Elected
-    | Claiming
-    | Claimed
-    | Requested
-    | RequestMade
-    | Heard
-    | Queued
-    | Admitted
-    | Left
-    | Forgot
-    | Remained
+    | ClaimStarted
+    | ClaimEnded
+    | RevokeStarted
+    | RevokeEnded
+    | RevokeReceived
+    | ServerQueued
+    | ServerGranted
+    | ServerRemoved
+    | StateLost
+    | Leftover
     | Read
     | Wrote
     | Paused
     | Resumed
     | Crashed
     | Restarted
-    | CutOff
-    | Rejoined
-    | FaultBegan
+    | Unreachable
+    | Reachable
+    | FaultStarted
     | FaultEnded
-    | HealedForGood
+    | Healed
     | End
 )
 History: TypeAlias = list[Event]

@@ -119,7 +119,7 @@ class _Call:
 
     __slots__ = ("asked", "deadline", "granted", "is_guilty")
 
-    def __init__(self, asked: h.Asked | None) -> None:
+    def __init__(self, asked: h.AcquireStarted | None) -> None:
         self.asked = asked
         self.granted: h.Granted | None = None
         self.deadline: float | None = None
@@ -152,15 +152,15 @@ class _Scene:
     # ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def see(self, event: h.Event) -> None:
-        if isinstance(event, h.FaultBegan | h.CutOff):
+        if isinstance(event, h.FaultStarted | h.Unreachable):
             self.open_faults.setdefault(_fault(event), event)
-        elif isinstance(event, h.FaultEnded | h.Rejoined):
+        elif isinstance(event, h.FaultEnded | h.Reachable):
             self._fault_over(_fault(event), event.at)
-        elif isinstance(event, h.Forgot):
+        elif isinstance(event, h.StateLost):
             self._mark(self.world, event, "forgot", "the server ")
-        elif isinstance(event, h.HealedForGood):
+        elif isinstance(event, h.Healed):
             self._mark(self.world, event, "healed")
-        elif isinstance(event, h.Remained):
+        elif isinstance(event, h.Leftover):
             if id(event) in self.guilty:
                 self._mark(self.world, event, "remained", "the server ")
         elif not isinstance(event, h.End) and self.lock in (None, getattr(event, "lock", self.lock)):
@@ -170,7 +170,7 @@ class _Scene:
         is_guilty = id(event) in self.guilty
         client.is_guilty |= is_guilty
         match event:
-            case h.Asked():
+            case h.AcquireStarted():
                 client.calls[event.ticket] = _Call(event)
             case h.Granted():
                 call = client.calls.setdefault(event.ticket, _Call(None))
@@ -182,7 +182,7 @@ class _Scene:
             case h.Renewed():
                 if event.ticket in client.calls:
                     client.calls[event.ticket].deadline = event.deadline
-            case h.Released() | h.Lost() | h.GaveUp() | h.Reentered():
+            case h.ReleaseStarted() | h.Lost() | h.AcquireFailed() | h.Reentered():
                 self._end_call(client, event.ticket, event.at, is_guilty=is_guilty)
             case h.Paused():
                 client.paused = event.at
@@ -288,15 +288,15 @@ class _Scene:
         return tuple(rows)
 
 
-def _fault(event: h.FaultBegan | h.FaultEnded | h.CutOff | h.Rejoined) -> tuple[str, str]:
-    if isinstance(event, h.CutOff | h.Rejoined):
+def _fault(event: h.FaultStarted | h.FaultEnded | h.Unreachable | h.Reachable) -> tuple[str, str]:
+    if isinstance(event, h.Unreachable | h.Reachable):
         return "cut off", event.client or "all"
     return event.name, event.detail
 
 
 def _mark_kind(event: h.Event) -> MarkKind:
     match event:
-        case h.GaveUp():
+        case h.AcquireFailed():
             return "gave up"
         case h.Lost():
             return "lost"

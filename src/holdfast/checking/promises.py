@@ -21,19 +21,19 @@ class Promises:
     order: Order = Order.FIFO
 
     # What the recorder could see.
-    server_seen: bool = True  # Queued, Admitted and Left are in the history, all of them, at their true moments
-    tells: bool = True  # Told is in the history, for every loss of a process that runs
+    sees_server: bool = True  # Queued, Admitted and Left are in the history, all of them, at their true moments
+    reports_losses: bool = True  # Told is in the history, for every loss of a process that runs
 
     # How exact its times are.
     clock_error: float = 1e-6  # by how much a deadline on the true clock may be wrong; a stalled machine needs more
     drift: float = 0.0  # a client's clock may run this share too fast: its timeouts end early by as much
 
     # How soon things have to happen.
-    tell_max: float = 1.0  # from a deadline to Lost, from Lost to Told, in a process that runs
+    report_max: float = 1.0  # from a deadline to Lost, from Lost to Told, in a process that runs
     late_max: float = 3.0  # from the end of a timeout to the return of the call: the last request and the withdrawal
     answer_max: float = 2.0  # a client that waits hears from its server at least this often, or knows that it does not
     renew_max: float = 3.0  # from the end of all faults until every lease that can be renewed has been
-    hear_max: float = 15.0  # from a request to let go until a lease that listens has heard of it: its next renewal
+    revoke_max: float = 15.0  # from a request to let go until a lease that listens has heard of it: its next renewal
     settle_max: float = 2.0  # from the end of all faults until every client has found its server again
     wait_max: float = 60.0  # in a healed world, from Asked to the outcome; depends on how long the workload holds
     idle_max: float = 40.0  # in a healed world, how long somebody may wait for a lock that nobody holds

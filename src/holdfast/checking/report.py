@@ -124,16 +124,16 @@ class Judge:
         return Statistics(
             events=sum(counts.values()),
             seconds=end - (self._start or 0.0),
-            calls=counts[h.Asked],
+            calls=counts[h.AcquireStarted],
             grants=counts[h.Granted],
             longest_wait=waits.longest,
             timeouts=waits.timeouts,
-            failures=counts[h.GaveUp] - waits.timeouts,
+            failures=counts[h.AcquireFailed] - waits.timeouts,
             losses=counts[h.Lost],
             pauses=counts[h.Paused],
             crashes=counts[h.Crashed],
-            faults=counts[h.FaultBegan],
-            forgettings=counts[h.Forgot],
+            faults=counts[h.FaultStarted],
+            forgettings=counts[h.StateLost],
             refused=register.refused if register is not None else 0,
             stale_writes=register.stale_writes if register is not None else 0,
             lost_updates=register.lost_updates if register is not None else 0,
@@ -221,18 +221,18 @@ class _Waits:
         self.timeouts = 0
         self._since: dict[int, float] = {}
         self.on: dict[type, Callable[[Any], None]] = {
-            h.Asked: self._asked,
+            h.AcquireStarted: self._asked,
             h.Granted: self._granted,
-            h.GaveUp: self._gave_up,
+            h.AcquireFailed: self._gave_up,
         }
 
-    def _asked(self, event: h.Asked) -> None:
+    def _asked(self, event: h.AcquireStarted) -> None:
         self._since[event.ticket] = event.at
 
     def _granted(self, event: h.Granted) -> None:
         waited = event.at - self._since.pop(event.ticket, event.at)
         self.longest = max(self.longest, waited)
 
-    def _gave_up(self, event: h.GaveUp) -> None:
+    def _gave_up(self, event: h.AcquireFailed) -> None:
         self._since.pop(event.ticket, None)
-        self.timeouts += event.how == "timed out"
+        self.timeouts += event.outcome == "timed out"

@@ -19,18 +19,18 @@ def in_words(event: h.Event) -> str:
 
 def who(event: h.Event) -> str:
     """The client it happened to, or `server`, or `world`."""
-    if isinstance(event, h.Forgot | h.Remained):
+    if isinstance(event, h.StateLost | h.Leftover):
         return "server"
     return getattr(event, "client", "world") or "all"
 
 
-def _kind(event: h.Asked | h.Granted | h.Queued | h.Admitted) -> str:
+def _kind(event: h.AcquireStarted | h.Granted | h.ServerQueued | h.ServerGranted) -> str:
     if event.exclusive:
         return ""
     return " shared" if event.limit is None else f" as one of {event.limit}"
 
 
-def _asked(event: h.Asked) -> str:
+def _asked(event: h.AcquireStarted) -> str:
     timeout = "" if event.timeout is None else f", timeout {event.timeout:g} s"
     return f"asked for {event.lock!r}{_kind(event)}{timeout}"
 
@@ -40,12 +40,12 @@ def _granted(event: h.Granted) -> str:
     return f"granted {event.lock!r}{_kind(event)}, fence {event.fence}{until}"
 
 
-def _queued(event: h.Queued) -> str:
-    place = "" if event.place is None else f", place {event.place}"
-    return f"in line for {event.lock!r}{_kind(event)} on the server{place}"
+def _queued(event: h.ServerQueued) -> str:
+    position = "" if event.position is None else f", place {event.position}"
+    return f"in line for {event.lock!r}{_kind(event)} on the server{position}"
 
 
-def _forgot(event: h.Forgot) -> str:
+def _forgot(event: h.StateLost) -> str:
     what = {
         "data": "lost its data",
         "lease": "let go early of the tickets",
@@ -56,7 +56,7 @@ def _forgot(event: h.Forgot) -> str:
     return f"{what}{where}{minority}{_because(event.detail)}"
 
 
-def _remained(event: h.Remained) -> str:
+def _remained(event: h.Leftover) -> str:
     return f"still has {event.client} as {'holder of' if event.granted else 'waiter for'} {event.lock!r}"
 
 
@@ -77,38 +77,38 @@ def _because(reason: str) -> str:
 
 
 _WORDS: dict[type, Callable[[Any], str]] = {
-    h.Asked: _asked,
+    h.AcquireStarted: _asked,
     h.Granted: _granted,
-    h.Gathered: lambda event: f"has {event.lock!r}, fence {event.fence}, and goes on to the next of several",
+    h.MemberGranted: lambda event: f"has {event.lock!r}, fence {event.fence}, and goes on to the next of several",
     h.Reentered: lambda event: f"re-entered {event.lock!r}, fence {event.fence}",
-    h.GaveUp: lambda event: f"gave up {event.lock!r}: {event.how}{_because(event.reason)}",
+    h.AcquireFailed: lambda event: f"gave up {event.lock!r}: {event.outcome}{_because(event.reason)}",
     h.Renewed: lambda event: f"renewed {event.lock!r} until {event.deadline:g} s",
     h.Checked: lambda event: f"looked at its lease of {event.lock!r}: {'held' if event.held else 'not held'}",
-    h.Released: lambda event: f"released {event.lock!r}",
-    h.ReleaseEnded: lambda event: f"end of the release of {event.lock!r}: {event.how}",
+    h.ReleaseStarted: lambda event: f"released {event.lock!r}",
+    h.ReleaseEnded: lambda event: f"end of the release of {event.lock!r}: {event.outcome}",
     h.Lost: lambda event: f"lost {event.lock!r}{_because(event.reason)}",
-    h.Told: lambda event: f"told that {event.lock!r} is lost",
+    h.LossReported: lambda event: f"told that {event.lock!r} is lost",
     h.Elected: lambda event: f"leads {event.lock!r}, term {event.term}",
-    h.Claiming: lambda event: f"claims the run of {event.lock!r} in period {event.number}",
-    h.Claimed: lambda event: f"the run of {event.lock!r} in period {event.number}: {event.how}",
-    h.Requested: lambda event: f"asks fence {event.fence} of {event.lock!r} to let go",
-    h.RequestMade: lambda event: f"the server knows that fence {event.fence} of {event.lock!r} is asked to let go",
-    h.Heard: lambda event: f"told that somebody asks for {event.lock!r}",
-    h.Queued: _queued,
-    h.Admitted: lambda event: f"let into {event.lock!r}{_kind(event)} by the server, fence {event.fence}",
-    h.Left: lambda event: f"out of {event.lock!r} on the server{_because(event.reason)}",
-    h.Forgot: _forgot,
-    h.Remained: _remained,
+    h.ClaimStarted: lambda event: f"claims the run of {event.lock!r} in period {event.number}",
+    h.ClaimEnded: lambda event: f"the run of {event.lock!r} in period {event.number}: {event.outcome}",
+    h.RevokeStarted: lambda event: f"asks fence {event.fence} of {event.lock!r} to let go",
+    h.RevokeEnded: lambda event: f"the server knows that fence {event.fence} of {event.lock!r} is asked to let go",
+    h.RevokeReceived: lambda event: f"told that somebody asks for {event.lock!r}",
+    h.ServerQueued: _queued,
+    h.ServerGranted: lambda event: f"let into {event.lock!r}{_kind(event)} by the server, fence {event.fence}",
+    h.ServerRemoved: lambda event: f"out of {event.lock!r} on the server{_because(event.reason)}",
+    h.StateLost: _forgot,
+    h.Leftover: _remained,
     h.Read: _read,
     h.Wrote: _wrote,
     h.Paused: lambda _: "paused",
     h.Resumed: lambda _: "resumed",
     h.Crashed: lambda event: f"crashed{_because(event.reason)}",
     h.Restarted: lambda _: "restarted",
-    h.CutOff: lambda _: "cut off from the server",
-    h.Rejoined: lambda _: "reaches the server again",
-    h.FaultBegan: lambda event: f"fault: {event.name}{_because(event.detail)}",
+    h.Unreachable: lambda _: "cut off from the server",
+    h.Reachable: lambda _: "reaches the server again",
+    h.FaultStarted: lambda event: f"fault: {event.name}{_because(event.detail)}",
     h.FaultEnded: lambda event: f"over: {event.name}{_because(event.detail)}",
-    h.HealedForGood: lambda _: "healed for good",
+    h.Healed: lambda _: "healed for good",
     h.End: lambda _: "the end",
 }

@@ -25,7 +25,7 @@ from holdfast.sim.faults import CALM
 from holdfast.sim.network import Link
 from holdfast.sim.process import Process
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.world import Cancelled, Task
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _World(SmallWorld):
     """`b` may have the lock first, `a` is cancelled, `c` waits."""
 
     def __init__(self, plan: Plan, case: Case) -> None:
-        super().__init__(plan, Choices(tape=()))
+        super().__init__(plan, Choices(decisions=()))
         self._case = case
         self._got: dict[str, float] = {}
         self._lost = LostReply()
@@ -103,7 +103,7 @@ class _World(SmallWorld):
 
     def live(self) -> None:
         a, b, c = (self.add(name) for name in "abc")
-        self.recorder.add(h.HealedForGood(0.0))
+        self.recorder.add(h.Healed(0.0))
         if self._case.call in _BUSY:
             b.start(self._take("b", b, begins=0.0, holds=FREE_AGAIN))
         a.start(self._make_the_call(a))
@@ -112,7 +112,7 @@ class _World(SmallWorld):
             self.world.run(LASTS)
         except Exception as raised:  # nothing is expected to raise here
             self._error = raised
-        self.recorder.remained(self.server.live())
+        self.recorder.add_leftovers(self.server.live())
         self.recorder.add(h.End(self.world.now))
 
     @property
@@ -144,49 +144,49 @@ class _World(SmallWorld):
 
     # ── what the clients do ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def _take(self, name: str, party: SimParty, *, begins: float, holds: float) -> None:
-        await party.client.runtime.sleep(max(0.0, begins - self.world.now))
-        lease = await self._held(party, holds)
+    async def _take(self, name: str, member: ClientProcess, *, begins: float, holds: float) -> None:
+        await member.client.runtime.sleep(max(0.0, begins - self.world.now))
+        lease = await self._held(member, holds)
         self._got[name] = self.world.now - holds
         with contextlib.suppress(HoldfastError):  # its reply may be the one that gets lost
-            await party.client.release(lease)
+            await member.client.release(lease)
 
-    async def _take_what_a_took(self, name: str, party: SimParty, *, begins: float) -> None:
+    async def _take_what_a_took(self, name: str, member: ClientProcess, *, begins: float) -> None:
         if self._case.call not in _SEVERAL:
-            await self._take(name, party, begins=begins, holds=HOLDS)
+            await self._take(name, member, begins=begins, holds=HOLDS)
             return
-        await party.client.runtime.sleep(max(0.0, begins - self.world.now))
-        bundle = await self._all_held(party, HOLDS)
+        await member.client.runtime.sleep(max(0.0, begins - self.world.now))
+        bundle = await self._all_held(member, HOLDS)
         self._got[name] = self.world.now - HOLDS
         with contextlib.suppress(HoldfastError):
-            await party.client.release_all(bundle)
+            await member.client.release_all(bundle)
 
-    async def _make_the_call(self, a: SimParty) -> None:
+    async def _make_the_call(self, a: ClientProcess) -> None:
         """And after it, or after its cancellation, take the lock once more."""
         await a.client.runtime.sleep(BEGINS)
         with contextlib.suppress(Cancelled, HoldfastError):  # whatever came of it, it is in the history
             await _CALLS[self._case.call](self, a)
         a.start(self._take_what_a_took("a again", a, begins=self.world.now), "again")
 
-    async def _acquire(self, a: SimParty, timeout: float | None = None) -> None:
+    async def _acquire(self, a: ClientProcess, timeout: float | None = None) -> None:
         lease = await self._cancelled(a, a.client.acquire(a.lock(TTL), timeout))
         if lease is not None:
             await a.client.release(lease)
 
-    async def _acquire_for_a_while(self, a: SimParty) -> None:
+    async def _acquire_for_a_while(self, a: ClientProcess) -> None:
         await self._acquire(a, timeout=(FREE_AGAIN - BEGINS) / 2)
 
-    async def _release(self, a: SimParty) -> None:
+    async def _release(self, a: ClientProcess) -> None:
         await self._cancelled(a, a.client.release(await self._held(a, HOLDS)))
 
-    async def _renew(self, a: SimParty) -> None:
+    async def _renew(self, a: ClientProcess) -> None:
         lease = await self._held(a, HOLDS)
         try:
             await self._cancelled(a, a.client.renew(lease))
         finally:
             await a.client.release(lease)
 
-    async def _owe(self, a: SimParty) -> None:
+    async def _owe(self, a: ClientProcess) -> None:
         """A release that is cancelled at once leaves a debt. Then it is the keeper's turn to be cancelled."""
         lease = await self._held(a, HOLDS)
         self._lost.begin(self._case.lost)
@@ -196,48 +196,48 @@ class _World(SmallWorld):
         mine.cancel_at = mine.suspensions + 1
         await a.client.release(lease)
 
-    async def _acquire_all(self, a: SimParty, timeout: float | None = None) -> None:
+    async def _acquire_all(self, a: ClientProcess, timeout: float | None = None) -> None:
         bundle = await self._cancelled(a, a.client.acquire_all(self._both(a), timeout))
         if bundle is not None:
             await a.client.release_all(bundle)
 
-    async def _acquire_all_for_a_while(self, a: SimParty) -> None:
+    async def _acquire_all_for_a_while(self, a: ClientProcess) -> None:
         await self._acquire_all(a, timeout=(FREE_AGAIN - BEGINS) / 2)
 
-    async def _release_all(self, a: SimParty) -> None:
+    async def _release_all(self, a: ClientProcess) -> None:
         await self._cancelled(a, a.client.release_all(await self._all_held(a, HOLDS)))
 
-    async def _renew_all(self, a: SimParty) -> None:
+    async def _renew_all(self, a: ClientProcess) -> None:
         bundle = await self._all_held(a, HOLDS)
         try:
             await self._cancelled(a, a.client.renew_all(bundle))
         finally:
             await a.client.release_all(bundle)
 
-    def _both(self, party: SimParty) -> list[SimLock]:
-        return [party.lock(TTL), party.client.lock(BEFORE_IT, options={"ttl": TTL})]
+    def _both(self, member: ClientProcess) -> list[SimLock]:
+        return [member.lock(TTL), member.client.lock(BEFORE_IT, options={"ttl": TTL})]
 
-    async def _all_held(self, party: SimParty, seconds: float) -> SimLeaseGroup:
-        bundle = await party.client.acquire_all(self._both(party), None)
+    async def _all_held(self, member: ClientProcess, seconds: float) -> SimLeaseGroup:
+        bundle = await member.client.acquire_all(self._both(member), None)
         if bundle is None:
             raise AssertionError("an acquire without a timeout ends with a lease")
-        await party.client.runtime.sleep(seconds)
+        await member.client.runtime.sleep(seconds)
         return bundle
 
-    async def _held(self, party: SimParty, seconds: float) -> SimLease:
+    async def _held(self, member: ClientProcess, seconds: float) -> SimLease:
         try:
-            lease = await party.client.acquire(party.lock(TTL), None)
+            lease = await member.client.acquire(member.lock(TTL), None)
         except BackendUnavailable:
             if self._case.lost is None:
                 raise
             # The reply that got lost was one to connecting. That is told at once, and nothing has changed: ask again.
-            lease = await party.client.acquire(party.lock(TTL), None)
+            lease = await member.client.acquire(member.lock(TTL), None)
         if lease is None:
             raise AssertionError("an acquire without a timeout ends with a lease")
-        await party.client.runtime.sleep(seconds)
+        await member.client.runtime.sleep(seconds)
         return lease
 
-    async def _cancelled(self, a: SimParty, call: Awaitable[T]) -> T:
+    async def _cancelled(self, a: ClientProcess, call: Awaitable[T]) -> T:
         """The call, with a cancellation on its way. Once it has returned, that comes no more."""
         self._lost.begin(self._case.lost)
         self._target = a.client.runtime.task
@@ -256,7 +256,7 @@ class _World(SmallWorld):
 
 
 _BUSY = ("acquire, busy", "acquire, time up", "acquire all, busy", "acquire all, time up")
-_CALLS: dict[str, Callable[[_World, SimParty], Awaitable[None]]] = {
+_CALLS: dict[str, Callable[[_World, ClientProcess], Awaitable[None]]] = {
     "acquire, free": _World._acquire,
     "acquire, busy": _World._acquire,
     "acquire, time up": _World._acquire_for_a_while,

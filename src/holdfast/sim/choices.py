@@ -18,9 +18,9 @@ FINENESS = 4096  # how finely a number between two bounds is chosen
 class Choices:
     """Decisions from a seed, or from a tape."""
 
-    def __init__(self, seed: int | None = None, tape: Sequence[int] = ()) -> None:
-        self.tape: list[int] = []
-        self._given = tape
+    def __init__(self, seed: int | None = None, decisions: Sequence[int] = ()) -> None:
+        self.decisions: list[int] = []
+        self._given = decisions
         self._random = None if seed is None else random.Random(seed).random  # noqa: S311  (it has to be repeatable)
 
     def below(self, count: int) -> int:
@@ -28,9 +28,9 @@ class Choices:
         if self._random is not None:
             choice = int(self._random() * count)
         else:
-            place = len(self.tape)
+            place = len(self.decisions)
             choice = min(self._given[place], count - 1) if place < len(self._given) else 0
-        self.tape.append(choice)
+        self.decisions.append(choice)
         return choice
 
     def chance(self, probability: float) -> bool:

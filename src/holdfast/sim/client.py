@@ -18,7 +18,7 @@ from holdfast.sim.runtime import SimRuntime
 from holdfast.sim.world import Cancelled
 
 if TYPE_CHECKING:
-    from holdfast.checking.history import WhyGaveUp
+    from holdfast.checking.history import WhyFailed
     from holdfast.core.ports import Runtime
     from holdfast.sim.network import Link
     from holdfast.sim.process import Process
@@ -63,7 +63,7 @@ class _Recorded(Events):
 class SimClient:
     """What a process uses of holdfast. Its words are those of the two real shells."""
 
-    bundle_type: type[SimLeaseGroup] = SimLeaseGroup
+    group_type: type[SimLeaseGroup] = SimLeaseGroup
 
     def __init__(
         self,
@@ -95,15 +95,15 @@ class SimClient:
         call = self.runtime.task.call = self._recorder.new_call()
         self._name_owner(call, lock)
         shape = (spec.limit, spec.exclusive)
-        self._add(h.Asked(self._world.now, client, call, lock.name, timeout, *shape, owner=spec.owner))
+        self._add(h.AcquireStarted(self._world.now, client, call, lock.name, timeout, *shape, owner=spec.owner))
         try:
             lease = (await self.engine.acquire(lock, timeout)).lease
         except BaseException as error:
-            self._add(h.GaveUp(self._world.now, client, call, lock.name, _why(error)))
+            self._add(h.AcquireFailed(self._world.now, client, call, lock.name, _why(error)))
             raise
         now = self._world.now
         if lease is None:
-            self._add(h.GaveUp(now, client, call, lock.name, "timed out"))
+            self._add(h.AcquireFailed(now, client, call, lock.name, "timed out"))
         elif lease._depth > 1:
             self._add(h.Reentered(now, client, call, lock.name, lease.fence))
         else:
@@ -115,16 +115,16 @@ class SimClient:
             await self.engine.release(lease)
             return
         here = (self._process.name, lease.call, lease.name)
-        self._add(h.Released(self._world.now, *here))
-        how: h.HowReleased = "owed"
+        self._add(h.ReleaseStarted(self._world.now, *here))
+        outcome: h.ReleaseOutcome = "owed"
         try:
             await self.engine.release(lease)
-            how = "released"
+            outcome = "released"
         except LockLost:
-            how = "lost"
+            outcome = "lost"
             raise
         finally:
-            self._add(h.ReleaseEnded(self._world.now, *here, how))
+            self._add(h.ReleaseEnded(self._world.now, *here, outcome))
             self._forget(lease)
 
     # ── runs of a period, and requests to let go ─────────────────────────────────────────────────────────────────
@@ -133,13 +133,13 @@ class SimClient:
         """Whether the run of this job is ours, in the period that it is by this process's clock."""
         call = self.runtime.task.call = self._recorder.new_call()
         here = (self._process.name, call, job, period.number(self.runtime.wall()))
-        self._add(h.Claiming(self._world.now, *here))
+        self._add(h.ClaimStarted(self._world.now, *here))
         try:
             ours = await self._claim(job, period)
         except BaseException as error:
-            self._add(h.Claimed(self._world.now, *here, _why_not_claimed(error)))
+            self._add(h.ClaimEnded(self._world.now, *here, _why_not_claimed(error)))
             raise
-        self._add(h.Claimed(self._world.now, *here, "ours" if ours else "not ours"))
+        self._add(h.ClaimEnded(self._world.now, *here, "ours" if ours else "not ours"))
         return ours
 
     async def _claim(self, job: str, period: Period) -> bool:
@@ -152,22 +152,22 @@ class SimClient:
         fence = max((holder.fence or 0 for holder in holders), default=0)
         if fence:
             here = (self._process.name, call, name, fence)
-            self._add(h.Requested(self._world.now, *here))
+            self._add(h.RevokeStarted(self._world.now, *here))
             if await self.engine.request_revoke(name, fence):  # not if that lease has ended by now
-                self._add(h.RequestMade(self._world.now, *here))
+                self._add(h.RevokeEnded(self._world.now, *here))
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def acquire_all(self, locks: Sequence[SimLock], timeout: float | None) -> SimLeaseGroup | None:
         ordered = self._in_order(locks)
-        tickets = self._recorder.new_bundle([lock.name for lock in ordered])
+        tickets = self._recorder.new_group([lock.name for lock in ordered])
         call = self.runtime.task.call = tickets[0]
         asked, client = self._world.now, self._process.name
         for ticket, lock in zip(tickets, ordered, strict=True):
             spec = lock._spec
             self._name_owner(ticket, lock)
             shape = (spec.limit, spec.exclusive)
-            self._add(h.Asked(asked, client, ticket, lock.name, timeout, *shape, call, spec.owner))
+            self._add(h.AcquireStarted(asked, client, ticket, lock.name, timeout, *shape, call, spec.owner))
         parts = [Part(self.engine, SimLock(lock._spec._replace(on_lost=None), None)) for lock in ordered]
         try:
             bundle = (await self._take_all(parts, timeout, self._together)).lease
@@ -187,7 +187,7 @@ class SimClient:
             return
         here = [(self._process.name, lease.call, lease.name) for lease in bundle.leases]
         for one in here:
-            self._add(h.Released(self._world.now, *one))
+            self._add(h.ReleaseStarted(self._world.now, *one))
         try:
             await release_all(bundle)
         finally:
@@ -222,13 +222,13 @@ class SimClient:
         return await take_all(parts, timeout, make)
 
     def _together(self, leases: Sequence[SimLease]) -> SimLeaseGroup:
-        return self.bundle_type(leases, self._told_all, self.runtime)
+        return self.group_type(leases, self._told_all, self.runtime)
 
-    def _gave_up_all(self, call: int, locks: Sequence[SimLock], why: WhyGaveUp) -> None:
+    def _gave_up_all(self, call: int, locks: Sequence[SimLock], why: WhyFailed) -> None:
         now, client = self._world.now, self._process.name
         for lock in locks:
             ticket = self._recorder.member(call, lock.name) or call
-            self._add(h.GaveUp(now, client, ticket, lock.name, why))
+            self._add(h.AcquireFailed(now, client, ticket, lock.name, why))
         # A lease of it that is left would be held by nobody, and renewed for ever.
         for ref in list(self.engine._leases.values()):
             left = ref()
@@ -271,7 +271,7 @@ class SimClient:
         shape = (spec.limit, spec.exclusive, renews, bundle, spec.lock_delay, spec.owner, spec.revocable)
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
         if self._heard_early.pop((name, lease.fence), False):
-            self._add(h.Heard(self._world.now, self._process.name, call, name))
+            self._add(h.RevokeReceived(self._world.now, self._process.name, call, name))
 
     def _forget(self, lease: SimLease) -> None:
         """What is told of this fence from now on is of another lease, of the same owner."""
@@ -281,7 +281,7 @@ class SimClient:
 
     def _name_owner(self, ticket: int, lock: SimLock) -> None:
         if lock._spec.owner:
-            self._recorder.in_the_name_of[ticket] = lock._spec.owner
+            self._recorder.owners[ticket] = lock._spec.owner
 
     def _tell(self, event: Event) -> None:
         if event.kind == "acquired":
@@ -300,26 +300,26 @@ class SimClient:
             del self._calls[event.lock, event.fence]  # the same owner may have that fence once more, by another call
             self._add(h.Lost(self._world.now, *here, event.reason or ""))
         else:
-            self._add(h.Heard(self._world.now, *here))
+            self._add(h.RevokeReceived(self._world.now, *here))
 
     def _gathered(self, event: Event) -> None:
         ticket = self._recorder.member(self.runtime.task.call, event.lock)
         if ticket is not None and event.fence is not None:
             self._heard_early[event.lock, event.fence] = False
-            self._add(h.Gathered(self._world.now, self._process.name, ticket, event.lock, event.fence))
+            self._add(h.MemberGranted(self._world.now, self._process.name, ticket, event.lock, event.fence))
 
     def _told(self, lease: SimLease) -> None:
-        self._add(h.Told(self._world.now, self._process.name, lease.call, lease.name))
+        self._add(h.LossReported(self._world.now, self._process.name, lease.call, lease.name))
 
     def _add(self, event: h.Event) -> None:
         if not self._process.is_dead:
             self._recorder.add(event)
 
 
-_HOW_RELEASED: dict[Phase, h.HowReleased] = {Phase.RELEASED: "released", Phase.LOST: "lost"}
+_HOW_RELEASED: dict[Phase, h.ReleaseOutcome] = {Phase.RELEASED: "released", Phase.LOST: "lost"}
 
 
-def _why(error: BaseException) -> WhyGaveUp:
+def _why(error: BaseException) -> WhyFailed:
     if isinstance(error, Cancelled):
         return "cancelled"
     if isinstance(error, BackendUnavailable):
@@ -327,6 +327,6 @@ def _why(error: BaseException) -> WhyGaveUp:
     return "unknown" if isinstance(error, BackendError) else "error"
 
 
-def _why_not_claimed(error: BaseException) -> h.HowClaimed:
+def _why_not_claimed(error: BaseException) -> h.ClaimOutcome:
     why = _why(error)
     return "error" if why == "timed out" else why

@@ -29,7 +29,7 @@ from holdfast.sim.process import Process
 from holdfast.sim.recorder import NONCE, Recorder
 from holdfast.sim.resource import Resource
 from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import SimParty, SmallWorld
+from holdfast.sim.scenarios import ClientProcess, SmallWorld
 from holdfast.sim.world import Task, Trap, World
 
 T = TypeVar("T")
@@ -156,18 +156,18 @@ class _Searching:
         world.live()
         self._runs += 1
         self._pruned += script.was_pruned
-        self._depth = max(self._depth, len(script.tape))
+        self._depth = max(self._depth, len(script.decisions))
         if world.is_broken():
-            found = replay(self._plan, self._size, script.tape)
+            found = replay(self._plan, self._size, script.decisions)
             self._found.setdefault(found.failure, found)
         return script
 
 
 def _next(script: _Script) -> list[int] | None:
     """The script with the next alternative, at the last point that has one left."""
-    for place in range(len(script.tape) - 1, -1, -1):
-        if script.tape[place] + 1 < script.counts[place]:
-            return [*script.tape[:place], script.tape[place] + 1]
+    for place in range(len(script.decisions) - 1, -1, -1):
+        if script.decisions[place] + 1 < script.counts[place]:
+            return [*script.decisions[:place], script.decisions[place] + 1]
     return None
 
 
@@ -179,7 +179,7 @@ class _Script(Choices):
     """Choices that are given, then the first ones; with how many there were at each point."""
 
     def __init__(self, given: Sequence[int], seen: set[bytes] | None = None) -> None:
-        super().__init__(tape=given)
+        super().__init__(decisions=given)
         self.counts: list[int] = []
         self.was_pruned = False
         self._length = len(given)
@@ -189,7 +189,7 @@ class _Script(Choices):
         """One of several, unless this is a state from which all of them have been or will be followed."""
         if count == 1:
             return 0
-        if self._seen is not None and len(self.tape) >= self._length:
+        if self._seen is not None and len(self.decisions) >= self._length:
             key = state()
             if key in self._seen:
                 self.was_pruned = True
@@ -321,14 +321,14 @@ class _World(SmallWorld):
         try:
             for name in "abcdefgh"[: self._size.clients]:
                 self._working.add(name)
-                party = self.add(name)
-                party.start(self._work(party))
+                member = self.add(name)
+                member.start(self._work(member))
             while self._working and self.world.now < ENDS:
                 self.world.run(self.world.now + 1.0)
-            self.recorder.add(h.HealedForGood(self.world.now))
+            self.recorder.add(h.Healed(self.world.now))
             self.faults_left = 0
             self.world.run(self.world.now + REST)
-            self.recorder.remained(self.server.live())
+            self.recorder.add_leftovers(self.server.live())
             self.recorder.add(h.End(self.world.now))
         except _Pruned:
             pass
@@ -356,10 +356,10 @@ class _World(SmallWorld):
             late_max=3.0,
             answer_max=12.0,
             wait_max=REST - 1.0,
-            tell_max=0.2,
+            report_max=0.2,
         )
 
-    def draw_fate(self, party: SimParty, task: Task) -> Fate:
+    def draw_fate(self, member: ClientProcess, task: Task) -> Fate:
         """What becomes of the request that this task sends now; done to its process at once."""
         if not self.faults_left:
             return Fate.DONE
@@ -369,9 +369,9 @@ class _World(SmallWorld):
             self.faults_left -= 1
             self.recorder.happened[fate.name.lower()] += 1
         if fate is Fate.PAUSED:
-            self._pause(party.process)
+            self._pause(member.process)
         elif fate is Fate.CRASHED:
-            self._crash(party)
+            self._crash(member)
         return fate
 
     def _state(self, what: str) -> bytes:
@@ -384,7 +384,7 @@ class _World(SmallWorld):
             self.server.state(),
             self._resource.state(),
             sorted(world.received.items()),
-            [(name, party.process.is_paused, party.process.is_dead) for name, party in self.parties.items()],
+            [(name, member.process.is_paused, member.process.is_dead) for name, member in self.members.items()],
             world.on_its_way(),
         )
         return blake2b(repr(parts).encode(), digest_size=16).digest()
@@ -398,29 +398,29 @@ class _World(SmallWorld):
     def _go_on(self, process: Process) -> None:
         if process.is_paused:
             self.recorder.add(h.Resumed(self.world.now, process.name))
-            process.go_on()
+            process.resume()
 
-    def _crash(self, party: SimParty) -> None:
-        self.recorder.add(h.Crashed(self.world.now, party.process.name))
-        party.process.crash()
-        party.client.engine.abandon("its process has crashed")
-        self.server.process_died(party.process)
-        self._working.discard(party.process.name)
+    def _crash(self, member: ClientProcess) -> None:
+        self.recorder.add(h.Crashed(self.world.now, member.process.name))
+        member.process.crash()
+        member.client.engine.abandon("its process has crashed")
+        self.server.process_died(member.process)
+        self._working.discard(member.process.name)
 
-    async def _work(self, party: SimParty) -> None:
+    async def _work(self, member: ClientProcess) -> None:
         for _ in range(self._size.rounds):
             try:
-                await self._round(party)
+                await self._round(member)
             except HoldfastError:
                 continue  # it is in the history
-        self._working.discard(party.process.name)
+        self._working.discard(member.process.name)
 
-    async def _round(self, party: SimParty) -> None:
+    async def _round(self, member: ClientProcess) -> None:
         if "lock_all" in self.plan.workload.uses:
-            await self._round_with_two(party)
+            await self._round_with_two(member)
             return
-        client, process = party.client, party.process
-        lease = await client.acquire(party.lock(TTL), None)
+        client, process = member.client, member.process
+        lease = await client.acquire(member.lock(TTL), None)
         if lease is None:
             return
         try:
@@ -432,8 +432,8 @@ class _World(SmallWorld):
         finally:
             await client.release(lease)
 
-    async def _round_with_two(self, party: SimParty) -> None:
-        client, process = party.client, party.process
+    async def _round_with_two(self, member: ClientProcess) -> None:
+        client, process = member.client, member.process
         names = TWO if process.name == "a" else TWO[::-1]  # in whichever order they are asked for
         locks = [client.lock(name, options={"ttl": TTL}) for name in names]
         bundle = await client.acquire_all(locks, None)
@@ -482,7 +482,7 @@ class _Request(Trap):
         small_world = link.small_world
         unknown = OutcomeUnknown(backend="sim", problem="no answer in time")
         world.at(max(world.now, self._deadline), task.resume, turn, None, unknown)
-        self._fate = small_world.draw_fate(small_world.parties[task.process.name], task)
+        self._fate = small_world.draw_fate(small_world.members[task.process.name], task)
         if self._fate is not Fate.LOST:
             world.at(link.arrival() + _DELAYS.get(self._fate, 0.0), self.arrive)
 

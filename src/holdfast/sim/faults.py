@@ -26,7 +26,7 @@ class Faults:
     lose_reply: float = 0.0  # it was done, and nobody hears of it
     duplicate: float = 0.0  # it arrives once more, any time within `slow_max`
     refuse: float = 0.0  # the connection is refused: nothing was sent
-    lose_ring: float = 0.0  # a wake-up that never comes
+    lose_notification: float = 0.0  # a wake-up that never comes
 
     # Processes, each per second.
     pause: float = 0.0  # stands still for up to `pause_max`
@@ -71,7 +71,7 @@ ALL = Faults(
     lose_reply=0.1,
     duplicate=0.05,
     refuse=0.03,
-    lose_ring=0.2,
+    lose_notification=0.2,
     pause=0.1,
     crash=0.05,
     cancel=0.2,

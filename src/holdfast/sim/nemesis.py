@@ -60,7 +60,7 @@ class Nemesis:
             link = self._simulation.members[name].link
             if choices.chance(faults.vanish) and link.vanish(choices.below(BURST_MAX)):
                 self._happened["vanish"] += 1
-                self._add(h.FaultBegan(self._world.now, "vanish", f"connections of {name}"))
+                self._add(h.FaultStarted(self._world.now, "vanish", f"connections of {name}"))
                 self._add(h.FaultEnded(self._world.now, "vanish", f"connections of {name}"))
             if choices.chance(faults.lookup_stall):
                 self._stall_lookups(name)
@@ -69,12 +69,12 @@ class Nemesis:
             self._stall(node)
         if choices.chance(faults.restart):
             self._happened["restart"] += 1
-            self._add(h.FaultBegan(self._world.now, "restart", "with its data"))
+            self._add(h.FaultStarted(self._world.now, "restart", "with its data"))
             node.restart()
             self._add(h.FaultEnded(self._world.now, "restart", "with its data"))
         if choices.chance(faults.lose_data):
             self._happened["lose_data"] += 1
-            self._add_all(node.forgot("data", "all of it"))
+            self._add_all(node.state_lost("data", "all of it"))
             node.lose_data()
         if faults.old_data:
             if not self._backed_up or choices.chance(0.2):
@@ -83,15 +83,15 @@ class Nemesis:
                 self._backed_up = True
             elif choices.chance(faults.old_data):
                 self._happened["old_data"] += 1
-                self._add_all(node.forgot("data", "an old copy is back"))
+                self._add_all(node.state_lost("data", "an old copy is back"))
                 node.restore_data()
         if choices.chance(faults.step_clock):
             self._happened["step_clock"] += 1
-            self._add_all(node.forgot("clock"))
-            node.step_clock(-choices.between(0.001, self._server.back_max))
+            self._add_all(node.state_lost("clock"))
+            node.step_clock(-choices.between(0.001, self._server.clock_back_max))
         if choices.chance(faults.leap_clock):
             self._happened["leap_clock"] += 1
-            self._add_all(node.forgot("lease", "its clock leapt ahead"))
+            self._add_all(node.state_lost("lease", "its clock leapt ahead"))
             node.step_clock(choices.between(0.001, faults.leap_max))
         if choices.chance(faults.break_lock) and self._simulation.break_something():
             self._happened["break_lock"] += 1
@@ -111,7 +111,7 @@ class Nemesis:
         process = self._simulation.members[name].process
         if process.is_paused:
             self._add(h.Resumed(self._world.now, name))
-            process.go_on()
+            process.resume()
 
     def _crash(self, name: str) -> None:
         member = self._simulation.members[name]
@@ -144,29 +144,29 @@ class Nemesis:
     def _cut_off(self, name: str) -> None:
         trunk = self._simulation.members[name].link
         ways = [trunk, *trunk.branches]
-        if any(link.cut_there or link.cut_back for link in ways):
+        if any(link.requests_cut or link.replies_cut for link in ways):
             return
         which = self._choices.below(3)
         is_new = name not in self._cut
         way = self._choices.below(len(ways)) if is_new and trunk.branches else self._cut.get(name, 0)
         for link in ways if way == 0 else [ways[way]]:
-            link.cut_there = which != 1
-            link.cut_back = which != 0
+            link.requests_cut = which != 1
+            link.replies_cut = which != 0
         if is_new:
             self._cut[name] = way
             self._happened["cut"] += 1
             now = self._world.now
-            self._add(h.FaultBegan(now, "cut", _way(name, way)) if way else h.CutOff(now, name))
+            self._add(h.FaultStarted(now, "cut", _way(name, way)) if way else h.Unreachable(now, name))
             self._world.at(now + self._choices.between(0.1, self._faults.cut_max), self._mend, name)
 
     def _mend(self, name: str) -> None:
         trunk = self._simulation.members[name].link
         for link in [trunk, *trunk.branches]:
-            link.cut_there = link.cut_back = False
+            link.requests_cut = link.replies_cut = False
         way = self._cut.pop(name, None)
         if way is not None:
             now = self._world.now
-            self._add(h.FaultEnded(now, "cut", _way(name, way)) if way else h.Rejoined(now, name))
+            self._add(h.FaultEnded(now, "cut", _way(name, way)) if way else h.Reachable(now, name))
 
     def _stall_lookups(self, name: str) -> None:
         link = self._simulation.members[name].link
@@ -174,7 +174,7 @@ class Nemesis:
             return
         link.lookups_stall = True
         self._happened["lookup_stall"] += 1
-        self._add(h.FaultBegan(self._world.now, "lookup_stall", name))
+        self._add(h.FaultStarted(self._world.now, "lookup_stall", name))
         seconds = self._choices.between(0.1, self._faults.lookup_stall_max)
         self._world.at(self._world.now + seconds, self._look_up_again, name)
 
@@ -191,13 +191,13 @@ class Nemesis:
             return
         node.is_stalled = True
         self._happened["stall"] += 1
-        self._add(node.stalls())
+        self._add(node.stall_event())
         self._world.at(self._world.now + self._choices.between(0.1, self._faults.stall_max), self._goes_on, node)
 
     def _goes_on(self, node: Server) -> None:
         if node.is_stalled:
-            self._add(node.stalls_no_more())
-            node.go_on()
+            self._add(node.stall_end_event())
+            node.resume()
 
     def _add_all(self, events: list[h.Event]) -> None:
         for event in events:

@@ -52,8 +52,8 @@ class Link:
         self.server = server
         self.faults = faults
         self._last_arrival = 0.0
-        self.cut_there = False
-        self.cut_back = False
+        self.requests_cut = False
+        self.replies_cut = False
         self.lookups_stall = False
         self.pool: ConnectionPool[Connection] | None = None
         if faults.vanish or faults.lookup_stall:
@@ -89,7 +89,7 @@ class Link:
     async def _connect(self, deadline: float) -> Connection:
         until = min(deadline, self.process.now() + CONNECT_TIMEOUT)
         connected = self.process.world.now + self.delay()
-        cannot = self.cut_there or self.cut_back or self.lookups_stall or self.server.is_stalled
+        cannot = self.requests_cut or self.replies_cut or self.lookups_stall or self.server.is_stalled
         if cannot or connected > self.process.true_time(until):
             await self._sleep_until(until)
             raise BackendUnavailable(backend="sim", problem="not connected in time")
@@ -124,9 +124,9 @@ class Link:
 
         return await self.request(arrived, deadline)
 
-    def ring(self, action: Callable[..., None], *arguments: Any) -> None:
+    def notify(self, action: Callable[..., None], *arguments: Any) -> None:
         """The server calls: a hint, which may be late or lost."""
-        if not (self.cut_back or self.happens("lose_ring", self.faults.lose_ring)):
+        if not (self.replies_cut or self.happens("lose_notification", self.faults.lose_notification)):
             world = self.process.world
             world.at(world.now + self.delay(), self.process.do, action, *arguments)
 
@@ -179,7 +179,7 @@ class _Request(Trap):
             return
         unknown = OutcomeUnknown(backend="sim", problem="no answer in time")
         world.at(max(world.now, self._deadline), task.resume, turn, None, unknown)
-        if not link.cut_there and not link.happens("lose_request", faults.lose_request):
+        if not link.requests_cut and not link.happens("lose_request", faults.lose_request):
             world.at(link.arrival(), self._arrive, True)  # noqa: FBT003  (somebody waits for the answer)
             if link.happens("duplicate", faults.duplicate):
                 later = world.choices.between(faults.delay_min, faults.slow_max)
@@ -187,7 +187,7 @@ class _Request(Trap):
 
     def _arrive(self, is_first: bool) -> None:  # noqa: FBT001  (called by the world)
         link = self._link
-        link.server.when_it_answers(self._execute, is_first)
+        link.server.when_running(self._execute, is_first)
 
     def _execute(self, is_first: bool) -> None:  # noqa: FBT001  (called by the server)
         link, task = self._link, self._task
@@ -198,5 +198,5 @@ class _Request(Trap):
         world = task.process.world
         if self._connection is not None and self._connection.has_vanished:
             return
-        if is_first and not link.cut_back and not link.happens("lose_reply", link.faults.lose_reply):
+        if is_first and not link.replies_cut and not link.happens("lose_reply", link.faults.lose_reply):
             world.at(world.now + link.delay(), task.resume, self._turn, value, error)

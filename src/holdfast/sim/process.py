@@ -50,7 +50,7 @@ class Process:
     def pause(self) -> None:
         self.is_paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.is_paused = False
         backlog, self.backlog = self.backlog, []
         for action, arguments in backlog:

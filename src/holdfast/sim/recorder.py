@@ -16,7 +16,7 @@ class Entry(NamedTuple):
     """A ticket as the server has it."""
 
     lock: str
-    place: int  # its order
+    position: int  # its order
     fence: int | None  # None while it waits
     limit: int | None
     exclusive: bool
@@ -33,7 +33,7 @@ class Recorder:
         self._nonces = 0
         self._owner: dict[str, tuple[str, int]] = {}  # nonce -> client, call
         self._members: dict[int, dict[str, int]] = {}  # of a call that takes several locks: lock -> ticket
-        self.in_the_name_of: dict[int, str] = {}  # ticket -> named owner, of those that have one
+        self.owners: dict[int, str] = {}  # ticket -> named owner, of those that have one
         self._seen: dict[str, Entry] = {}
 
     def new_call(self) -> int:
@@ -41,7 +41,7 @@ class Recorder:
         self._calls += 1
         return self._calls
 
-    def new_bundle(self, locks: Sequence[str]) -> list[int]:
+    def new_group(self, locks: Sequence[str]) -> list[int]:
         """The same for an attempt to take several at once: a ticket for each. The first is the number of the call."""
         tickets = [self.new_call() for _ in locks]
         self._members[tickets[0]] = dict(zip(locks, tickets, strict=True))
@@ -55,7 +55,7 @@ class Recorder:
     def call_of(self, nonce: str) -> int:
         return self._owner[nonce[:NONCE]][1]
 
-    def whose(self, nonce: str, lock: str) -> tuple[str, int]:
+    def owner_of(self, nonce: str, lock: str) -> tuple[str, int]:
         """Client and ticket."""
         client, call = self._owner[nonce[:NONCE]]
         return client, self.member(call, lock) or call
@@ -69,7 +69,7 @@ class Recorder:
     def add(self, event: h.Event) -> None:
         self.history.append(event)
 
-    def look(self, tickets: dict[str, Entry]) -> None:
+    def observe(self, tickets: dict[str, Entry]) -> None:
         """What has changed on the server since the last look, in an order that could have been: first who left."""
         seen = self._seen
         if tickets == seen:
@@ -77,24 +77,24 @@ class Recorder:
         now = self._world.now
         for nonce, entry in seen.items():
             if nonce not in tickets:
-                client, call = owner = self.whose(nonce, entry.lock)
+                client, call = owner = self.owner_of(nonce, entry.lock)
                 # A call whose first ticket was answered too late has two for a while, until that one is given back.
-                if not any(self.whose(other, there.lock) == owner for other, there in tickets.items()):
-                    self.add(h.Left(now, client, call, entry.lock))
+                if not any(self.owner_of(other, there.lock) == owner for other, there in tickets.items()):
+                    self.add(h.ServerRemoved(now, client, call, entry.lock))
         for nonce, entry in tickets.items():
             before = seen.get(nonce)
             if before == entry:
                 continue
-            client, call = self.whose(nonce, entry.lock)
-            shape = (entry.place, entry.limit, entry.exclusive, self.in_the_name_of.get(call, ""))
+            client, call = self.owner_of(nonce, entry.lock)
+            shape = (entry.position, entry.limit, entry.exclusive, self.owners.get(call, ""))
             if entry.fence is not None:
-                self.add(h.Admitted(now, client, call, entry.lock, entry.fence, *shape))
-            elif before is None or before.place != entry.place:  # lapsed and back at once has another place
-                self.add(h.Queued(now, client, call, entry.lock, *shape))
+                self.add(h.ServerGranted(now, client, call, entry.lock, entry.fence, *shape))
+            elif before is None or before.position != entry.position:  # lapsed and back at once has another place
+                self.add(h.ServerQueued(now, client, call, entry.lock, *shape))
         self._seen = tickets
 
-    def remained(self, tickets: dict[str, Entry]) -> None:
+    def add_leftovers(self, tickets: dict[str, Entry]) -> None:
         """At the end: what is still there."""
         for nonce, entry in tickets.items():
-            client, call = self.whose(nonce, entry.lock)
-            self.add(h.Remained(self._world.now, entry.lock, client, entry.fence is not None, call or None))
+            client, call = self.owner_of(nonce, entry.lock)
+            self.add(h.Leftover(self._world.now, entry.lock, client, entry.fence is not None, call or None))

@@ -1,4 +1,4 @@
-"""A run in a file: its plan and its tape, as JSON, for another day or another machine."""
+"""A saved run: its plan and its decisions as JSON, to repeat it later or on another machine."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from holdfast.sim.run import SERVERS, Plan
 from holdfast.sim.workload import Workload
 
 
-class Tape(NamedTuple):
-    """`run(plan, tape=numbers)`, where the plan may be that of a mutant."""
+class Replay(NamedTuple):
+    """Arguments for `run(plan, decisions=decisions)`. The plan may be the plan of a mutant."""
 
     plan: Plan
-    numbers: Sequence[int]
+    decisions: Sequence[int]
     mutant: str | None = None
 
 
-def to_text(tape: Tape) -> str:
-    """The same for a file. What a mutant replaces is known by the mutant's name only."""
-    plan = tape.plan
+def to_text(replay: Replay) -> str:
+    """The replay as JSON. The classes that a mutant replaces are not stored, only its name."""
+    plan = replay.plan
     content = {
         "backend": plan.backend,
-        "mutant": tape.mutant,
+        "mutant": replay.mutant,
         "enable": plan.enable,
         "faults": asdict(plan.faults),
         "workload": asdict(plan.workload),
     }
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in content.items()]
-    return "{" + ",\n ".join([*lines, f'"tape": {json.dumps(list(tape.numbers))}']) + "}\n"
+    return "{" + ",\n ".join([*lines, f'"decisions": {json.dumps(list(replay.decisions))}']) + "}\n"
 
 
-def from_text(text: str) -> Tape:
-    """What `to_text` wrote; its mutant is not applied yet.
+def from_text(text: str) -> Replay:
+    """Parse the output of `to_text`. The mutant is not applied yet.
 
     Raises:
-        ValueError: it is something else; says what is wrong with it.
+        ValueError: the text is not a replay; the message has the reason.
     """
     try:
         content: dict[str, Any] = json.loads(text)
@@ -51,9 +51,9 @@ def from_text(text: str) -> Tape:
                 **{**workload, "kinds": tuple(workload["kinds"]), "uses": tuple(workload.get("uses", ()))}
             ),
         )
-        numbers, mutant = [int(number) for number in content["tape"]], content["mutant"]
+        decisions, mutant = [int(number) for number in content["decisions"]], content["mutant"]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not a tape ({type(error).__name__}: {error})") from error
+        raise ValueError(f"not a saved run ({type(error).__name__}: {error})") from error
     if plan.backend not in SERVERS:
-        raise ValueError(f"a tape of a backend that is not known here: {plan.backend!r}")
-    return Tape(plan, numbers, mutant)
+        raise ValueError(f"a saved run of an unknown backend: {plan.backend!r}")
+    return Replay(plan, decisions, mutant)

@@ -87,13 +87,13 @@ class Plan:
     @property
     def possible_faults(self) -> Faults:
         """Those that this server can have."""
-        return faults_.only(self.faults, frozenset(faults_.KINDS) - self.server_type.cannot)
+        return faults_.only(self.faults, frozenset(faults_.KINDS) - self.server_type.impossible_faults())
 
 
 @functools.cache
 def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
     """What cannot be done with such a store, or not for sure, by the primitives' names; and why."""
-    world = World(Choices(tape=()))
+    world = World(Choices(decisions=()))
     recorder, process = Recorder(world), Process(world, "nobody")
     server = server_type(world, recorder)
     backend = server.open(Link(process, server, faults_.CALM), SimRuntime(process, recorder))
@@ -105,7 +105,7 @@ class Run(NamedTuple):
     """What came of it."""
 
     seed: int | None
-    tape: Sequence[int]
+    decisions: Sequence[int]
     history: list[h.Event]
     verdict: Verdict
     steps: int
@@ -122,10 +122,10 @@ class Run(NamedTuple):
         return None if gravest is None else gravest.checker
 
 
-def run(plan: Plan, seed: int | None = None, tape: Sequence[int] = ()) -> Run:
+def run(plan: Plan, seed: int | None = None, decisions: Sequence[int] = ()) -> Run:
     """One run, from a seed or from a tape."""
     with quiet():
-        simulation = Simulation(plan, Choices(seed, tape))
+        simulation = Simulation(plan, Choices(seed, decisions))
         error: Exception | None = None
         try:
             simulation.live()
@@ -134,7 +134,7 @@ def run(plan: Plan, seed: int | None = None, tape: Sequence[int] = ()) -> Run:
         history = simulation.recorder.history
         return Run(
             seed=seed,
-            tape=simulation.choices.tape,
+            decisions=simulation.choices.decisions,
             history=history,
             verdict=judge(history, simulation.promises()),
             steps=simulation.world.steps,
@@ -219,14 +219,14 @@ class Simulation:
                 self._go_on(nemesis)
             nemesis.stop()
             self._heal()
-            self.recorder.add(h.HealedForGood(world.now))
+            self.recorder.add(h.Healed(world.now))
             healed = world.now
             while world.now < healed + HEALED_FOR and not self._all_done():
                 self._go_on(nemesis)
             if "once_per" in workload.uses:
                 self._claim_again(healed)
             world.run(world.now + REST)
-            self.recorder.remained(self.server.live())
+            self.recorder.add_leftovers(self.server.live())
             self.recorder.add(h.End(world.now))
         finally:
             self._bury()
@@ -254,7 +254,7 @@ class Simulation:
         kinds = tuple(kind for kind in workload.kinds if kind in self.server.kinds) or self.server.kinds
         hold_max = self.choices.pick((workload.hold_max / 4, workload.hold_max))
         # One machine has one wall clock, too; and where clients keep the time of leases, none may be wrong.
-        wrong_max = 0.0 if "drift" in self.server.cannot else workload.wrong_max
+        wrong_max = 0.0 if "drift" in self.server.impossible_faults() else workload.wrong_max
         drawn = replace(workload, kinds=kinds, uses=uses, ttl=ttl, hold_max=hold_max, wrong_max=wrong_max)
         return replace(drawn, several_ttls=True) if self.server.several_ttls else drawn
 
@@ -268,23 +268,23 @@ class Simulation:
         is_delayed = "lock_delay" in self.uses and self.faults.crash > 0.0  # kept for a holder that is known to be dead
         # A release without an answer waits for the next use of the client, if no thread can be started to repeat it.
         is_unrepeated = self.faults.no_thread > 0.0 and len(faults_.enabled(self.faults)) > 1
-        return is_delayed or is_unrepeated or any(getattr(self.faults, kind) for kind in self.server.lapses_after)
+        return is_delayed or is_unrepeated or any(getattr(self.faults, kind) for kind in self.server.orphaning_faults)
 
     def promises(self) -> Promises:
         """What a run with these faults is held to."""
         faults, ttl = self.faults, self.workload.ttl
         # A request of the keeper that began before the world was healed may return so long after it.
         overrun = 5.0 + faults.overrun_max if faults.overrun else 0.0
-        prolonged, settles = self.server.prolonged, self.server.settles + overrun
-        idle_prolonged = self.server.idle_prolonged
+        extra_lease_time, recovery_time = self.server.extra_lease_time, self.server.recovery_time + overrun
+        extra_idle_time = self.server.extra_idle_time
         lapses = self._has_to_lapse()
         delay = max(DELAYS) * 1.02 if "lock_delay" in self.uses else 0.0
-        bound = (ttl + 12.0 if lapses else 8.0) + prolonged + settles + delay
-        idle = (ttl + self.server.idle_max if lapses else 8.0) + idle_prolonged + settles + delay
+        bound = (ttl + 12.0 if lapses else 8.0) + extra_lease_time + recovery_time + delay
+        idle = (ttl + self.server.idle_max if lapses else 8.0) + extra_idle_time + recovery_time + delay
         dead_waiter_max = self.server.dead_waiter_max
         # The last requests of a dead process may be slow, and renew or grant its tickets.
         if dead_waiter_max is not None:
-            dead_waiter_max += idle_prolonged + (faults.slow_max + ttl if faults.slow else 0.0)
+            dead_waiter_max += extra_idle_time + (faults.slow_max + ttl if faults.slow else 0.0)
         # What was slow before the world was healed holds up what is asked for after it: requests that keep their order,
         # and a connection that was being opened for one.
         held_up = faults.slow_max if faults.slow and self.server.keeps_order else 0.0
@@ -295,24 +295,24 @@ class Simulation:
             idle_max=idle,
             dead_waiter_max=dead_waiter_max,
             leftover_max=bound,
-            wait_max=HEALED_FOR + idle_prolonged,
+            wait_max=HEALED_FOR + extra_idle_time,
             drift=faults.drift * 2,
-            settle_max=8.0 + idle_prolonged + settles,
-            tell_max=0.2,
-            renew_max=3.0 + settles + held_up,
+            settle_max=8.0 + extra_idle_time + recovery_time,
+            report_max=0.2,
+            renew_max=3.0 + recovery_time + held_up,
             late_max=3.0,
             answer_max=12.0,
             clock_error=1e-6,
             grant_max=self._grant_max(),
-            hear_max=ttl / 3 + 3.0 + settles + held_up,
+            revoke_max=ttl / 3 + 3.0 + recovery_time + held_up,
         )
 
     def _grant_max(self) -> float | None:
         """Where clients die or are paused, and nothing else goes wrong, the others do not wait for them."""
         kinds = {*faults_.enabled(self.faults)}
         if kinds <= {"crash"}:
-            return self.server.past_dead_max
-        return self.server.past_paused_max if kinds <= {"crash", "pause"} else None
+            return self.server.grant_past_dead_max
+        return self.server.grant_past_paused_max if kinds <= {"crash", "pause"} else None
 
     def break_something(self) -> bool:
         """An operator ends a lease by force, if there is one."""
@@ -320,7 +320,7 @@ class Simulation:
         if not held:
             return False
         entry = self.choices.pick(held)
-        self.recorder.add(h.Forgot(self.world.now, "lease", entry.lock, detail="broken by an operator"))
+        self.recorder.add(h.StateLost(self.world.now, "lease", entry.lock, detail="broken by an operator"))
         self.server.break_lock(entry.lock, entry.fence or 0)
         return True
 

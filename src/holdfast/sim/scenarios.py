@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOCK = "lock"
 
 
-class SimParty(NamedTuple):
+class ClientProcess(NamedTuple):
     """A client with its process, and what is between it and the server."""
 
     process: Process
@@ -46,28 +46,28 @@ class SmallWorld:
         self.world = self.world_type(choices)
         self.recorder = self.recorder_type(self.world)
         self.server = plan.server_type(self.world, self.recorder)
-        self.parties: dict[str, SimParty] = {}
-        self._gone: list[SimParty] = []
+        self.members: dict[str, ClientProcess] = {}
+        self._gone: list[ClientProcess] = []
 
     def link(self, process: Process) -> Link:
         return Link(process, self.server, CALM)
 
-    def add(self, name: str) -> SimParty:
+    def add(self, name: str) -> ClientProcess:
         """A new process; if there was one of that name, it is gone."""
-        if name in self.parties:
-            self._gone.append(self.parties[name])
+        if name in self.members:
+            self._gone.append(self.members[name])
         process = self.process_type(self.world, name)
         link = self.link(process)
         more = {} if self.plan.engine is None else {"engine_type": self.plan.engine}
-        party = SimParty(process, link, self.plan.client(process, self.server, link, self.recorder, **more))
-        self.parties[name] = party
-        return party
+        member = ClientProcess(process, link, self.plan.client(process, self.server, link, self.recorder, **more))
+        self.members[name] = member
+        return member
 
     def end(self) -> None:
         """Nothing of it runs any more."""
-        for party in [*self._gone, *self.parties.values()]:
-            party.process.crash()
-            party.client.engine.abandon("the world has ended")
-            for task in party.process.tasks:
+        for member in [*self._gone, *self.members.values()]:
+            member.process.crash()
+            member.client.engine.abandon("the world has ended")
+            for task in member.process.tasks:
                 task.bury()
         self.server.end()

@@ -27,7 +27,7 @@ class Shrunk(NamedTuple):
     """A failing run, and how to have it again: `run(plan, tape=tape)`."""
 
     plan: Plan
-    tape: tuple[int, ...]
+    decisions: tuple[int, ...]
     run: Run
     runs: int = 0  # that it took
 
@@ -78,7 +78,7 @@ class _Shrinking:
 
     def _first_that_fails(self, plans: Iterator[Plan], seeds: int) -> bool:
         return any(
-            self._fails(plan, self.best.tape) or any(self._fails(plan, seed=seed) for seed in range(seeds))
+            self._fails(plan, self.best.decisions) or any(self._fails(plan, seed=seed) for seed in range(seeds))
             for plan in plans
         )
 
@@ -86,63 +86,65 @@ class _Shrinking:
 
     def _simpler_tape(self) -> None:
         before: tuple[int, ...] | None = None
-        while before != self.best.tape:
-            before = self.best.tape
+        while before != self.best.decisions:
+            before = self.best.decisions
             self._cut_off()
-            self._by_chunks(lambda tape, start, end: (*tape[:start], *(0,) * (end - start), *tape[end:]))
-            self._by_chunks(lambda tape, start, end: (*tape[:start], *tape[end:]))
+            self._by_chunks(lambda decisions, start, end: (*decisions[:start], *(0,) * (end - start), *decisions[end:]))
+            self._by_chunks(lambda decisions, start, end: (*decisions[:start], *decisions[end:]))
             self._lower()
 
     def _cut_off(self) -> None:
         """The end of the tape: halves of it, then smaller parts."""
-        part = len(self.best.tape) // 2
+        part = len(self.best.decisions) // 2
         while part:
-            if not self._is_simpler(self.best.tape[:-part]):
+            if not self._is_simpler(self.best.decisions[:-part]):
                 part //= 2
-            part = min(part, len(self.best.tape))
+            part = min(part, len(self.best.decisions))
 
     def _by_chunks(self, change: Callable[[tuple[int, ...], int, int], tuple[int, ...]]) -> None:
         """Large parts first, then smaller ones, from the end to the beginning."""
-        size = max(1, len(self.best.tape) // 2)
+        size = max(1, len(self.best.decisions) // 2)
         while size:
-            end = len(self.best.tape)
+            end = len(self.best.decisions)
             while end > 0:
                 start = max(0, end - size)
-                if any(self.best.tape[start:end]):
-                    self._is_simpler(change(self.best.tape, start, end))
-                end = min(start, len(self.best.tape))
+                if any(self.best.decisions[start:end]):
+                    self._is_simpler(change(self.best.decisions, start, end))
+                end = min(start, len(self.best.decisions))
             size //= 2
 
     def _lower(self) -> None:
         """Each number, to the smallest that still does it, if it lies on the way of a bisection."""
         place = 0
-        while place < len(self.best.tape):
-            low, high = 0, self.best.tape[place]
-            while low < high and place < len(self.best.tape):
+        while place < len(self.best.decisions):
+            low, high = 0, self.best.decisions[place]
+            while low < high and place < len(self.best.decisions):
                 middle = (low + high) // 2
-                tape = self.best.tape
-                if self._is_simpler((*tape[:place], middle, *tape[place + 1 :])):
+                decisions = self.best.decisions
+                if self._is_simpler((*decisions[:place], middle, *decisions[place + 1 :])):
                     high = middle
                 else:
                     low = middle + 1
             place += 1
 
-    def _is_simpler(self, tape: Sequence[int]) -> bool:
-        tape = _stripped(tape)
-        if tape in self._seen or _weight(tape) >= _weight(self.best.tape):
+    def _is_simpler(self, decisions: Sequence[int]) -> bool:
+        decisions = _stripped(decisions)
+        if decisions in self._seen or _weight(decisions) >= _weight(self.best.decisions):
             return False
-        self._seen.add(tape)
-        return self._fails(self.best.plan, tape)
+        self._seen.add(decisions)
+        return self._fails(self.best.plan, decisions)
 
-    def _fails(self, plan: Plan, tape: Sequence[int] = (), *, seed: int | None = None) -> bool:
+    def _fails(self, plan: Plan, decisions: Sequence[int] = (), *, seed: int | None = None) -> bool:
         if self._runs >= self._budget:
             raise _Over
         self._runs += 1
-        again = run(plan, seed, tape)
+        again = run(plan, seed, decisions)
         is_it = again.failure == self._failure
         if is_it:
             # What was not read off the tape need not be on it.
-            self.best = Shrunk(plan, _stripped(again.tape if seed is not None else again.tape[: len(tape)]), again)
+            self.best = Shrunk(
+                plan, _stripped(again.decisions if seed is not None else again.decisions[: len(decisions)]), again
+            )
         if self._progress is not None:
             self._progress(self._runs, self.best)
         return is_it
@@ -152,7 +154,7 @@ def _without_what_was_off(plan: Plan, failing: Run) -> Shrunk:
     """The very same run, in a plan that has only the kinds of faults which the run drew, and draws none itself."""
     drawn = 0 if plan.enable >= 1.0 else len(faults_.enabled(plan.possible_faults))
     same = replace(plan, faults=failing.faults, enable=1.0)
-    return Shrunk(same, _stripped(failing.tape[drawn:]), failing)
+    return Shrunk(same, _stripped(failing.decisions[drawn:]), failing)
 
 
 def _leaps(plan: Plan, failing: Run) -> Iterator[Plan]:
@@ -194,14 +196,14 @@ def _steps(plan: Plan, failing: Run) -> Iterator[Plan]:
         yield replace(plan, workload=replace(workload, rounds=rounds))
 
 
-def _weight(tape: Sequence[int]) -> tuple[int, int, int]:
+def _weight(decisions: Sequence[int]) -> tuple[int, int, int]:
     """What is simpler weighs less: few choices that are not tame, a short tape, small numbers."""
-    return len(tape) - tape.count(0), len(tape), sum(tape)
+    return len(decisions) - decisions.count(0), len(decisions), sum(decisions)
 
 
-def _stripped(tape: Sequence[int]) -> tuple[int, ...]:
+def _stripped(decisions: Sequence[int]) -> tuple[int, ...]:
     """Without the zeros at its end: a tape that has run out goes on with them anyway."""
-    end = len(tape)
-    while end and tape[end - 1] == 0:
+    end = len(decisions)
+    while end and decisions[end - 1] == 0:
         end -= 1
-    return tuple(tape[:end])
+    return tuple(decisions[:end])

@@ -8,8 +8,8 @@ from holdfast.checking import history as h
 LOCK = "report"
 
 
-def asked(at: float, client: str, ticket: int, timeout: float | None = None) -> h.Asked:
-    return h.Asked(at, client, ticket, LOCK, timeout)
+def asked(at: float, client: str, ticket: int, timeout: float | None = None) -> h.AcquireStarted:
+    return h.AcquireStarted(at, client, ticket, LOCK, timeout)
 
 
 def granted(at: float, client: str, ticket: int, fence: int | None = None, deadline: float | None = None) -> h.Granted:
@@ -21,32 +21,32 @@ def shared(at: float, client: str, ticket: int, limit: int | None = None, fence:
     return granted(at, client, ticket, fence)._replace(limit=limit, exclusive=False)
 
 
-def released(at: float, client: str, ticket: int) -> h.Released:
-    return h.Released(at, client, ticket, LOCK)
+def released(at: float, client: str, ticket: int) -> h.ReleaseStarted:
+    return h.ReleaseStarted(at, client, ticket, LOCK)
 
 
 def lost(at: float, client: str, ticket: int) -> h.Lost:
     return h.Lost(at, client, ticket, LOCK)
 
 
-def told(at: float, client: str, ticket: int) -> h.Told:
-    return h.Told(at, client, ticket, LOCK)
+def told(at: float, client: str, ticket: int) -> h.LossReported:
+    return h.LossReported(at, client, ticket, LOCK)
 
 
-def gave_up(at: float, client: str, ticket: int, how: h.WhyGaveUp = "timed out") -> h.GaveUp:
-    return h.GaveUp(at, client, ticket, LOCK, how)
+def gave_up(at: float, client: str, ticket: int, how: h.WhyFailed = "timed out") -> h.AcquireFailed:
+    return h.AcquireFailed(at, client, ticket, LOCK, how)
 
 
-def queued(at: float, client: str, ticket: int, place: int | None = None) -> h.Queued:
-    return h.Queued(at, client, ticket, LOCK, place)
+def queued(at: float, client: str, ticket: int, position: int | None = None) -> h.ServerQueued:
+    return h.ServerQueued(at, client, ticket, LOCK, position)
 
 
-def admitted(at: float, client: str, ticket: int, place: int | None = None) -> h.Admitted:
-    return h.Admitted(at, client, ticket, LOCK, ticket, place)
+def admitted(at: float, client: str, ticket: int, position: int | None = None) -> h.ServerGranted:
+    return h.ServerGranted(at, client, ticket, LOCK, ticket, position)
 
 
-def left(at: float, client: str, ticket: int) -> h.Left:
-    return h.Left(at, client, ticket, LOCK)
+def left(at: float, client: str, ticket: int) -> h.ServerRemoved:
+    return h.ServerRemoved(at, client, ticket, LOCK)
 
 
 def wrote(
@@ -77,38 +77,38 @@ def what(kind: type[Checker], history: h.History, promises: Promises | None = No
 
 
 ONE_OF_EACH: h.History = [
-    h.Asked(0, "a", 1, "x", 5, None, exclusive=False),
-    h.Queued(0.1, "a", 1, "x", 4, 2, exclusive=False),
-    h.Admitted(0.2, "a", 1, "x", 9, 4, 2, exclusive=False),
+    h.AcquireStarted(0, "a", 1, "x", 5, None, exclusive=False),
+    h.ServerQueued(0.1, "a", 1, "x", 4, 2, exclusive=False),
+    h.ServerGranted(0.2, "a", 1, "x", 9, 4, 2, exclusive=False),
     h.Granted(1 / 3, "a", 1, "x", 9, 30, None, exclusive=False),
     h.Renewed(1, "a", 1, "x", 40),
     h.Checked(1, "a", 1, "x", held=True),
     h.Read(1, "a", 1, "x", 9, None),
     h.Wrote(1, "a", 1, "x", 9, "ü\n", before=3, fenced=False),
-    h.Gathered(1, "a", 1, "x", 9),
+    h.MemberGranted(1, "a", 1, "x", 9),
     h.Reentered(2, "a", 2, "x", 9),
-    h.GaveUp(2, "b", 3, "x", "error", "WouldDeadlock"),
-    h.Released(3, "a", 1, "x"),
+    h.AcquireFailed(2, "b", 3, "x", "error", "WouldDeadlock"),
+    h.ReleaseStarted(3, "a", 1, "x"),
     h.ReleaseEnded(3, "a", 1, "x", "owed"),
-    h.Left(3, "a", 1, "x", "released"),
+    h.ServerRemoved(3, "a", 1, "x", "released"),
     h.Lost(4, "b", 4, "x", "gone"),
-    h.Told(4, "b", 4, "x"),
+    h.LossReported(4, "b", 4, "x"),
     h.Elected(4, "b", 5, "y", 3),
-    h.Claiming(4, "b", 6, "job", 17),
-    h.Claimed(4, "b", 6, "job", 17, "not ours"),
-    h.Requested(4, "b", 7, "y", 3),
-    h.RequestMade(4, "b", 7, "y", 3),
-    h.Heard(4, "b", 5, "y"),
+    h.ClaimStarted(4, "b", 6, "job", 17),
+    h.ClaimEnded(4, "b", 6, "job", 17, "not ours"),
+    h.RevokeStarted(4, "b", 7, "y", 3),
+    h.RevokeEnded(4, "b", 7, "y", 3),
+    h.RevokeReceived(4, "b", 5, "y"),
     h.Paused(5, "a"),
     h.Resumed(6, "a"),
     h.Crashed(7, "a", "kill -9"),
     h.Restarted(8, "a"),
-    h.CutOff(8),
-    h.Rejoined(8),
-    h.FaultBegan(8, "restart", "node 2"),
+    h.Unreachable(8),
+    h.Reachable(8),
+    h.FaultStarted(8, "restart", "node 2"),
     h.FaultEnded(9, "restart", "node 2"),
-    h.Forgot(9, "data", "x", majority=False, detail="failover"),
-    h.HealedForGood(10),
-    h.Remained(11, "x", "a", granted=True, ticket=1),
+    h.StateLost(9, "data", "x", majority=False, detail="failover"),
+    h.Healed(10),
+    h.Leftover(11, "x", "a", granted=True, ticket=1),
     h.End(11),
 ]

@@ -37,13 +37,13 @@ def test_the_delay_counts_from_the_end_of_the_belief() -> None:
     assert found(NobodyInDelay, [LEASE, admitted(8, "b", 2)])
 
 
-@pytest.mark.parametrize("end", [released(2, "a", 1), h.Forgot(2, "lease", LOCK), h.Forgot(2, "data")])
+@pytest.mark.parametrize("end", [released(2, "a", 1), h.StateLost(2, "lease", LOCK), h.StateLost(2, "data")])
 def test_what_was_given_back_or_forgotten_has_no_delay(end: h.Event) -> None:
     assert not found(NobodyInDelay, [LEASE, end, admitted(2.5, "b", 2), lost(2.6, "a", 1), admitted(4, "c", 3)])
 
 
 def test_a_clock_that_went_back_ends_no_delay() -> None:
-    assert found(NobodyInDelay, [LEASE, h.Forgot(2, "clock"), lost(6, "a", 1), admitted(8, "b", 2)])
+    assert found(NobodyInDelay, [LEASE, h.StateLost(2, "clock"), lost(6, "a", 1), admitted(8, "b", 2)])
 
 
 def test_those_who_could_have_been_beside_it_may_come() -> None:
@@ -58,7 +58,7 @@ def test_those_who_could_have_been_beside_it_may_come() -> None:
 
 
 def test_without_the_servers_events_grants_count() -> None:
-    seen = Promises(server_seen=False)
+    seen = Promises(sees_server=False)
 
     assert found(NobodyInDelay, [LEASE, lost(6, "a", 1), granted(8, "b", 2)], seen)
     assert not found(NobodyInDelay, [LEASE, lost(6, "a", 1), granted(9.1, "b", 2)], seen)

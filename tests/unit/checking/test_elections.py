@@ -49,8 +49,8 @@ def test_an_older_term_is_found_and_does_not_count_from_there() -> None:
     ],
 )
 def test_what_the_server_forgot_counts_where_fences_depend_on_it(
-    fence: FenceOrder, what: h.WhatForgot, *, is_excused: bool
+    fence: FenceOrder, what: h.StateKind, *, is_excused: bool
 ) -> None:
-    history: h.History = [elected(0, "a", 1, 5), h.Forgot(1, what), elected(2, "b", 2, 5)]
+    history: h.History = [elected(0, "a", 1, 5), h.StateLost(1, what), elected(2, "b", 2, 5)]
 
     assert bool(found(OneLeader, history, Promises(fence=fence))) is not is_excused

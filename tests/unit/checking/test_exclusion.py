@@ -107,23 +107,29 @@ def test_it_says_who_was_in_the_way_of_whom() -> None:
 
 
 def test_what_the_server_forgot_is_excused_but_not_what_it_granted_since() -> None:
-    history: h.History = [granted(0, "a", 1), h.Forgot(1), granted(2, "b", 2)]
+    history: h.History = [granted(0, "a", 1), h.StateLost(1), granted(2, "b", 2)]
 
     assert not found(MutualExclusion, history)
     assert what(MutualExclusion, [*history, granted(3, "c", 3)]).endswith("while b believed to hold it")
 
 
 def test_a_grant_that_was_on_its_way_when_the_server_forgot_is_excused() -> None:
-    history: h.History = [admitted(0, "a", 1), h.Forgot(1), admitted(2, "b", 2), granted(3, "b", 2), granted(4, "a", 1)]
+    history: h.History = [
+        admitted(0, "a", 1),
+        h.StateLost(1),
+        admitted(2, "b", 2),
+        granted(3, "b", 2),
+        granted(4, "a", 1),
+    ]
 
     assert not found(MutualExclusion, history)
-    assert found(MutualExclusion, [event for event in history if not isinstance(event, h.Forgot)])
+    assert found(MutualExclusion, [event for event in history if not isinstance(event, h.StateLost)])
 
 
 def test_only_what_was_on_its_way_when_the_server_forgot_is_excused() -> None:
-    arrived: h.History = [admitted(0, "a", 1), granted(0, "a", 1), released(1, "a", 1), h.Forgot(2)]
-    let_in_again: h.History = [admitted(0, "a", 1), h.Forgot(1), admitted(2, "a", 1), granted(2, "a", 1)]
-    gave_it_up: h.History = [admitted(0, "a", 1), gave_up(1, "a", 1), h.Forgot(2), granted(3, "a", 1)]
+    arrived: h.History = [admitted(0, "a", 1), granted(0, "a", 1), released(1, "a", 1), h.StateLost(2)]
+    let_in_again: h.History = [admitted(0, "a", 1), h.StateLost(1), admitted(2, "a", 1), granted(2, "a", 1)]
+    gave_it_up: h.History = [admitted(0, "a", 1), gave_up(1, "a", 1), h.StateLost(2), granted(3, "a", 1)]
 
     assert found(MutualExclusion, [*arrived, granted(3, "a", 1), granted(4, "b", 2)])
     assert found(MutualExclusion, [*let_in_again, granted(3, "b", 2)])
@@ -131,8 +137,8 @@ def test_only_what_was_on_its_way_when_the_server_forgot_is_excused() -> None:
 
 
 def test_without_the_servers_events_whoever_had_asked_before_it_forgot_is_excused() -> None:
-    unseen = Promises(server_seen=False)
-    history: h.History = [asked(0, "a", 1), h.Forgot(1), asked(2, "b", 2), granted(3, "b", 2)]
+    unseen = Promises(sees_server=False)
+    history: h.History = [asked(0, "a", 1), h.StateLost(1), asked(2, "b", 2), granted(3, "b", 2)]
 
     assert not found(MutualExclusion, [*history, granted(4, "a", 1)], unseen)
     assert found(MutualExclusion, [*history, asked(4, "c", 3), granted(4, "c", 3)], unseen)
@@ -148,15 +154,15 @@ def test_deadlines_have_the_tolerance_of_the_clock() -> None:
 @pytest.mark.parametrize(
     ("exclusion", "forgot", "is_excused"),
     [
-        (Exclusion.CONSENSUS, h.Forgot(1, majority=False), False),
-        (Exclusion.CONSENSUS, h.Forgot(1), True),
-        (Exclusion.BEST_EFFORT, h.Forgot(1, majority=False), True),
-        (Exclusion.CACHE, h.Forgot(1, "lease", LOCK), True),
-        (Exclusion.CACHE, h.Forgot(1, "lease", "other"), False),
-        (Exclusion.CACHE, h.Forgot(1, "clock"), False),
+        (Exclusion.CONSENSUS, h.StateLost(1, majority=False), False),
+        (Exclusion.CONSENSUS, h.StateLost(1), True),
+        (Exclusion.BEST_EFFORT, h.StateLost(1, majority=False), True),
+        (Exclusion.CACHE, h.StateLost(1, "lease", LOCK), True),
+        (Exclusion.CACHE, h.StateLost(1, "lease", "other"), False),
+        (Exclusion.CACHE, h.StateLost(1, "clock"), False),
     ],
 )
-def test_guarantees_say_what_forgetting_excuses(exclusion: Exclusion, forgot: h.Forgot, *, is_excused: bool) -> None:
+def test_guarantees_say_what_forgetting_excuses(exclusion: Exclusion, forgot: h.StateLost, *, is_excused: bool) -> None:
     violations = found(MutualExclusion, [granted(0, "a", 1), forgot, granted(2, "b", 2)], Promises(exclusion=exclusion))
 
     assert bool(violations) != is_excused
@@ -237,7 +243,7 @@ def overlapping_grants(history: h.History) -> list[h.Event]:
 def believes(history: h.History, index: int, lease: h.Granted, *, until: int) -> bool:
     deadline = lease.deadline
     for event in history[index + 1 : until]:
-        if isinstance(event, h.Released | h.Lost) and event.ticket == lease.ticket:
+        if isinstance(event, h.ReleaseStarted | h.Lost) and event.ticket == lease.ticket:
             return False
         if isinstance(event, h.Crashed) and event.client == lease.client:
             return False
@@ -284,7 +290,7 @@ def test_a_lease_that_the_server_forgot_is_excused_although_an_old_copy_has_its_
     before: h.History = [
         admitted(0, "a", 1)._replace(fence=5),
         admitted(1, "a", 1)._replace(fence=6),
-        h.Forgot(2, "data"),
+        h.StateLost(2, "data"),
     ]
     back = admitted(2, "a", 1)._replace(fence=5)
     other = granted(4, "b", 2, fence=7)

@@ -44,7 +44,7 @@ def test_fences_of_two_locks_are_not_compared() -> None:
     assert not found(GrowingFences, [granted(0, "a", 1, fence=7), granted(1, "b", 2, fence=3)._replace(lock="other")])
 
 
-DATA, CLOCK = h.Forgot(1), h.Forgot(1, "clock")
+DATA, CLOCK = h.StateLost(1), h.StateLost(1, "clock")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ DATA, CLOCK = h.Forgot(1), h.Forgot(1, "clock")
         (FenceOrder.CLOCK_BOUNDED, [CLOCK], False),
         (FenceOrder.CLOCK_BOUNDED, [DATA, CLOCK], True),
         (FenceOrder.BEST_EFFORT, [CLOCK], True),
-        (FenceOrder.BEST_EFFORT, [h.Forgot(1, "lease")], False),
+        (FenceOrder.BEST_EFFORT, [h.StateLost(1, "lease")], False),
     ],
 )
 def test_guarantees_say_what_fences_depend_on(fence: FenceOrder, forgot: h.History, *, is_excused: bool) -> None:
@@ -106,7 +106,7 @@ def test_a_server_that_lost_its_counter_may_give_a_fence_again_if_it_promised_no
     assert not found(SingleGrants, [first, DATA, again], durable)
     assert found(SingleGrants, [first, DATA, again])
     assert found(SingleGrants, [first, DATA._replace(majority=False), again], durable)
-    assert found(SingleGrants, [first, h.Forgot(1, "lease"), again], durable)
+    assert found(SingleGrants, [first, h.StateLost(1, "lease"), again], durable)
 
 
 def test_a_grant_that_was_on_its_way_when_the_counter_was_lost_counts_as_one_from_before() -> None:
@@ -148,27 +148,32 @@ def test_an_owner_may_come_back_to_its_old_fence_with_an_old_copy_of_the_data() 
     between, kin = granted(1, "b", 2, fence=8), granted(3, "c", 3, fence=7)._replace(owner="x")
 
     assert found(GrowingFences, [first, between, kin])
-    assert not found(GrowingFences, [first, between, h.Forgot(2, "data"), kin])
-    assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(fence=6)])
-    seen: h.History = [admitted(0, "a", 7)._replace(owner="x"), between, h.Forgot(2, "data"), kin]
+    assert not found(GrowingFences, [first, between, h.StateLost(2, "data"), kin])
+    assert found(GrowingFences, [first, between, h.StateLost(2, "data"), kin._replace(fence=6)])
+    seen: h.History = [admitted(0, "a", 7)._replace(owner="x"), between, h.StateLost(2, "data"), kin]
     assert not found(GrowingFences, seen)
-    assert found(GrowingFences, [first, between, h.Forgot(2, "data"), kin._replace(owner="y")])
-    assert found(GrowingFences, [first, between, h.Forgot(2, "lease"), kin])
+    assert found(GrowingFences, [first, between, h.StateLost(2, "data"), kin._replace(owner="y")])
+    assert found(GrowingFences, [first, between, h.StateLost(2, "lease"), kin])
 
 
 @pytest.mark.parametrize("fence", [FenceOrder.UNCONDITIONAL, FenceOrder.DURABLE_STORAGE])
 def test_what_the_server_forgot_before_the_last_lease_excuses_nothing_after_it(fence: FenceOrder) -> None:
-    history: h.History = [h.Forgot(0, restored=True), granted(1, "a", 1, fence=7), CLOCK, granted(2, "b", 2, fence=6)]
+    history: h.History = [
+        h.StateLost(0, restored=True),
+        granted(1, "a", 1, fence=7),
+        CLOCK,
+        granted(2, "b", 2, fence=6),
+    ]
 
     assert found(GrowingFences, history, Promises(fence=fence))
 
 
 def test_an_old_copy_that_was_restored_makes_fences_go_back_but_not_for_a_client_that_runs() -> None:
-    history: h.History = [granted(0, "a", 1, fence=7), released(1, "a", 1), h.Forgot(2, "data", restored=True)]
+    history: h.History = [granted(0, "a", 1, fence=7), released(1, "a", 1), h.StateLost(2, "data", restored=True)]
 
     assert not found(GrowingFences, [*history, granted(3, "b", 2, fence=5)])
     assert not found(GrowingFences, [*history, granted(3, "b", 2, fence=5), granted(4, "a", 3, fence=8)])
     assert found(GrowingFences, [*history, granted(3, "b", 2, fence=5), granted(4, "a", 3, fence=6)])
     assert found(GrowingFences, [*history, granted(3, "b", 2, fence=5), granted(4, "c", 3, fence=5)])
     assert not found(GrowingFences, [*history, h.Crashed(3, "a"), granted(4, "a", 3, fence=6)])
-    assert found(GrowingFences, [granted(0, "a", 1, fence=7), h.Forgot(2, "data"), granted(3, "b", 2, fence=5)])
+    assert found(GrowingFences, [granted(0, "a", 1, fence=7), h.StateLost(2, "data"), granted(3, "b", 2, fence=5)])

@@ -25,7 +25,9 @@ def test_a_stored_history_is_the_same_when_read() -> None:
 
 
 def test_equal_histories_are_equal_to_the_byte() -> None:
-    assert list(h.to_lines([h.Asked(1, "a", 1, "x", timeout=0)])) == list(h.to_lines([h.Asked(1.0, "a", 1, "x", 0.0)]))
+    assert list(h.to_lines([h.AcquireStarted(1, "a", 1, "x", timeout=0)])) == list(
+        h.to_lines([h.AcquireStarted(1.0, "a", 1, "x", 0.0)])
+    )
     assert list(h.to_lines([h.Paused(1, "a")])) != list(h.to_lines([h.Resumed(1, "a")]))
 
 

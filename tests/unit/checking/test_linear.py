@@ -25,37 +25,40 @@ def crowd(rounds: int) -> h.History:
     for ticket in range(1, rounds + 1):
         now = ticket / 10
         client = f"c{ticket % 50}"
-        history += [h.Asked(now, client, ticket, LOCK, 9.0), h.Queued(now, client, ticket, LOCK)]
+        history += [h.AcquireStarted(now, client, ticket, LOCK, 9.0), h.ServerQueued(now, client, ticket, LOCK)]
         line.append((client, ticket))
         if len(line) > 40:
             head, number = line.pop(0)
             history += [
-                h.Admitted(now, head, number, LOCK, number),
+                h.ServerGranted(now, head, number, LOCK, number),
                 h.Granted(now, head, number, LOCK, number, now + 5),
                 h.Wrote(now, head, number, LOCK, number, number),
             ]
             if number % 7 == 0:
                 history += [h.Paused(now, head), h.Resumed(now, head)]
             elif number % 11 == 0:
-                history += [h.Crashed(now, head), h.Left(now, head, number, LOCK)]
+                history += [h.Crashed(now, head), h.ServerRemoved(now, head, number, LOCK)]
             elif number % 13 == 0:
-                history += [h.Lost(now, head, number, LOCK), h.Told(now, head, number, LOCK)]
+                history += [h.Lost(now, head, number, LOCK), h.LossReported(now, head, number, LOCK)]
             elif number % 97 == 0:
-                history += [h.Forgot(now)]
+                history += [h.StateLost(now)]
             else:
                 history += [
                     h.Renewed(now, head, number, LOCK, now + 6),
-                    h.Released(now, head, number, LOCK),
+                    h.ReleaseStarted(now, head, number, LOCK),
                     h.ReleaseEnded(now, head, number, LOCK),
-                    h.Left(now, head, number, LOCK),
+                    h.ServerRemoved(now, head, number, LOCK),
                 ]
         if ticket % 17 == 0:
             other, number = line.pop()
-            history += [h.GaveUp(now, other, number, LOCK, "cancelled"), h.Left(now, other, number, LOCK)]
+            history += [
+                h.AcquireFailed(now, other, number, LOCK, "cancelled"),
+                h.ServerRemoved(now, other, number, LOCK),
+            ]
     return [
-        h.HealedForGood(0.0),
+        h.Healed(0.0),
         *history,
-        *(h.Remained(rounds / 10, LOCK, client, granted=False) for client, _ in line),
+        *(h.Leftover(rounds / 10, LOCK, client, granted=False) for client, _ in line),
     ]
 
 

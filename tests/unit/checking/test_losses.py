@@ -17,7 +17,7 @@ def checked(at: float, *, held: bool) -> h.Checked:
     return h.Checked(at, "a", 1, LOCK, held)
 
 
-def ended(at: float, how: h.HowReleased = "released") -> h.ReleaseEnded:
+def ended(at: float, how: h.ReleaseOutcome = "released") -> h.ReleaseEnded:
     return h.ReleaseEnded(at, "a", 1, LOCK, how)
 
 
@@ -73,7 +73,7 @@ def test_a_loss_that_is_never_told_or_never_noticed_is_found_at_the_end() -> Non
 
 
 def test_who_records_no_telling_is_not_asked_for_it() -> None:
-    assert not found(LossTold, [LEASE, lost(5, "a", 1), granted(6, "b", 2), h.End(20)], Promises(tells=False))
+    assert not found(LossTold, [LEASE, lost(5, "a", 1), granted(6, "b", 2), h.End(20)], Promises(reports_losses=False))
 
 
 def test_a_loss_is_told_once() -> None:
@@ -127,8 +127,8 @@ def test_nothing_says_held_after_the_deadline() -> None:
 
 @pytest.mark.parametrize("end", [lost(1, "a", 1), released(1, "a", 1)])
 def test_nothing_says_held_after_the_end(end: h.Event) -> None:
-    assert found(LossTold, [LEASE, end, checked(2, held=True)], Promises(tells=False))
-    assert not found(LossTold, [LEASE, end, checked(2, held=False)], Promises(tells=False))
+    assert found(LossTold, [LEASE, end, checked(2, held=True)], Promises(reports_losses=False))
+    assert not found(LossTold, [LEASE, end, checked(2, held=False)], Promises(reports_losses=False))
 
 
 def test_a_renewal_moves_the_deadline_but_revives_nothing() -> None:
@@ -141,7 +141,7 @@ def test_a_renewal_moves_the_deadline_but_revives_nothing() -> None:
 
 
 def test_what_the_server_forgot_is_learned_after_the_next_grant() -> None:
-    forgot = h.Forgot(5.2, majority=False)
+    forgot = h.StateLost(5.2, majority=False)
     history: h.History = [LEASE, lost(5, "a", 1), forgot, granted(5.5, "b", 2), told(5.6, "a", 1)]
 
     assert not found(LossTold, history)
@@ -179,10 +179,10 @@ def test_an_event_of_a_dead_process_says_so() -> None:
 
 
 def test_readers_of_what_the_server_forgot_need_not_be_told_before_the_next_writer() -> None:
-    history: h.History = [shared(0, "a", 1), lost(5, "a", 1), h.Forgot(5.2), granted(5.5, "b", 2), told(5.6, "a", 1)]
+    history: h.History = [shared(0, "a", 1), lost(5, "a", 1), h.StateLost(5.2), granted(5.5, "b", 2), told(5.6, "a", 1)]
 
     assert not found(LossTold, history)
-    assert found(LossTold, [event for event in history if not isinstance(event, h.Forgot)])
+    assert found(LossTold, [event for event in history if not isinstance(event, h.StateLost)])
 
 
 def test_deadlines_have_the_tolerance_of_the_clock() -> None:

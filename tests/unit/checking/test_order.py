@@ -24,7 +24,7 @@ HOLDER = admitted(0, "h", 1)
 LINE: h.History = [HOLDER, queued(1, "a", 2), queued(2, "b", 3)]
 
 
-def reader(event: h.Queued | h.Admitted, limit: int | None = None) -> h.Event:
+def reader(event: h.ServerQueued | h.ServerGranted, limit: int | None = None) -> h.Event:
     return event._replace(limit=limit, exclusive=False)
 
 
@@ -79,16 +79,16 @@ def test_a_paused_waiter_keeps_its_place_as_long_as_the_server_says_so() -> None
 
 @pytest.mark.parametrize(
     ("forgot", "is_excused"),
-    [(h.Forgot(2.5), True), (h.Forgot(2.5, "lease", "other"), False), (h.Forgot(2.5, "clock"), False)],
+    [(h.StateLost(2.5), True), (h.StateLost(2.5, "lease", "other"), False), (h.StateLost(2.5, "clock"), False)],
 )
-def test_a_line_that_the_server_forgot_is_no_line(forgot: h.Forgot, *, is_excused: bool) -> None:
+def test_a_line_that_the_server_forgot_is_no_line(forgot: h.StateLost, *, is_excused: bool) -> None:
     history: h.History = [*LINE, forgot, left(3, "h", 1), admitted(3, "b", 3)]
 
     assert bool(found(FairOrder, history)) != is_excused
 
 
 def test_who_gets_in_line_after_the_server_forgot_has_a_place() -> None:
-    again: h.History = [h.Forgot(2.5), queued(3, "b", 3), queued(3, "a", 2)]
+    again: h.History = [h.StateLost(2.5), queued(3, "b", 3), queued(3, "a", 2)]
 
     assert found(FairOrder, [*LINE, *again, admitted(4, "a", 2)])
     assert not found(FairOrder, [*LINE, *again, admitted(4, "b", 3)])
@@ -133,11 +133,11 @@ def test_a_permit_is_given_past_a_waiter_only_if_there_is_one_for_both() -> None
 
 # ── with places that a real server gave, as far as clients learned of them ───────────────────────────────────────
 
-UNSEEN = Promises(server_seen=False)
+UNSEEN = Promises(sees_server=False)
 
 
 def test_places_count_and_not_when_clients_learned_of_them() -> None:
-    line: h.History = [queued(1, "b", 3, place=12), queued(2, "a", 2, place=11)]
+    line: h.History = [queued(1, "b", 3, position=12), queued(2, "a", 2, position=11)]
 
     assert found(FairOrder, [*line, granted(3, "b", 3)], UNSEEN)
     assert not found(FairOrder, [*line, granted(3, "a", 2), released(4, "a", 2), granted(4, "b", 3)], UNSEEN)
@@ -147,18 +147,18 @@ def test_tickets_without_a_place_are_not_judged() -> None:
     assert not found(FairOrder, [queued(1, "a", 2), queued(2, "b", 3), granted(3, "b", 3)], UNSEEN)
 
 
-@pytest.mark.parametrize("trouble", [h.Paused(2, "a"), h.FaultBegan(2, "restart")])
+@pytest.mark.parametrize("trouble", [h.Paused(2, "a"), h.FaultStarted(2, "restart")])
 def test_who_was_in_line_during_trouble_may_have_lost_its_place(trouble: h.Event) -> None:
-    line: h.History = [queued(1, "a", 2, place=11), queued(1, "b", 3, place=12), trouble]
+    line: h.History = [queued(1, "a", 2, position=11), queued(1, "b", 3, position=12), trouble]
 
     assert not found(FairOrder, [*line, granted(3, "b", 3)], UNSEEN)
 
 
 def test_after_the_trouble_order_is_judged_again() -> None:
-    line: h.History = [queued(3, "a", 2, place=11), queued(3, "b", 3, place=12), granted(4, "b", 3)]
+    line: h.History = [queued(3, "a", 2, position=11), queued(3, "b", 3, position=12), granted(4, "b", 3)]
 
-    assert found(FairOrder, [h.FaultBegan(1, "restart"), h.FaultEnded(2, "restart"), *line], UNSEEN)
-    assert not found(FairOrder, [h.FaultBegan(1, "restart"), *line], UNSEEN)
+    assert found(FairOrder, [h.FaultStarted(1, "restart"), h.FaultEnded(2, "restart"), *line], UNSEEN)
+    assert not found(FairOrder, [h.FaultStarted(1, "restart"), *line], UNSEEN)
 
 
 # ── passed how often ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -206,7 +206,7 @@ def test_a_ticket_whose_owner_is_in_passes_those_who_wait() -> None:
 
 
 def test_a_call_with_two_tickets_is_judged_by_the_place_of_the_one_that_was_granted() -> None:
-    history: h.History = [queued(0, "d", 1, place=9), queued(1, "b", 2, place=10), queued(2, "d", 1, place=11)]
+    history: h.History = [queued(0, "d", 1, position=9), queued(1, "b", 2, position=10), queued(2, "d", 1, position=11)]
 
-    assert not found(FairOrder, [*history, admitted(3, "d", 1, place=9)])
-    assert found(FairOrder, [*history, admitted(3, "d", 1, place=11)])
+    assert not found(FairOrder, [*history, admitted(3, "d", 1, position=9)])
+    assert found(FairOrder, [*history, admitted(3, "d", 1, position=11)])

@@ -43,7 +43,7 @@ def test_a_timeout_is_not_given_early() -> None:
 
 
 @pytest.mark.parametrize("outcome", [gave_up(8, "a", 1), gave_up(8, "a", 1, "unknown"), granted(8, "a", 1)])
-def test_a_call_does_not_end_late(outcome: h.Granted | h.GaveUp) -> None:
+def test_a_call_does_not_end_late(outcome: h.Granted | h.AcquireFailed) -> None:
     late = outcome._replace(at=8.1)
 
     assert not found(ExactOutcomes, [CALL, outcome])
@@ -87,18 +87,18 @@ def test_timeout_0_does_not_get_in_line() -> None:
 
 @pytest.mark.parametrize("client", ["a", None])
 def test_busy_is_not_said_of_a_server_that_could_not_be_asked(client: str | None) -> None:
-    cut = h.CutOff(0, client)
+    cut = h.Unreachable(0, client)
 
     assert "could not be asked" in what(ExactOutcomes, [cut, CALL, gave_up(5, "a", 1)])
     assert not found(ExactOutcomes, [cut, CALL, gave_up(5, "a", 1, "unavailable")])
-    assert not found(ExactOutcomes, [cut, h.Rejoined(0, client), CALL, gave_up(5, "a", 1)])
-    assert not found(ExactOutcomes, [h.CutOff(0, "b"), CALL, gave_up(5, "a", 1)])
+    assert not found(ExactOutcomes, [cut, h.Reachable(0, client), CALL, gave_up(5, "a", 1)])
+    assert not found(ExactOutcomes, [h.Unreachable(0, "b"), CALL, gave_up(5, "a", 1)])
 
 
 def test_busy_was_heard_near_the_end_of_the_time() -> None:
-    assert found(ExactOutcomes, [CALL, h.CutOff(2.9, "a"), gave_up(5, "a", 1)])
-    assert not found(ExactOutcomes, [CALL, h.CutOff(3.1, "a"), gave_up(5, "a", 1)])
-    assert not found(ExactOutcomes, [asked(0, "a", 1, timeout=0), h.CutOff(0.1, "a"), gave_up(0.2, "a", 1)])
+    assert found(ExactOutcomes, [CALL, h.Unreachable(2.9, "a"), gave_up(5, "a", 1)])
+    assert not found(ExactOutcomes, [CALL, h.Unreachable(3.1, "a"), gave_up(5, "a", 1)])
+    assert not found(ExactOutcomes, [asked(0, "a", 1, timeout=0), h.Unreachable(0.1, "a"), gave_up(0.2, "a", 1)])
 
 
 # ── what is left on the server ───────────────────────────────────────────────────────────────────────────────────
@@ -106,8 +106,8 @@ def test_busy_was_heard_near_the_end_of_the_time() -> None:
 SOON = Promises(leftover_max=10.0)
 
 
-def remained(at: float, ticket: int | None = 1, *, is_holder: bool = True) -> h.Remained:
-    return h.Remained(at, LOCK, "a", is_holder, ticket)
+def remained(at: float, ticket: int | None = 1, *, is_holder: bool = True) -> h.Leftover:
+    return h.Leftover(at, LOCK, "a", is_holder, ticket)
 
 
 @pytest.mark.parametrize("ticket", [1, None])

@@ -11,8 +11,8 @@ from tests.unit.checking.stories import check, found, what
 JOB = "job"
 
 
-def claim(at: float, client: str, ticket: int, how: h.HowClaimed, number: int = 7) -> h.History:
-    return [h.Claiming(at, client, ticket, JOB, number), h.Claimed(at, client, ticket, JOB, number, how)]
+def claim(at: float, client: str, ticket: int, how: h.ClaimOutcome, number: int = 7) -> h.History:
+    return [h.ClaimStarted(at, client, ticket, JOB, number), h.ClaimEnded(at, client, ticket, JOB, number, how)]
 
 
 def test_one_of_all_is_told_to_run() -> None:
@@ -22,7 +22,7 @@ def test_one_of_all_is_told_to_run() -> None:
     assert not found(OncePerPeriod, history)
 
 
-@pytest.mark.parametrize("between", [[], [h.Crashed(1, "a")], [h.Forgot(1, "clock")], [h.Forgot(1, "lease")]])
+@pytest.mark.parametrize("between", [[], [h.Crashed(1, "a")], [h.StateLost(1, "clock")], [h.StateLost(1, "lease")]])
 def test_a_second_run_is_found_also_after_a_crash(between: h.History) -> None:
     history = [*claim(0, "a", 1, "ours"), *between, *claim(2, "b", 2, "ours")]
 
@@ -32,12 +32,12 @@ def test_a_second_run_is_found_also_after_a_crash(between: h.History) -> None:
 def test_what_the_server_forgot_may_be_claimed_again() -> None:
     begun, ended = claim(0, "c", 9, "ours")
 
-    assert not found(OncePerPeriod, [*claim(0, "a", 1, "ours"), h.Forgot(1), *claim(2, "b", 2, "ours")])
-    assert not found(OncePerPeriod, [begun, h.Forgot(1), *claim(2, "b", 2, "ours"), ended._replace(at=3.0)])
+    assert not found(OncePerPeriod, [*claim(0, "a", 1, "ours"), h.StateLost(1), *claim(2, "b", 2, "ours")])
+    assert not found(OncePerPeriod, [begun, h.StateLost(1), *claim(2, "b", 2, "ours"), ended._replace(at=3.0)])
 
 
 def test_in_a_healed_world_somebody_runs() -> None:
-    story: h.History = [h.HealedForGood(0), *claim(10, "a", 1, "not ours"), *claim(11, "b", 2, "not ours"), h.End(20)]
+    story: h.History = [h.Healed(0), *claim(10, "a", 1, "not ours"), *claim(11, "b", 2, "not ours"), h.End(20)]
 
     assert what(OncePerPeriod, story).startswith("nobody was told to run 'job' in period 7")
     assert not found(OncePerPeriod, [*story[:-1], *claim(12, "c", 3, "ours"), h.End(20)])
@@ -48,16 +48,16 @@ def test_in_a_healed_world_somebody_runs() -> None:
     [
         claim(9.5, "c", 3, "cancelled"),
         claim(9.5, "c", 3, "unknown"),
-        [h.Claiming(9.5, "c", 3, JOB, 7), h.Crashed(9.6, "c")],
-        [h.Claiming(9.5, "c", 3, JOB, 7)],
+        [h.ClaimStarted(9.5, "c", 3, JOB, 7), h.Crashed(9.6, "c")],
+        [h.ClaimStarted(9.5, "c", 3, JOB, 7)],
     ],
     ids=["cancelled", "unknown", "crashed", "open"],
 )
 def test_a_claim_without_an_answer_may_have_been_the_one(excuse: h.History) -> None:
-    assert not found(OncePerPeriod, [h.HealedForGood(0), *excuse, *claim(10, "a", 1, "not ours"), h.End(20)])
+    assert not found(OncePerPeriod, [h.Healed(0), *excuse, *claim(10, "a", 1, "not ours"), h.End(20)])
 
 
 def test_a_period_that_was_claimed_before_the_healing_may_have_no_run() -> None:
-    before = h.Claiming(1, "c", 3, JOB, 7)
+    before = h.ClaimStarted(1, "c", 3, JOB, 7)
 
-    assert not found(OncePerPeriod, [before, h.HealedForGood(2), *claim(10, "a", 1, "not ours"), h.End(20)])
+    assert not found(OncePerPeriod, [before, h.Healed(2), *claim(10, "a", 1, "not ours"), h.End(20)])

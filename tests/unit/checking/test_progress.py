@@ -8,7 +8,7 @@ from holdfast.checking.checkers import SteadyProgress
 from tests.unit.checking.stories import LOCK, asked, check, found, gave_up, granted, lost, released, what
 
 PROMISES = Promises(wait_max=10.0, idle_max=4.0, settle_max=2.0)
-HEALED = h.HealedForGood(100)
+HEALED = h.Healed(100)
 
 
 def test_a_call_that_waits_when_the_world_is_healed_comes_to_its_end_in_time() -> None:

@@ -8,7 +8,7 @@ from holdfast.checking import history as h
 from holdfast.checking.checkers import TrueRenewals
 from tests.unit.checking.stories import LOCK, admitted, found, granted, left, lost, what
 
-HEALED = h.HealedForGood(10)
+HEALED = h.Healed(10)
 LEASE = granted(9, "a", 1)._replace(renews=True)
 
 
@@ -30,9 +30,9 @@ def test_a_lease_that_the_server_has_let_go_of_may_be_lost() -> None:
 
 @pytest.mark.parametrize(("what_forgot", "is_excused"), [("data", True), ("lease", True), ("clock", False)])
 def test_a_lease_from_before_the_server_forgot_may_be_lost_at_any_later_look(
-    what_forgot: h.WhatForgot, *, is_excused: bool
+    what_forgot: h.StateKind, *, is_excused: bool
 ) -> None:
-    forgot = h.Forgot(9.5, what_forgot)
+    forgot = h.StateLost(9.5, what_forgot)
 
     assert bool(found(TrueRenewals, [LEASE, forgot, HEALED, lost(20, "a", 1)])) != is_excused
     assert found(TrueRenewals, [LEASE, forgot._replace(lock="other"), HEALED, lost(20, "a", 1)])
@@ -41,7 +41,7 @@ def test_a_lease_from_before_the_server_forgot_may_be_lost_at_any_later_look(
 
 
 def test_a_grant_that_was_on_its_way_when_the_server_forgot_counts_as_one_from_before() -> None:
-    history: h.History = [admitted(8, "a", 1), h.Forgot(8.5), LEASE, HEALED, lost(20, "a", 1)]
+    history: h.History = [admitted(8, "a", 1), h.StateLost(8.5), LEASE, HEALED, lost(20, "a", 1)]
 
     assert not found(TrueRenewals, history)
 

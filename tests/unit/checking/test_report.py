@@ -14,21 +14,21 @@ from tests.unit.checking.stories import ONE_OF_EACH
 
 LOCK = "nightly"
 STORY: h.History = [
-    h.Asked(0.0, "web-1", 1, LOCK, timeout=10),
+    h.AcquireStarted(0.0, "web-1", 1, LOCK, timeout=10),
     h.Granted(0.2, "web-1", 1, LOCK, 1, deadline=6.0),
-    h.Asked(0.6, "web-2", 2, LOCK),
-    h.Asked(0.8, "web-3", 3, LOCK, timeout=2),
+    h.AcquireStarted(0.6, "web-2", 2, LOCK),
+    h.AcquireStarted(0.8, "web-3", 3, LOCK, timeout=2),
     h.Paused(2.0, "web-1"),
-    h.FaultBegan(2.4, "partition", "web-3"),
-    h.GaveUp(2.8, "web-3", 3, LOCK, "timed out"),
+    h.FaultStarted(2.4, "partition", "web-3"),
+    h.AcquireFailed(2.8, "web-3", 3, LOCK, "timed out"),
     h.FaultEnded(4.0, "partition", "web-3"),
-    h.Forgot(4.2, "clock"),
+    h.StateLost(4.2, "clock"),
     h.Granted(4.8, "web-2", 2, LOCK, 2, deadline=9.0),
     h.Crashed(5.6, "web-3"),
     h.Resumed(7.0, "web-1"),
     h.Lost(7.2, "web-1", 1, LOCK, "no renewal"),
-    h.Told(7.2, "web-1", 1, LOCK),
-    h.Released(8.0, "web-2", 2, LOCK),
+    h.LossReported(7.2, "web-1", 1, LOCK),
+    h.ReleaseStarted(8.0, "web-2", 2, LOCK),
     h.End(8.0),
 ]
 KEPT: h.History = [event for event in STORY if not (isinstance(event, h.Granted) and event.client == "web-2")]
@@ -48,7 +48,7 @@ def test_a_history_that_keeps_its_promises_is_ok() -> None:
 
 def test_a_promise_that_was_not_put_to_the_test_is_not_called_kept() -> None:
     assert "steady progress" not in judge(KEPT).broken
-    assert "steady progress" in judge([h.HealedForGood(0), *KEPT]).broken
+    assert "steady progress" in judge([h.Healed(0), *KEPT]).broken
     assert "bounded waiting" in judge(KEPT, Promises(overtaken_max=5)).broken
 
 
@@ -101,10 +101,10 @@ def test_every_checker_has_a_name_of_two_words_and_a_promise_of_one_line() -> No
 def test_promises_follow_from_guarantees() -> None:
     guarantees = Guarantees(Exclusion.CACHE, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 
-    promises = Promises.of(guarantees, ttl=10, server_seen=False, leftover_max=99.0)
+    promises = Promises.of(guarantees, ttl=10, sees_server=False, leftover_max=99.0)
 
     assert (promises.exclusion, promises.fence, promises.order) == guarantees[:3]
-    assert (promises.idle_max, promises.leftover_max, promises.server_seen) == (20.0, 99.0, False)
+    assert (promises.idle_max, promises.leftover_max, promises.sees_server) == (20.0, 99.0, False)
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,7 +194,7 @@ def calm(first: int, last: int) -> h.History:
     history: h.History = []
     for number in range(first, last + 1):
         at, client = number * 10.0, f"c{number % 40}"
-        history += [h.Granted(at, client, number, LOCK, number), h.Released(at + 9, client, number, LOCK)]
+        history += [h.Granted(at, client, number, LOCK, number), h.ReleaseStarted(at + 9, client, number, LOCK)]
     return history
 
 
@@ -219,11 +219,11 @@ def test_every_event_can_be_drawn() -> None:
         *ONE_OF_EACH[:-1],
         h.Granted(11, "c", 8, "x", 10),
         h.Granted(11, "c", 8, "x", 11),
-        h.Asked(11, "d", 9, "x"),
-        h.Asked(11, "e", 10, "x"),
+        h.AcquireStarted(11, "d", 9, "x"),
+        h.AcquireStarted(11, "e", 10, "x"),
         h.Crashed(12, "d"),
         h.Restarted(13, "d"),
-        h.Remained(14, "x", "nobody", granted=False),
+        h.Leftover(14, "x", "nobody", granted=False),
         h.End(14),
     ]
     violations = judge(everything, Promises(leftover_max=1.0)).violations
@@ -236,9 +236,9 @@ def test_every_event_can_be_drawn() -> None:
 
 def test_what_remained_is_shown_in_the_row_of_the_server() -> None:
     history: h.History = [
-        h.Asked(0, "a", 1, LOCK),
+        h.AcquireStarted(0, "a", 1, LOCK),
         h.Crashed(1, "a"),
-        h.Remained(100, LOCK, "a", granted=True),
+        h.Leftover(100, LOCK, "a", granted=True),
         h.End(100),
     ]
 
@@ -249,7 +249,7 @@ def test_what_remained_is_shown_in_the_row_of_the_server() -> None:
 
 
 def test_more_clients_than_rows_are_counted() -> None:
-    crowd: h.History = [h.Asked(number, f"c{number}", number, LOCK) for number in range(20)]
+    crowd: h.History = [h.AcquireStarted(number, f"c{number}", number, LOCK) for number in range(20)]
 
     assert "… and 4 more clients" in timeline(crowd)
     assert "… and 4 more clients" in svg(crowd)
@@ -280,7 +280,7 @@ def test_the_svg_tells_details_in_tooltips() -> None:
 
 def test_any_name_fits_into_the_svg() -> None:
     wild = "<&\"'\x00\x1b[31m]]>\ud800ü"
-    history: h.History = [h.Granted(0, wild, 1, wild, 1), h.Granted(1, "b", 2, wild, 2), h.FaultBegan(1, wild, wild)]
+    history: h.History = [h.Granted(0, wild, 1, wild, 1), h.Granted(1, "b", 2, wild, 2), h.FaultStarted(1, wild, wild)]
 
     document = svg(history, judge(history).gravest)
 

@@ -9,20 +9,20 @@ from holdfast.checking import history as h
 from holdfast.checking.checkers import RequestsHeard
 from tests.unit.checking.stories import LOCK, check, found, granted, lost, released, what
 
-PROMISES = Promises(hear_max=5)
-LISTENS = granted(1, "a", 1, fence=10)._replace(listens=True)
+PROMISES = Promises(revoke_max=5)
+LISTENS = granted(1, "a", 1, fence=10)._replace(revocable=True)
 
 
 def request(at: float, fence: int) -> h.History:
-    return [h.Requested(at, "b", 9, LOCK, fence), h.RequestMade(at, "b", 9, LOCK, fence)]
+    return [h.RevokeStarted(at, "b", 9, LOCK, fence), h.RevokeEnded(at, "b", 9, LOCK, fence)]
 
 
-def heard(at: float, ticket: int = 1) -> h.Heard:
-    return h.Heard(at, "a", ticket, LOCK)
+def heard(at: float, ticket: int = 1) -> h.RevokeReceived:
+    return h.RevokeReceived(at, "a", ticket, LOCK)
 
 
 def test_a_request_is_heard_by_the_lease_that_it_is_for() -> None:
-    history = [h.HealedForGood(0), LISTENS, *request(2, 10), heard(4), released(9, "a", 1)]
+    history = [h.Healed(0), LISTENS, *request(2, 10), heard(4), released(9, "a", 1)]
 
     assert check(RequestsHeard, history, PROMISES).was_tested
     assert not found(RequestsHeard, history, PROMISES)
@@ -30,7 +30,7 @@ def test_a_request_is_heard_by_the_lease_that_it_is_for() -> None:
 
 @pytest.mark.parametrize("end", [h.End(9), released(9, "a", 1), lost(9, "a", 1)])
 def test_a_request_that_is_never_heard_is_found(end: h.Event) -> None:
-    assert what(RequestsHeard, [h.HealedForGood(0), LISTENS, *request(2, 10), end], PROMISES) == (
+    assert what(RequestsHeard, [h.Healed(0), LISTENS, *request(2, 10), end], PROMISES) == (
         "a's lease of 'report' (fence 10) was asked to let go, and had not heard of it 7 s later"
     )
 
@@ -38,13 +38,13 @@ def test_a_request_that_is_never_heard_is_found(end: h.Event) -> None:
 @pytest.mark.parametrize(
     "excuse",
     [
-        [h.HealedForGood(5), LISTENS._replace(at=5.0), *request(6, 10)],
-        [LISTENS, *request(2, 10), h.HealedForGood(6)],
-        [h.HealedForGood(0), LISTENS._replace(listens=False), *request(2, 10)],
-        [h.HealedForGood(0), LISTENS, *request(2, 10), h.Crashed(3, "a")],
-        [h.HealedForGood(0), LISTENS, *request(2, 10), h.Forgot(3)],
-        [h.HealedForGood(0), LISTENS, *request(2, 9)],
-        [h.HealedForGood(0), LISTENS, *request(2, 10)[:1]],
+        [h.Healed(5), LISTENS._replace(at=5.0), *request(6, 10)],
+        [LISTENS, *request(2, 10), h.Healed(6)],
+        [h.Healed(0), LISTENS._replace(revocable=False), *request(2, 10)],
+        [h.Healed(0), LISTENS, *request(2, 10), h.Crashed(3, "a")],
+        [h.Healed(0), LISTENS, *request(2, 10), h.StateLost(3)],
+        [h.Healed(0), LISTENS, *request(2, 9)],
+        [h.Healed(0), LISTENS, *request(2, 10)[:1]],
     ],
     ids=["it did not live long enough", "not healed", "no ear", "crashed", "forgotten", "an older one's", "not made"],
 )
@@ -68,4 +68,4 @@ def test_it_is_told_once() -> None:
 
 
 def test_a_lease_without_an_ear_hears_nothing() -> None:
-    assert "no ear" in what(RequestsHeard, [LISTENS._replace(listens=False), *request(2, 10), heard(3)])
+    assert "no ear" in what(RequestsHeard, [LISTENS._replace(revocable=False), *request(2, 10), heard(3)])

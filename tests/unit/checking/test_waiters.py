@@ -41,7 +41,7 @@ def test_a_holder_and_a_waiter_of_the_next_process_may_stay() -> None:
 
 
 def test_a_dead_waiter_that_its_last_request_made_a_holder_may_stay() -> None:
-    down: h.History = [*DEAD, h.CutOff(5), h.Rejoined(9), admitted(9, "a", 1), left(15, "a", 1)]
+    down: h.History = [*DEAD, h.Unreachable(5), h.Reachable(9), admitted(9, "a", 1), left(15, "a", 1)]
 
     assert not found(DeadWaitersLeave, down, WITHIN_2)
 
@@ -55,14 +55,14 @@ def test_a_ticket_that_waits_again_while_its_lost_lease_is_still_on_the_server_m
 
 
 def test_time_in_which_the_server_is_down_does_not_count() -> None:
-    down: h.History = [*DEAD, h.CutOff(6), h.Rejoined(9), left(10, "a", 1)]
+    down: h.History = [*DEAD, h.Unreachable(6), h.Reachable(9), left(10, "a", 1)]
 
     assert not found(DeadWaitersLeave, down, WITHIN_2)
-    assert found(DeadWaitersLeave, [*DEAD, h.CutOff(6, "b"), h.Rejoined(9, "b"), left(10, "a", 1)], WITHIN_2)
+    assert found(DeadWaitersLeave, [*DEAD, h.Unreachable(6, "b"), h.Reachable(9, "b"), left(10, "a", 1)], WITHIN_2)
 
 
 def test_an_old_copy_of_the_data_brings_a_dead_waiter_back() -> None:
-    back: h.History = [*DEAD, left(6, "a", 1), h.Forgot(9, "data"), queued(9, "a", 1)]
+    back: h.History = [*DEAD, left(6, "a", 1), h.StateLost(9, "data"), queued(9, "a", 1)]
 
     assert not found(DeadWaitersLeave, [*back, left(11, "a", 1)], WITHIN_2)
     assert found(DeadWaitersLeave, [*back, left(12, "a", 1)], WITHIN_2)

@@ -326,7 +326,7 @@ class Rested:
 
 
 def test_a_client_rests_when_its_keeper_had_nothing_to_do_for_a_while() -> None:
-    small = SmallWorld(Plan(backend="memory"), Choices(tape=()))
+    small = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
     party, rested = small.add("a"), Rested(small)
     party.client.runtime.on_idle(rested.note)
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Asked, Checked, Crashed, GaveUp, Granted, Lost, Released, Renewed
+from holdfast.checking.history import (
+    AcquireFailed,
+    AcquireStarted,
+    Checked,
+    Crashed,
+    Granted,
+    Lost,
+    ReleaseStarted,
+    Renewed,
+)
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -27,10 +36,10 @@ class AllOrNothing(Checker):
         self._by_ticket: dict[int, _Call] = {}
         self._of_client: defaultdict[str, list[_Call]] = defaultdict(list)  # since the client last crashed
         self.on = {
-            Asked: self._asked,
+            AcquireStarted: self._asked,
             Granted: self._granted,
-            GaveUp: self._gave_up,
-            Released: self._released,
+            AcquireFailed: self._gave_up,
+            ReleaseStarted: self._released,
             Lost: self._lost,
             Renewed: self._renewed,
             Checked: self._checked,
@@ -41,12 +50,12 @@ class AllOrNothing(Checker):
     def was_tested(self) -> bool:
         return bool(self._calls)
 
-    def _asked(self, event: Asked) -> None:
-        if event.bundle is None:
+    def _asked(self, event: AcquireStarted) -> None:
+        if event.group is None:
             return
-        call = self._calls.get(event.bundle)
+        call = self._calls.get(event.group)
         if call is None:
-            call = self._calls[event.bundle] = _Call()
+            call = self._calls[event.group] = _Call()
             self._of_client[event.client].append(call)
         call.phases[event.ticket] = ASKED
         call.events[event.ticket] = event
@@ -55,10 +64,10 @@ class AllOrNothing(Checker):
     def _granted(self, event: Granted) -> None:
         self._moved(event, GRANTED, ASKED)
 
-    def _gave_up(self, event: GaveUp) -> None:
+    def _gave_up(self, event: AcquireFailed) -> None:
         self._moved(event, GIVEN_UP, ASKED)
 
-    def _released(self, event: Released) -> None:
+    def _released(self, event: ReleaseStarted) -> None:
         self._moved(event, RELEASED, GRANTED)
 
     def _lost(self, event: Lost) -> None:
@@ -84,7 +93,7 @@ class AllOrNothing(Checker):
         for call in self._of_client.pop(event.client, ()):
             call.left_behind = ""
 
-    def _moved(self, event: Granted | GaveUp | Released | Lost, phase: str, before: str) -> None:
+    def _moved(self, event: Granted | AcquireFailed | ReleaseStarted | Lost, phase: str, before: str) -> None:
         """One of them is now in this phase: at this moment all that were in the phase before have to follow."""
         call = self._by_ticket.get(event.ticket)
         if call is None:
@@ -120,6 +129,8 @@ class _Call:
 
     def __init__(self) -> None:
         self.phases: dict[int, str] = {}  # by ticket
-        self.events: dict[int, Asked | Granted | GaveUp | Released | Lost] = {}  # what brought each to its phase
-        self.moved: Granted | GaveUp | Released | Lost | None = None  # the last change of one of them
+        self.events: dict[
+            int, AcquireStarted | Granted | AcquireFailed | ReleaseStarted | Lost
+        ] = {}  # what brought each to its phase
+        self.moved: Granted | AcquireFailed | ReleaseStarted | Lost | None = None  # the last change of one of them
         self.left_behind = ""  # the phase that some are in which have to follow that one

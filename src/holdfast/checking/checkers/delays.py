@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Admitted, Crashed, Forgot, Granted, Lost, Released, Renewed
+from holdfast.checking.history import Crashed, Granted, Lost, ReleaseStarted, Renewed, ServerGranted, StateLost
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import Exclusion
 
@@ -31,25 +31,25 @@ class NobodyInDelay(Checker):
             **self._on_their_way.on,
             Granted: self._granted,
             Renewed: self._renewed,
-            Released: self._released,
+            ReleaseStarted: self._released,
             Lost: self._lost,
             Crashed: self._crashed,
-            Forgot: self._forgot,
+            StateLost: self._forgot,
         }
-        if promises.server_seen:
-            self.on[Admitted] = self._admitted  # which passes on what it sees
+        if promises.sees_server:
+            self.on[ServerGranted] = self._admitted  # which passes on what it sees
 
     @property
     def was_tested(self) -> bool:
         return self._had_one
 
-    def _admitted(self, event: Admitted) -> None:
-        self._on_their_way.on[Admitted](event)
+    def _admitted(self, event: ServerGranted) -> None:
+        self._on_their_way.on[ServerGranted](event)
         self._let_in(event)
 
     def _granted(self, event: Granted) -> None:
         is_excused = self._on_their_way.arrived(event.ticket, event.fence)
-        if not self.promises.server_seen:
+        if not self.promises.sees_server:
             self._let_in(event)
         if event.delay and event.deadline is not None and not is_excused:
             self._had_one = True
@@ -71,10 +71,10 @@ class NobodyInDelay(Checker):
             if lease.granted.client == event.client and lease.lost is None:
                 lease.lost = event
 
-    def _released(self, event: Released) -> None:
+    def _released(self, event: ReleaseStarted) -> None:
         self._drop(event.ticket)
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         """What was granted before is kept for nobody."""
         if event.what == "clock":
             return
@@ -90,7 +90,7 @@ class NobodyInDelay(Checker):
         if lease is not None:
             del self._by_lock[lease.granted.lock][ticket]
 
-    def _let_in(self, event: Admitted | Granted) -> None:
+    def _let_in(self, event: ServerGranted | Granted) -> None:
         for ticket, lease in [*self._by_lock[event.lock].items()]:
             granted = lease.granted
             over = lease.ends + granted.delay * (1 - self.promises.drift)

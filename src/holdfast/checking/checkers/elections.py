@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checking.history import Elected, Forgot
+from holdfast.checking.history import Elected, StateLost
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
@@ -25,7 +25,7 @@ class OneLeader(Checker):
         self._was_tested = False
         self._has_forgotten = False
         self._on_their_way = OnTheirWay(promises)
-        self.on = {**self._on_their_way.on, Elected: self._elected, Forgot: self._forgot}
+        self.on = {**self._on_their_way.on, Elected: self._elected, StateLost: self._forgot}
 
     @property
     def was_tested(self) -> bool:
@@ -43,7 +43,7 @@ class OneLeader(Checker):
         if last is None or event.term > last.term:
             self._last[event.lock] = event
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         """As "growing fences", but no guarantee that has an exception is held to more than the first of them."""
         if self.promises.fence is FenceOrder.BEST_EFFORT or event.what != "clock":
             self._on_their_way.forgot(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Crashed, Forgot, Granted, Lost, Released, Renewed
+from holdfast.checking.history import Crashed, Granted, Lost, ReleaseStarted, Renewed, StateLost
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import Exclusion
 
@@ -35,10 +35,10 @@ class MutualExclusion(Checker):
             **self._on_their_way.on,
             Granted: self._granted,
             Renewed: self._renewed,
-            Released: self._ended,
+            ReleaseStarted: self._ended,
             Lost: self._ended,
             Crashed: self._crashed,
-            Forgot: self._forgot,
+            StateLost: self._forgot,
         }
 
     def _granted(self, event: Granted) -> None:
@@ -68,14 +68,14 @@ class MutualExclusion(Checker):
             if deadline is None or event.at < deadline + self._slack:
                 self._moved[event.ticket] = event.deadline
 
-    def _ended(self, event: Released | Lost) -> None:
+    def _ended(self, event: ReleaseStarted | Lost) -> None:
         self._drop(event.ticket)
 
     def _crashed(self, event: Crashed) -> None:
         for ticket in self._of_client.pop(event.client, ()):
             self._drop(ticket)
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         """What was granted before is not protected from what is granted after; the rest still is."""
         if event.what == "clock":
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Admitted, Crashed, Forgot, Granted
+from holdfast.checking.history import Crashed, Granted, ServerGranted, StateLost
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
@@ -33,14 +33,14 @@ class GrowingFences(Checker):
         self._owners: dict[tuple[str, int], str] = {}  # of tickets that have one, by lock and fence
         self._owners_before: dict[tuple[str, int], str] = {}  # of those before the server went back to an old copy
         self._on_their_way = OnTheirWay(promises)
-        self.on = {**self._on_their_way.on, Granted: self._granted, Forgot: self._forgot}
+        self.on = {**self._on_their_way.on, Granted: self._granted, StateLost: self._forgot}
         if promises.fence is FenceOrder.UNCONDITIONAL:
             self.on[Crashed] = self._crashed
-        if promises.server_seen:
-            self.on[Admitted] = self._admitted  # which passes on what it sees
+        if promises.sees_server:
+            self.on[ServerGranted] = self._admitted  # which passes on what it sees
 
-    def _admitted(self, event: Admitted) -> None:
-        self._on_their_way.on[Admitted](event)
+    def _admitted(self, event: ServerGranted) -> None:
+        self._on_their_way.on[ServerGranted](event)
         if event.owner:
             self._owners.setdefault((event.lock, event.fence), event.owner)
 
@@ -82,7 +82,7 @@ class GrowingFences(Checker):
         what = f"{event.client} got fence {event.fence} of {event.lock!r}, {relation} {before.client}'s {before.fence}"
         self.violated(event.at, event.lock, what, before, event)
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         if event.what == "data":
             self._owners_before |= self._owners
             self._owners.clear()

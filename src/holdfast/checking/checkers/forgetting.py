@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.checking.history import Admitted, Asked, Forgot, GaveUp
+from holdfast.checking.history import AcquireFailed, AcquireStarted, ServerGranted, StateLost
 from holdfast.checking.promises import Promises
 
 
@@ -16,12 +16,12 @@ class OnTheirWay:
     """
 
     def __init__(self, promises: Promises) -> None:
-        self._begun: dict[int, Admitted | Asked] = {}
+        self._begun: dict[int, ServerGranted | AcquireStarted] = {}
         self._excused: dict[
             int, int | None
         ] = {}  # with the fence that the server had let it in with, where that is seen
-        began = Admitted if promises.server_seen else Asked
-        self.on: dict[type, Callable[[Any], None]] = {began: self._began, GaveUp: self._gave_up}
+        began = ServerGranted if promises.sees_server else AcquireStarted
+        self.on: dict[type, Callable[[Any], None]] = {began: self._began, AcquireFailed: self._gave_up}
 
     def arrived(self, ticket: int, fence: int) -> bool:
         """The grant reached its client; True if the server had forgotten about it by then.
@@ -33,17 +33,17 @@ class OnTheirWay:
         if ticket not in self._excused:
             return False
         forgotten = self._excused.pop(ticket)
-        return begun is None or (isinstance(begun, Admitted) and begun.fence != fence == forgotten)
+        return begun is None or (isinstance(begun, ServerGranted) and begun.fence != fence == forgotten)
 
-    def forgot(self, event: Forgot) -> None:
+    def forgot(self, event: StateLost) -> None:
         """Moves each ticket at most once, so this is paid for by the tickets."""
         hit = [ticket for ticket, begun in self._begun.items() if event.lock in (None, begun.lock)]
         for ticket in hit:
             begun = self._begun.pop(ticket)
-            self._excused[ticket] = begun.fence if isinstance(begun, Admitted) else None
+            self._excused[ticket] = begun.fence if isinstance(begun, ServerGranted) else None
 
-    def _began(self, event: Admitted | Asked) -> None:
+    def _began(self, event: ServerGranted | AcquireStarted) -> None:
         self._begun[event.ticket] = event
 
-    def _gave_up(self, event: GaveUp) -> None:
+    def _gave_up(self, event: AcquireFailed) -> None:
         self._begun.pop(event.ticket, None)

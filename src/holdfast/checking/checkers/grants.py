@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Forgot, Granted, Reentered
+from holdfast.checking.history import Granted, Reentered, StateLost
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
@@ -27,7 +27,7 @@ class SingleGrants(Checker):
             **self._on_their_way.on,
             Granted: self._granted,
             Reentered: self._reentered,
-            Forgot: self._forgot,
+            StateLost: self._forgot,
         }
 
     def _granted(self, event: Granted) -> None:
@@ -49,7 +49,7 @@ class SingleGrants(Checker):
             what = f"{event.client} re-entered {event.lock!r} with fence {event.fence}, of which it has no lease"
             self.violated(event.at, event.lock, what, event)
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         """A counter that is gone may give its numbers again, if nothing better was promised."""
         is_promised = self.promises.fence is FenceOrder.UNCONDITIONAL and not event.restored
         if event.what == "data" and event.majority and not is_promised:

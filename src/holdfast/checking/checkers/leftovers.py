@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Asked, Crashed, Event, GaveUp, Lost, Released, Remained
+from holdfast.checking.history import AcquireFailed, AcquireStarted, Crashed, Event, Leftover, Lost, ReleaseStarted
 from holdfast.checking.promises import Promises
 
 from .base import NEVER, Checker
@@ -20,31 +20,33 @@ class NothingLeft(Checker):
 
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
-        self._claims: dict[int, Asked] = {}
+        self._claims: dict[int, AcquireStarted] = {}
         self._ended: dict[int, Event] = {}
-        self._of_client: defaultdict[str, list[Asked]] = defaultdict(list)  # who asked since the client last crashed
+        self._of_client: defaultdict[str, list[AcquireStarted]] = defaultdict(
+            list
+        )  # who asked since the client last crashed
         self._by_name: dict[tuple[str, str], float] | None = None
         self.on = {
-            Asked: self._asked,
-            GaveUp: self._over,
-            Released: self._over,
+            AcquireStarted: self._asked,
+            AcquireFailed: self._over,
+            ReleaseStarted: self._over,
             Lost: self._over,
             Crashed: self._crashed,
-            Remained: self._remained,
+            Leftover: self._remained,
         }
 
-    def _asked(self, event: Asked) -> None:
+    def _asked(self, event: AcquireStarted) -> None:
         self._claims[event.ticket] = event
         self._of_client[event.client].append(event)
 
-    def _over(self, event: GaveUp | Released | Lost) -> None:
+    def _over(self, event: AcquireFailed | ReleaseStarted | Lost) -> None:
         self._ended.setdefault(event.ticket, event)
 
     def _crashed(self, event: Crashed) -> None:
         for asked in self._of_client.pop(event.client, ()):
             self._ended.setdefault(asked.ticket, event)
 
-    def _remained(self, event: Remained) -> None:
+    def _remained(self, event: Leftover) -> None:
         asked = ended = None
         if event.ticket is not None:
             asked, ended = self._claims.get(event.ticket), self._ended.get(event.ticket)

@@ -17,15 +17,15 @@ from holdfast.checking.history import (
     Checked,
     Crashed,
     Event,
-    Forgot,
     Granted,
+    LossReported,
     Lost,
     Paused,
-    Released,
     ReleaseEnded,
+    ReleaseStarted,
     Renewed,
     Resumed,
-    Told,
+    StateLost,
 )
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import Exclusion
@@ -38,7 +38,7 @@ HELD, RELEASING, LOST, OVER = "held", "being released", "lost", "over"
 class LossTold(Checker):
     """A lost lease is told once, before the next conflicting grant, and nothing says held after its deadline or loss.
 
-    A process that stands still can neither notice nor tell: it has `tell_max` from when it runs again.
+    A process that stands still can neither notice nor tell: it has `report_max` from when it runs again.
     """
 
     name = "loss told"
@@ -56,14 +56,14 @@ class LossTold(Checker):
             Granted: self._granted,
             Renewed: self._renewed,
             Checked: self._checked,
-            Released: self._released,
+            ReleaseStarted: self._released,
             ReleaseEnded: self._release_ended,
             Lost: self._lost,
-            Told: self._told,
+            LossReported: self._told,
             Paused: self._was_paused,
             Resumed: self._was_resumed,
             Crashed: self._crashed,
-            Forgot: self._forgot,
+            StateLost: self._forgot,
         }
 
     # ── what happens to a lease ──────────────────────────────────────────────────────────────────────────────────
@@ -100,7 +100,7 @@ class LossTold(Checker):
         elif lease.is_past(event.at - self._slack):
             self._wrong(event, lease, f"was said to be held after its deadline, {lease.deadline:g} s")
 
-    def _released(self, event: Released) -> None:
+    def _released(self, event: ReleaseStarted) -> None:
         lease = self._leases.get(event.ticket)
         if lease is not None and lease.phase is HELD:
             lease.phase, lease.ended = RELEASING, event
@@ -110,15 +110,15 @@ class LossTold(Checker):
         lease = self._leases.get(event.ticket)
         if lease is None:
             return
-        if event.how == "lost":
+        if event.outcome == "lost":
             if lease.phase is OVER:
                 self._wrong(event, lease, f"was lost after it was {_past(lease)}")
             elif lease.phase is not LOST:
                 lease.phase, lease.ended = LOST, event
-        elif event.how == "released" and lease.phase is LOST:
+        elif event.outcome == "released" and lease.phase is LOST:
             self._wrong(event, lease, "was released as if it had not been lost")
         elif lease.phase is RELEASING:
-            if event.how == "released" and lease.ended is not None and lease.is_past(lease.ended.at - self._slack):
+            if event.outcome == "released" and lease.ended is not None and lease.is_past(lease.ended.at - self._slack):
                 self._wrong(event, lease, f"was released as if held, after its deadline, {lease.deadline:g} s")
             lease.phase = OVER
 
@@ -131,11 +131,11 @@ class LossTold(Checker):
             return
         if lease.phase is HELD and lease.deadline is not None:
             late = event.at - max(lease.deadline, self._resumed.get(event.client, NEVER))
-            if late > self.promises.tell_max:
+            if late > self.promises.report_max:
                 self._wrong(event, lease, f"was noticed to be over {late:.3g} s late")
         lease.phase, lease.ended = LOST, event
 
-    def _told(self, event: Told) -> None:
+    def _told(self, event: LossReported) -> None:
         lease = self._leases.get(event.ticket)
         if lease is None:
             return
@@ -166,7 +166,7 @@ class LossTold(Checker):
             lease.ended = event
             self._close(lease)
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         """Whoever held it cannot know before the next renewal; the next grant need not wait for that."""
         if event.what == "clock":
             return
@@ -178,12 +178,12 @@ class LossTold(Checker):
                 self._locks[name].shared.clear()
 
     def finish(self, at: float) -> None:
-        tell_max = self.promises.tell_max
+        report_max = self.promises.report_max
         for lease in self._leases.values():
             client = lease.granted.client
-            if client in self._paused or at - self._resumed.get(client, NEVER) <= tell_max:
+            if client in self._paused or at - self._resumed.get(client, NEVER) <= report_max:
                 continue
-            if lease.phase is HELD and lease.is_past(at - tell_max):
+            if lease.phase is HELD and lease.is_past(at - report_max):
                 what = f"was never noticed to be over, though its deadline was {lease.deadline:g} s"
                 self._report(at, lease, what)
             elif lease.phase is LOST and lease.told is None:
@@ -201,19 +201,19 @@ class LossTold(Checker):
                 continue  # an overlap, if anything: that is for the exclusion checker
             del open_leases[ticket]
             client = lease.granted.client
-            if client in self._paused or now - self._resumed.get(client, NEVER) <= self.promises.tell_max:
+            if client in self._paused or now - self._resumed.get(client, NEVER) <= self.promises.report_max:
                 continue
             if lease.phase is HELD and lease.is_past(now - slack):
                 what = f"was over by its own clock, but nobody was told before {grant.client} was granted it"
                 self._report(now, lease, what, grant)
-            elif lease.ended is not None and lease.ended.at + slack < now and self.promises.tells:
+            elif lease.ended is not None and lease.ended.at + slack < now and self.promises.reports_losses:
                 self._report(now, lease, f"was lost, but not told before {grant.client} was granted it", grant)
 
-    def _judge_delay(self, at: float, lease: _Lease, told: Told | None) -> None:
-        if lease.ended is None or not self.promises.tells:
+    def _judge_delay(self, at: float, lease: _Lease, told: LossReported | None) -> None:
+        if lease.ended is None or not self.promises.reports_losses:
             return
         delay = at - max(lease.ended.at, self._resumed.get(lease.granted.client, NEVER))
-        if delay > self.promises.tell_max:
+        if delay > self.promises.report_max:
             what = f"was told to be lost {delay:.3g} s late" if told else "was lost and never told to be"
             self._report(at, lease, what, told)
 
@@ -251,7 +251,7 @@ class _Lease:
         self.deadline = granted.deadline
         self.phase = HELD
         self.ended: Event | None = None
-        self.told: Told | None = None
+        self.told: LossReported | None = None
 
     def is_past(self, at: float) -> bool:
         return self.deadline is not None and self.deadline < at

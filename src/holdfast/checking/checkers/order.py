@@ -6,18 +6,18 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 
 from holdfast.checking.history import (
-    Admitted,
+    AcquireFailed,
     Crashed,
-    FaultBegan,
     FaultEnded,
-    Forgot,
-    GaveUp,
+    FaultStarted,
     Granted,
-    Left,
     Lost,
     Paused,
-    Queued,
-    Released,
+    ReleaseStarted,
+    ServerGranted,
+    ServerQueued,
+    ServerRemoved,
+    StateLost,
 )
 from holdfast.checking.promises import Promises
 from holdfast.guarantees import Order
@@ -49,36 +49,36 @@ class FairOrder(Checker):
         self._owned: dict[int, tuple[str, str]] = {}
         if promises.order is Order.FIFO:
             self.on = {
-                Queued: self._queued,
-                Left: self._has_left,
-                GaveUp: self._out,
-                Released: self._out,
+                ServerQueued: self._queued,
+                ServerRemoved: self._has_left,
+                AcquireFailed: self._out,
+                ReleaseStarted: self._out,
                 Lost: self._out,
                 Crashed: self._all_out,
-                Forgot: self._forgot,
+                StateLost: self._forgot,
             }
-            if promises.server_seen:
-                self.on[Admitted] = self._admitted
+            if promises.sees_server:
+                self.on[ServerGranted] = self._admitted
             else:
                 self.on |= {
                     Granted: self._granted,
                     Paused: self._all_out,
-                    FaultBegan: self._fault_began,
+                    FaultStarted: self._fault_began,
                     FaultEnded: self._fault_ended,
                 }
 
-    def _queued(self, event: Queued) -> None:
-        if self._faults or (event.place is None and not self.promises.server_seen):
+    def _queued(self, event: ServerQueued) -> None:
+        if self._faults or (event.position is None and not self.promises.sees_server):
             return
         if event.ticket in self._spots:
             self._out(event)
         self._stand(self._lines[event.lock], event)
 
-    def _admitted(self, event: Admitted) -> None:
+    def _admitted(self, event: ServerGranted) -> None:
         line = self._lines[event.lock]
         spot = self._spots.get(event.ticket)
         since = None
-        if spot is not None and spot.is_waiting and event.place is not None and event.place < spot.place:
+        if spot is not None and spot.is_waiting and event.position is not None and event.position < spot.position:
             # A call has a second ticket on the server if its first one was late. It is granted by the place of either.
             self._out(event)
             spot = None
@@ -94,7 +94,7 @@ class FairOrder(Checker):
         if spot is not None:
             self._let_in(self._lines[event.lock], spot, event)
 
-    def _let_in(self, line: _Line, spot: _Spot, event: Admitted | Granted, since: int | None = None) -> None:
+    def _let_in(self, line: _Line, spot: _Spot, event: ServerGranted | Granted, since: int | None = None) -> None:
         """`since`: it was in already, and asked again. A waiter that is back in its place since then was not passed."""
         passed = line.passed_by(spot)
         if passed is not None and since is not None and line.joined[passed] > since:
@@ -108,27 +108,27 @@ class FairOrder(Checker):
             self._owned[event.ticket] = (event.lock, event.owner)
             self._owners[event.lock, event.owner].add(event.ticket)
 
-    def _is_owned(self, event: Admitted | Granted) -> bool:
+    def _is_owned(self, event: ServerGranted | Granted) -> bool:
         """Its owner is in already, as far as can be seen."""
-        return not self.promises.server_seen or bool(self._owners[event.lock, event.owner])
+        return not self.promises.sees_server or bool(self._owners[event.lock, event.owner])
 
-    def _has_left(self, event: Left) -> None:
+    def _has_left(self, event: ServerRemoved) -> None:
         owned = self._owned.pop(event.ticket, None)
         if owned is not None:
             self._owners[owned].discard(event.ticket)
         self._out(event)
 
-    def _stand(self, line: _Line, event: Queued | Admitted, since: int | None = None) -> _Spot:
+    def _stand(self, line: _Line, event: ServerQueued | ServerGranted, since: int | None = None) -> _Spot:
         """`since`: it was in already. However often it asks again, it joined the line before it was let in first."""
-        place = line.last + 1 if event.place is None else event.place
+        position = line.last + 1 if event.position is None else event.position
         self._joined += 1
         joined = self._joined if since is None else since
-        spot = self._spots[event.ticket] = _Spot(line, place, event, joined)
+        spot = self._spots[event.ticket] = _Spot(line, position, event, joined)
         line.add(spot, event)
         self._of_client[event.client].append(event.ticket)
         return spot
 
-    def _out(self, event: Queued | Admitted | Left | GaveUp | Released | Lost) -> None:
+    def _out(self, event: ServerQueued | ServerGranted | ServerRemoved | AcquireFailed | ReleaseStarted | Lost) -> None:
         spot = self._spots.pop(event.ticket, None)
         if spot is not None:
             spot.line.remove(spot)
@@ -139,7 +139,7 @@ class FairOrder(Checker):
             if spot is not None:
                 spot.line.remove(spot)
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         """The line is gone; whoever still wants the lock gets in line again."""
         if event.what != "clock":
             for lock in [*self._lines] if event.lock is None else [event.lock]:
@@ -147,7 +147,7 @@ class FairOrder(Checker):
                     self._spots.pop(stood.ticket, None)
                 self._lines[lock] = _Line()
 
-    def _fault_began(self, _: FaultBegan) -> None:
+    def _fault_began(self, _: FaultStarted) -> None:
         self._faults += 1
         self._spots.clear()
         self._lines.clear()
@@ -160,12 +160,12 @@ class FairOrder(Checker):
 class _Spot:
     """A ticket's place in a line."""
 
-    __slots__ = ("exclusive", "is_waiting", "joined", "limit", "line", "place")
+    __slots__ = ("exclusive", "is_waiting", "joined", "limit", "line", "position")
 
-    def __init__(self, line: _Line, place: int, event: Queued | Admitted, joined: int) -> None:
+    def __init__(self, line: _Line, position: int, event: ServerQueued | ServerGranted, joined: int) -> None:
         self.joined = joined
         self.line = line
-        self.place = place
+        self.position = position
         self.limit = event.limit
         self.exclusive = event.exclusive
         self.is_waiting = True
@@ -178,7 +178,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.last = 0
-        self.events: dict[int, Queued | Admitted] = {}
+        self.events: dict[int, ServerQueued | ServerGranted] = {}
         self.joined: dict[int, int] = {}
         self.waiting: list[int] = []
         self.exclusive: list[int] = []  # that wait
@@ -186,39 +186,39 @@ class _Line:
 
     def passed_by(self, spot: _Spot) -> int | None:
         """The place of a waiter before whom this one must not be let in."""
-        place = spot.place
-        if not self.waiting or self.waiting[0] >= place:
+        position = spot.position
+        if not self.waiting or self.waiting[0] >= position:
             return None
         if spot.exclusive:
             return self.waiting[0]
-        if self.exclusive and self.exclusive[0] < place:
+        if self.exclusive and self.exclusive[0] < position:
             return self.exclusive[0]
-        if spot.limit is not None and bisect_left(self.shared, place) >= spot.limit:
+        if spot.limit is not None and bisect_left(self.shared, position) >= spot.limit:
             return self.waiting[0]
         return None
 
-    def add(self, spot: _Spot, event: Queued | Admitted) -> None:
-        place = spot.place
-        self.last = max(self.last, place)
-        self.events[place], self.joined[place] = event, spot.joined
-        insort(self.waiting, place)
-        insort(self.exclusive if spot.exclusive else self.shared, place)
+    def add(self, spot: _Spot, event: ServerQueued | ServerGranted) -> None:
+        position = spot.position
+        self.last = max(self.last, position)
+        self.events[position], self.joined[position] = event, spot.joined
+        insort(self.waiting, position)
+        insort(self.exclusive if spot.exclusive else self.shared, position)
 
     def stop_waiting(self, spot: _Spot) -> None:
         if spot.is_waiting:
             spot.is_waiting = False
-            _discard(self.waiting, spot.place)
+            _discard(self.waiting, spot.position)
             if spot.exclusive:
-                _discard(self.exclusive, spot.place)
+                _discard(self.exclusive, spot.position)
 
     def remove(self, spot: _Spot) -> None:
         self.stop_waiting(spot)
         if not spot.exclusive:
-            _discard(self.shared, spot.place)
-        self.events.pop(spot.place, None)
+            _discard(self.shared, spot.position)
+        self.events.pop(spot.position, None)
 
 
-def _discard(places: list[int], place: int) -> None:
-    index = bisect_left(places, place)
-    if index < len(places) and places[index] == place:
+def _discard(places: list[int], position: int) -> None:
+    index = bisect_left(places, position)
+    if index < len(places) and places[index] == position:
         del places[index]

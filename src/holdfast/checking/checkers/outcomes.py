@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 
 from holdfast.checking.history import (
-    Asked,
+    AcquireFailed,
+    AcquireStarted,
     Crashed,
-    CutOff,
-    GaveUp,
     Granted,
     Paused,
-    Queued,
+    Reachable,
     Reentered,
-    Rejoined,
     Resumed,
+    ServerQueued,
+    Unreachable,
 )
 from holdfast.checking.promises import Promises
 
@@ -33,26 +33,26 @@ class ExactOutcomes(Checker):
 
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
-        self._open: dict[int, Asked] = {}
-        self._done: dict[int, Granted | Reentered | GaveUp | Crashed] = {}
+        self._open: dict[int, AcquireStarted] = {}
+        self._done: dict[int, Granted | Reentered | AcquireFailed | Crashed] = {}
         self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # who asked since the client last crashed
         self._paused: set[str] = set()
         self._resumed: dict[str, float] = {}
-        self._cut_off: dict[str | None, CutOff] = {}
+        self._cut_off: dict[str | None, Unreachable] = {}
         self.on = {
-            Asked: self._asked,
+            AcquireStarted: self._asked,
             Granted: self._granted,
             Reentered: self._granted,
-            GaveUp: self._gave_up,
-            Queued: self._queued,
+            AcquireFailed: self._gave_up,
+            ServerQueued: self._queued,
             Crashed: self._crashed,
             Paused: self._was_paused,
             Resumed: self._was_resumed,
-            CutOff: self._was_cut_off,
-            Rejoined: self._rejoined,
+            Unreachable: self._was_cut_off,
+            Reachable: self._rejoined,
         }
 
-    def _asked(self, event: Asked) -> None:
+    def _asked(self, event: AcquireStarted) -> None:
         ticket = event.ticket
         before = self._open.get(ticket) or self._done.get(ticket)
         if before is not None:
@@ -63,14 +63,14 @@ class ExactOutcomes(Checker):
     def _granted(self, event: Granted | Reentered) -> None:
         self._ended(event)
 
-    def _ended(self, event: Granted | Reentered | GaveUp) -> Asked | None:
+    def _ended(self, event: Granted | Reentered | AcquireFailed) -> AcquireStarted | None:
         """The call it was, unless it had ended before."""
         ticket = event.ticket
         asked = self._open.pop(ticket, None)
         if asked is None:
             before = self._done.get(ticket)
             why = "was never asked for" if before is None else "had ended already"
-            outcome = "granted" if not isinstance(event, GaveUp) else event.how
+            outcome = "granted" if not isinstance(event, AcquireFailed) else event.outcome
             what = f"{event.client}'s call for {event.lock!r} ended ({outcome}), but it {why}"
             self.violated(event.at, event.lock, what, before, event)
             return None
@@ -79,9 +79,9 @@ class ExactOutcomes(Checker):
             self._judge_late(asked, event.at, event)
         return asked
 
-    def _gave_up(self, event: GaveUp) -> None:
+    def _gave_up(self, event: AcquireFailed) -> None:
         asked = self._ended(event)
-        if asked is None or event.how != "timed out":
+        if asked is None or event.outcome != "timed out":
             return
         timeout = asked.timeout
         if timeout is None:
@@ -95,7 +95,7 @@ class ExactOutcomes(Checker):
         if self._cut_off:
             self._judge_silence(asked, event, timeout)
 
-    def _queued(self, event: Queued) -> None:
+    def _queued(self, event: ServerQueued) -> None:
         asked = self._open.get(event.ticket)
         if asked is not None and asked.timeout == 0:
             what = f"{event.client} got in line for {event.lock!r} with timeout=0"
@@ -114,10 +114,10 @@ class ExactOutcomes(Checker):
         self._paused.discard(event.client)
         self._resumed[event.client] = event.at
 
-    def _was_cut_off(self, event: CutOff) -> None:
+    def _was_cut_off(self, event: Unreachable) -> None:
         self._cut_off[event.client] = event
 
-    def _rejoined(self, event: Rejoined) -> None:
+    def _rejoined(self, event: Reachable) -> None:
         self._cut_off.pop(event.client, None)
 
     def finish(self, at: float) -> None:
@@ -128,10 +128,10 @@ class ExactOutcomes(Checker):
 
     # ── judging ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _late_max(self, asked: Asked) -> float:
-        return self.promises.late_max * (1.0 if asked.bundle is None else 1.5)
+    def _late_max(self, asked: AcquireStarted) -> float:
+        return self.promises.late_max * (1.0 if asked.group is None else 1.5)
 
-    def _judge_late(self, asked: Asked, at: float, event: Granted | Reentered | GaveUp | None) -> None:
+    def _judge_late(self, asked: AcquireStarted, at: float, event: Granted | Reentered | AcquireFailed | None) -> None:
         if at - self._resumed.get(asked.client, NEVER) <= self._late_max(asked):
             return
         waited = at - asked.at
@@ -139,7 +139,7 @@ class ExactOutcomes(Checker):
         what = f"{asked.client}'s call for {asked.lock!r} {ended} after {waited:.3g} s, with timeout={asked.timeout:g}"
         self.violated(at, asked.lock, what, asked, event)
 
-    def _judge_silence(self, asked: Asked, event: GaveUp, timeout: float) -> None:
+    def _judge_silence(self, asked: AcquireStarted, event: AcquireFailed, timeout: float) -> None:
         """It says busy: then the server must have said so, at the first question and near the end of the time."""
         for cut in (self._cut_off.get(None), self._cut_off.get(event.client)):
             if cut is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TypeAlias
 
-from holdfast.checking.history import Claimed, Claiming, Crashed, Forgot, HealedForGood
+from holdfast.checking.history import ClaimEnded, ClaimStarted, Crashed, Healed, StateLost
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -25,36 +25,36 @@ class OncePerPeriod(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._healed: float | None = None
-        self._open: dict[int, Claiming] = {}
-        self._first: dict[_Run, Claiming] = {}
-        self._ours: dict[_Run, Claimed] = {}
-        self._refused: dict[_Run, Claimed] = {}
+        self._open: dict[int, ClaimStarted] = {}
+        self._first: dict[_Run, ClaimStarted] = {}
+        self._ours: dict[_Run, ClaimEnded] = {}
+        self._refused: dict[_Run, ClaimEnded] = {}
         self._unclear: set[_Run] = set()  # a claim got no answer: it may have been the one
         self._excused: set[_Run] = set()
-        self._of_client: defaultdict[str, list[Claiming]] = defaultdict(list)  # since the client last crashed
+        self._of_client: defaultdict[str, list[ClaimStarted]] = defaultdict(list)  # since the client last crashed
         self.on = {
-            Claiming: self._claiming,
-            Claimed: self._claimed,
+            ClaimStarted: self._claiming,
+            ClaimEnded: self._claimed,
             Crashed: self._crashed,
-            Forgot: self._forgot,
-            HealedForGood: self._was_healed,
+            StateLost: self._forgot,
+            Healed: self._was_healed,
         }
 
     @property
     def was_tested(self) -> bool:
         return bool(self._first)
 
-    def _claiming(self, event: Claiming) -> None:
+    def _claiming(self, event: ClaimStarted) -> None:
         self._open[event.ticket] = event
         self._first.setdefault((event.lock, event.number), event)
         self._of_client[event.client].append(event)
 
-    def _claimed(self, event: Claimed) -> None:
+    def _claimed(self, event: ClaimEnded) -> None:
         self._open.pop(event.ticket, None)
         run = (event.lock, event.number)
-        if event.how == "not ours":
+        if event.outcome == "not ours":
             self._refused.setdefault(run, event)
-        elif event.how != "ours":
+        elif event.outcome != "ours":
             self._unclear.add(run)
         elif run not in self._excused:
             before = self._ours.setdefault(run, event)
@@ -70,11 +70,11 @@ class OncePerPeriod(Checker):
             if self._open.pop(claiming.ticket, None) is not None:
                 self._unclear.add((claiming.lock, claiming.number))
 
-    def _forgot(self, event: Forgot) -> None:
+    def _forgot(self, event: StateLost) -> None:
         if event.what == "data" and event.majority:
             self._excused |= self._first.keys()  # also what was done before and is heard of later
 
-    def _was_healed(self, event: HealedForGood) -> None:
+    def _was_healed(self, event: Healed) -> None:
         self._healed = event.at
 
     def finish(self, at: float) -> None:

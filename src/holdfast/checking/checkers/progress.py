@@ -6,24 +6,26 @@ from collections import defaultdict
 from typing import TypeAlias
 
 from holdfast.checking.history import (
-    Asked,
+    AcquireFailed,
+    AcquireStarted,
     Crashed,
-    Gathered,
-    GaveUp,
     Granted,
-    HealedForGood,
-    Left,
+    Healed,
     Lost,
+    MemberGranted,
     Paused,
     Reentered,
-    Released,
+    ReleaseStarted,
     Resumed,
+    ServerRemoved,
 )
 from holdfast.checking.promises import Promises
 
 from .base import Checker
 
-_Ends: TypeAlias = Released | Lost | Crashed | Gathered | GaveUp | Reentered | Left  # what may leave a lock idle
+_Ends: TypeAlias = (
+    ReleaseStarted | Lost | Crashed | MemberGranted | AcquireFailed | Reentered | ServerRemoved
+)  # what may leave a lock idle
 
 
 class SteadyProgress(Checker):
@@ -38,40 +40,40 @@ class SteadyProgress(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._healed: float | None = None
-        self._waiting: dict[int, Asked] = {}
+        self._waiting: dict[int, AcquireStarted] = {}
         self._believed: dict[int, str] = {}  # ticket: lock
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # who asked since the client last crashed
         self._paused: set[str] = set()
-        self._bundles: defaultdict[int, list[Asked]] = defaultdict(list)
+        self._bundles: defaultdict[int, list[AcquireStarted]] = defaultdict(list)
         self._not_yet: set[int] = set()  # tickets of a bundle that are not what it waits for now
         self._gathered_by: dict[int, int] = {}  # ticket: bundle, of what is kept for a call that goes on
         self.on = {
-            Asked: self._asked,
-            Gathered: self._gathered,
-            Left: self._left,
+            AcquireStarted: self._asked,
+            MemberGranted: self._gathered,
+            ServerRemoved: self._left,
             Granted: self._granted,
             Reentered: self._ended,
-            GaveUp: self._ended,
-            Released: self._let_go,
+            AcquireFailed: self._ended,
+            ReleaseStarted: self._let_go,
             Lost: self._let_go,
             Crashed: self._crashed,
             Paused: self._was_paused,
             Resumed: self._was_resumed,
-            HealedForGood: self._was_healed,
+            Healed: self._was_healed,
         }
 
-    def _asked(self, event: Asked) -> None:
+    def _asked(self, event: AcquireStarted) -> None:
         self._waiting[event.ticket] = event
         self._of_client[event.client].append(event.ticket)
-        if event.bundle is not None:
-            self._bundles[event.bundle].append(event)
-            if len(self._bundles[event.bundle]) > 1:
+        if event.group is not None:
+            self._bundles[event.group].append(event)
+            if len(self._bundles[event.group]) > 1:
                 self._not_yet.add(event.ticket)
                 return
         self._begin_waiting(event.lock, event)
 
-    def _begin_waiting(self, name: str, event: Asked | Gathered) -> None:
+    def _begin_waiting(self, name: str, event: AcquireStarted | MemberGranted) -> None:
         lock = self._locks[name]
         lock.waiting += 1
         if lock.idle_since is None and not lock.believed:
@@ -83,27 +85,27 @@ class SteadyProgress(Checker):
         else:
             lock.waiting -= 1
 
-    def _gathered(self, event: Gathered) -> None:
+    def _gathered(self, event: MemberGranted) -> None:
         """It is kept, and the next is waited for; whatever was kept beyond that, in an earlier attempt, is not."""
         asked = self._waiting.get(event.ticket)
-        if asked is None or asked.bundle is None:
+        if asked is None or asked.group is None:
             return
-        bundle = self._bundles[asked.bundle]
-        place = next(number for number, one in enumerate(bundle) if one.ticket == event.ticket)
+        group = self._bundles[asked.group]
+        place = next(number for number, one in enumerate(group) if one.ticket == event.ticket)
         lock = self._locks[event.lock]
         if self._healed is not None and event.ticket not in self._not_yet:
             self._judge_idle(lock, event.lock, event.at, event)
-        for one in bundle[place:]:
+        for one in group[place:]:
             self._give_up_waiting(one, event)
         lock.idle_since = None
         lock.believed += 1
         self._believed[event.ticket] = event.lock
-        self._gathered_by[event.ticket] = asked.bundle
-        if place + 1 < len(bundle):
-            self._not_yet.discard(bundle[place + 1].ticket)
-            self._begin_waiting(bundle[place + 1].lock, event)
+        self._gathered_by[event.ticket] = asked.group
+        if place + 1 < len(group):
+            self._not_yet.discard(group[place + 1].ticket)
+            self._begin_waiting(group[place + 1].lock, event)
 
-    def _give_up_waiting(self, one: Asked, event: Gathered | Left) -> None:
+    def _give_up_waiting(self, one: AcquireStarted, event: MemberGranted | ServerRemoved) -> None:
         """This one of a bundle is neither kept nor waited for now."""
         if self._gathered_by.pop(one.ticket, None) is not None:
             self._end_belief(one.ticket, event)
@@ -114,11 +116,11 @@ class SteadyProgress(Checker):
                 lock.idle_since = None
         self._not_yet.add(one.ticket)
 
-    def _left(self, event: Left) -> None:
+    def _left(self, event: ServerRemoved) -> None:
         """What was kept is gone: the call begins again as soon as it notices. What it waits for now, nobody knows."""
-        bundle = self._gathered_by.get(event.ticket)
-        if bundle is not None:
-            for one in self._bundles[bundle]:
+        group = self._gathered_by.get(event.ticket)
+        if group is not None:
+            for one in self._bundles[group]:
                 if one.ticket in self._waiting:
                     self._give_up_waiting(one, event)
 
@@ -136,7 +138,7 @@ class SteadyProgress(Checker):
             self._judge_idle(lock, event.lock, event.at, event)
         lock.idle_since = None
 
-    def _ended(self, event: GaveUp | Reentered) -> None:
+    def _ended(self, event: AcquireFailed | Reentered) -> None:
         asked = self._waiting.pop(event.ticket, None)
         if asked is None:
             return
@@ -144,7 +146,7 @@ class SteadyProgress(Checker):
         self._stop_waiting(event.ticket, lock)
         if self._healed is not None:
             self._judge_wait(asked, event.at, event)
-            if isinstance(event, GaveUp):
+            if isinstance(event, AcquireFailed):
                 self._judge_reach(asked, event)
         if self._gathered_by.pop(event.ticket, None) is not None:
             self._end_belief(event.ticket, event)
@@ -153,7 +155,7 @@ class SteadyProgress(Checker):
                 self._judge_idle(lock, event.lock, event.at, event)
             lock.idle_since = None
 
-    def _let_go(self, event: Released | Lost) -> None:
+    def _let_go(self, event: ReleaseStarted | Lost) -> None:
         self._end_belief(event.ticket, event)
 
     def _end_belief(self, ticket: int, event: _Ends) -> None:
@@ -183,7 +185,7 @@ class SteadyProgress(Checker):
     def _was_resumed(self, event: Resumed) -> None:
         self._paused.discard(event.client)
 
-    def _was_healed(self, event: HealedForGood) -> None:
+    def _was_healed(self, event: Healed) -> None:
         self._healed = event.at
 
     @property
@@ -201,7 +203,9 @@ class SteadyProgress(Checker):
 
     # ── judging ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _judge_wait(self, asked: Asked, at: float, outcome: Granted | GaveUp | Reentered | None) -> None:
+    def _judge_wait(
+        self, asked: AcquireStarted, at: float, outcome: Granted | AcquireFailed | Reentered | None
+    ) -> None:
         since = max(asked.at, self._healed or 0.0)
         if at - since > self.promises.wait_max:
             healed = ", all in a healed world" if since == asked.at else " since the world was healed"
@@ -210,7 +214,7 @@ class SteadyProgress(Checker):
             self.violated(at, asked.lock, what, asked, outcome)
 
     def _judge_idle(
-        self, lock: _Lock, name: str, at: float, event: Granted | Gathered | GaveUp | Reentered | None
+        self, lock: _Lock, name: str, at: float, event: Granted | MemberGranted | AcquireFailed | Reentered | None
     ) -> None:
         start = lock.idle_since
         if start is None:
@@ -220,9 +224,9 @@ class SteadyProgress(Checker):
             what = f"nobody held {name!r} for {idle:.3g} s although somebody waited for it"
             self.violated(at, name, what, start, event)
 
-    def _judge_reach(self, asked: Asked, event: GaveUp) -> None:
-        if event.how in ("unavailable", "unknown") and asked.at - (self._healed or 0.0) > self.promises.settle_max:
-            what = f"{event.client} found the server of {event.lock!r} {event.how} in a healed world"
+    def _judge_reach(self, asked: AcquireStarted, event: AcquireFailed) -> None:
+        if event.outcome in ("unavailable", "unknown") and asked.at - (self._healed or 0.0) > self.promises.settle_max:
+            what = f"{event.client} found the server of {event.lock!r} {event.outcome} in a healed world"
             self.violated(event.at, event.lock, what, asked, event)
 
 
@@ -234,4 +238,4 @@ class _Lock:
     def __init__(self) -> None:
         self.waiting = 0
         self.believed = 0
-        self.idle_since: Asked | _Ends | None = None
+        self.idle_since: AcquireStarted | _Ends | None = None

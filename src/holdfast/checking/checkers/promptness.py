@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Admitted, Crashed, Left, Paused, Queued, Restarted, Resumed
+from holdfast.checking.history import Crashed, Paused, Restarted, Resumed, ServerGranted, ServerQueued, ServerRemoved
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -26,25 +26,25 @@ class PromptGrants(Checker):
         self._grant_max = promises.grant_max or 0.0
         if promises.grant_max is not None:
             self.on = {
-                Queued: self._queued,
-                Admitted: self._admitted,
-                Left: self._left,
+                ServerQueued: self._queued,
+                ServerGranted: self._admitted,
+                ServerRemoved: self._left,
                 Crashed: self._stopped,
                 Paused: self._stopped,
                 Restarted: self._runs,
                 Resumed: self._runs,
             }
 
-    def _queued(self, event: Queued) -> None:
+    def _queued(self, event: ServerQueued) -> None:
         self._locks[event.lock].waiting[event.ticket] = event
 
-    def _admitted(self, event: Admitted) -> None:
+    def _admitted(self, event: ServerGranted) -> None:
         lock = self._locks[event.lock]
         self._judge(lock, event.at, event)
         lock.waiting.pop(event.ticket, None)
         lock.held.add(event.ticket)
 
-    def _left(self, event: Left) -> None:
+    def _left(self, event: ServerRemoved) -> None:
         lock = self._locks[event.lock]
         self._judge(lock, event.at, event)
         lock.waiting.pop(event.ticket, None)
@@ -68,7 +68,7 @@ class PromptGrants(Checker):
         for lock in self._locks.values():
             self._judge(lock, at, None)
 
-    def _judge(self, lock: _Lock, at: float, event: Admitted | Left | Crashed | Paused | None) -> None:
+    def _judge(self, lock: _Lock, at: float, event: ServerGranted | ServerRemoved | Crashed | Paused | None) -> None:
         if lock.held:
             return
         for queued in lock.waiting.values():
@@ -90,4 +90,4 @@ class _Lock:
     def __init__(self) -> None:
         self.free_since = 0.0
         self.held: set[int] = set()
-        self.waiting: dict[int, Queued] = {}
+        self.waiting: dict[int, ServerQueued] = {}

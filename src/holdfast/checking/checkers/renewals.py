@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.checking.history import Admitted, Crashed, Forgot, Granted, HealedForGood, Left, Lost, Released, Renewed
+from holdfast.checking.history import (
+    Crashed,
+    Granted,
+    Healed,
+    Lost,
+    ReleaseStarted,
+    Renewed,
+    ServerGranted,
+    ServerRemoved,
+    StateLost,
+)
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -19,9 +29,9 @@ class TrueRenewals(Checker):
 
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
-        self._healed: HealedForGood | None = None
+        self._healed: Healed | None = None
         self._leases: dict[int, Granted] = {}
-        self._gone: dict[int, Left] = {}  # tickets that the server has let go of
+        self._gone: dict[int, ServerRemoved] = {}  # tickets that the server has let go of
         self._renewed_since: dict[int, Renewed] = {}
         self._forgot = False
         self._had_one = False
@@ -33,14 +43,14 @@ class TrueRenewals(Checker):
             **self._on_their_way.on,
             Granted: self._granted,
             Renewed: self._renewed,
-            Released: self._release_began,
+            ReleaseStarted: self._release_began,
             Lost: self._lost,
-            HealedForGood: self._was_healed,
-            Forgot: self._has_forgotten,
+            Healed: self._was_healed,
+            StateLost: self._has_forgotten,
             Crashed: self._crashed,
         }
-        if promises.server_seen:
-            self.on |= {Left: self._left, Admitted: self._admitted}  # which passes on what it sees
+        if promises.sees_server:
+            self.on |= {ServerRemoved: self._left, ServerGranted: self._admitted}  # which passes on what it sees
 
     @property
     def was_tested(self) -> bool:
@@ -51,11 +61,11 @@ class TrueRenewals(Checker):
             self._had_one = True
             self._leases[event.ticket] = event
 
-    def _left(self, event: Left) -> None:
+    def _left(self, event: ServerRemoved) -> None:
         self._gone[event.ticket] = event
 
-    def _admitted(self, event: Admitted) -> None:
-        self._on_their_way.on[Admitted](event)
+    def _admitted(self, event: ServerGranted) -> None:
+        self._on_their_way.on[ServerGranted](event)
         self._gone.pop(event.ticket, None)
         self._renewed_since.pop(event.ticket, None)
 
@@ -68,7 +78,7 @@ class TrueRenewals(Checker):
             self.violated(event.at, event.lock, what, left, self._renewed_since[event.ticket], event)
         self._renewed_since[event.ticket] = event
 
-    def _release_began(self, event: Released) -> None:
+    def _release_began(self, event: ReleaseStarted) -> None:
         """A lease that is being released is not renewed. What was sent before the world was healed may arrive late."""
         if self._healed is None:
             self._leases.pop(event.ticket, None)
@@ -77,10 +87,10 @@ class TrueRenewals(Checker):
         lease = self._leases.pop(event.ticket, None)
         if lease is None:
             return
-        if lease.bundle is not None:
-            if lease.bundle in self._lost_bundles:
+        if lease.group is not None:
+            if lease.group in self._lost_bundles:
                 return
-            self._lost_bundles.add(lease.bundle)
+            self._lost_bundles.add(lease.group)
         if self._healed is None or event.ticket in self._gone or self._forgot:
             return
         since = event.at - self._healed.at
@@ -88,11 +98,11 @@ class TrueRenewals(Checker):
             what = f"{event.client}'s lease of {event.lock!r} ran out {since:.3g} s after the world was healed"
             self.violated(event.at, event.lock, what, lease, self._healed, event)
 
-    def _was_healed(self, event: HealedForGood) -> None:
+    def _was_healed(self, event: Healed) -> None:
         self._healed = event
-        self._forgot = self._forgot and not self.promises.server_seen  # the server itself tells what it has not
+        self._forgot = self._forgot and not self.promises.sees_server  # the server itself tells what it has not
 
-    def _has_forgotten(self, event: Forgot) -> None:
+    def _has_forgotten(self, event: StateLost) -> None:
         """Leases from before, and those on their way, may end by it: at the next look, however late that is."""
         self._forgot = True
         if event.what != "clock":

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Admitted, Asked, Crashed, CutOff, Forgot, Left, Queued, Rejoined
+from holdfast.checking.history import (
+    AcquireStarted,
+    Crashed,
+    Reachable,
+    ServerGranted,
+    ServerQueued,
+    ServerRemoved,
+    StateLost,
+    Unreachable,
+)
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -19,7 +28,7 @@ class DeadWaitersLeave(Checker):
     that was granted before the crash, or by the last request of the process, is a holder: it may stay for its ttl.
 
     A call that waits again while the server still has its lost lease (`lock_all` with a `lock_delay`, say) is not
-    judged: it has a holder and a waiter there under one number, and `Left` tells when the last of them has left. The
+    judged: it has a holder and a waiter there under one number, and `ServerRemoved` comes when the last has left. The
     holder may stay for its ttl, so that moment says nothing about the waiter.
     """
 
@@ -28,22 +37,22 @@ class DeadWaitersLeave(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._asked: defaultdict[str, list[int]] = defaultdict(list)  # since the client's last crash
-        self._waiting: dict[int, Queued] = {}
+        self._waiting: dict[int, ServerQueued] = {}
         self._held: set[int] = set()  # tickets that were granted and have not left
         self._dead: dict[int, tuple[Crashed, float]] = {}  # the crash, and how long the server had been down by then
         self._down = 0.0  # seconds for which the server has answered no client, all in all
         self._down_since: float | None = None
         self._judged = 0
-        if promises.dead_waiter_max is not None and promises.server_seen:
+        if promises.dead_waiter_max is not None and promises.sees_server:
             self.on = {
-                Asked: self._on_asked,
-                Queued: self._on_queued,
-                Admitted: self._on_admitted,
-                Left: self._on_left,
+                AcquireStarted: self._on_asked,
+                ServerQueued: self._on_queued,
+                ServerGranted: self._on_admitted,
+                ServerRemoved: self._on_left,
                 Crashed: self._on_crashed,
-                Forgot: self._on_forgot,
-                CutOff: self._on_cut_off,
-                Rejoined: self._on_rejoined,
+                StateLost: self._on_forgot,
+                Unreachable: self._on_cut_off,
+                Reachable: self._on_rejoined,
             }
 
     @property
@@ -54,19 +63,19 @@ class DeadWaitersLeave(Checker):
         for ticket in list(self._waiting):
             self._judge(ticket, at)
 
-    def _on_asked(self, event: Asked) -> None:
+    def _on_asked(self, event: AcquireStarted) -> None:
         self._asked[event.client].append(event.ticket)
 
-    def _on_queued(self, event: Queued) -> None:
+    def _on_queued(self, event: ServerQueued) -> None:
         if event.ticket not in self._held:
             self._waiting[event.ticket] = event
 
-    def _on_admitted(self, event: Admitted) -> None:
+    def _on_admitted(self, event: ServerGranted) -> None:
         if event.ticket not in self._dead or self._lasted(event.ticket, event.at) <= IN_FLIGHT:
             self._waiting.pop(event.ticket, None)
             self._held.add(event.ticket)
 
-    def _on_left(self, event: Left) -> None:
+    def _on_left(self, event: ServerRemoved) -> None:
         self._judge(event.ticket, event.at)
         self._held.discard(event.ticket)
 
@@ -74,17 +83,17 @@ class DeadWaitersLeave(Checker):
         for ticket in self._asked.pop(event.client, ()):
             self._dead[ticket] = (event, self._down_until(event.at))
 
-    def _on_forgot(self, event: Forgot) -> None:
+    def _on_forgot(self, event: StateLost) -> None:
         if event.what == "data":
             for ticket, (crashed, _) in self._dead.items():
                 # As if the server had been down since the crash.
                 self._dead[ticket] = (crashed, self._down_until(event.at) - (event.at - crashed.at))
 
-    def _on_cut_off(self, event: CutOff) -> None:
+    def _on_cut_off(self, event: Unreachable) -> None:
         if event.client is None and self._down_since is None:
             self._down_since = event.at
 
-    def _on_rejoined(self, event: Rejoined) -> None:
+    def _on_rejoined(self, event: Reachable) -> None:
         if event.client is None:
             self._down, self._down_since = self._down_until(event.at), None
 

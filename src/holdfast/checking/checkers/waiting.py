@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast.checking.history import Asked, Crashed, GaveUp, Granted
+from holdfast.checking.history import AcquireFailed, AcquireStarted, Crashed, Granted
 from holdfast.checking.promises import Promises
 
 from .base import Checker
@@ -21,13 +21,18 @@ class BoundedWaiting(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._locks: defaultdict[str, _Turns] = defaultdict(_Turns)
-        self._waiting: dict[int, tuple[Asked, int]] = {}  # and the number of grants that it may see
+        self._waiting: dict[int, tuple[AcquireStarted, int]] = {}  # and the number of grants that it may see
         self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # who asked since the client last crashed
         self._allowed = promises.overtaken_max or 0
         if promises.overtaken_max is not None:
-            self.on = {Asked: self._asked, Granted: self._granted, GaveUp: self._gave_up, Crashed: self._crashed}
+            self.on = {
+                AcquireStarted: self._asked,
+                Granted: self._granted,
+                AcquireFailed: self._gave_up,
+                Crashed: self._crashed,
+            }
 
-    def _asked(self, event: Asked) -> None:
+    def _asked(self, event: AcquireStarted) -> None:
         turns = self._locks[event.lock]
         self._waiting[event.ticket] = (event, turns.granted + turns.waiting + self._allowed)
         turns.waiting += 1
@@ -40,7 +45,7 @@ class BoundedWaiting(Checker):
             turns.granted += 1
             turns.last = event
 
-    def _gave_up(self, event: GaveUp) -> None:
+    def _gave_up(self, event: AcquireFailed) -> None:
         turns = self._locks.get(event.lock)
         if turns is not None:
             self._judge(event.ticket, turns, event.at, event)
@@ -55,7 +60,7 @@ class BoundedWaiting(Checker):
         for ticket, (asked, _) in list(self._waiting.items()):
             self._judge(ticket, self._locks[asked.lock], at, None)
 
-    def _judge(self, ticket: int, turns: _Turns, at: float, event: Granted | GaveUp | None) -> None:
+    def _judge(self, ticket: int, turns: _Turns, at: float, event: Granted | AcquireFailed | None) -> None:
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
             return

@@ -1,7 +1,7 @@
 """`holdfast simulate`: search for the schedule that breaks a promise, in virtual time.
 
 request   what was asked for: a plan, and the command that asks for it again
-searches  runs it: many seeds, one seed, a tape, every fault of a small world, every cancellation
+searches  runs it: many seeds, one seed, a saved run, every fault of a small world, every cancellation
 words     what came of it, for people and for programs
 progress  how far it is
 """
@@ -76,7 +76,8 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     which = parser.add_argument_group("which worlds").add_mutually_exclusive_group()
     which.add_argument("--seeds", type=options.whole(1), metavar="N", help=f"how many (default: {SEEDS})")
     which.add_argument("--seed", type=options.whole(0), metavar="S", help="only this one, and show what happens in it")
-    which.add_argument("--tape", metavar="FILE", help="only the one that --save wrote")
+    which.add_argument("--replay", metavar="FILE", help="repeat the run that --save wrote")
+    which.add_argument("--tape", dest="replay", help=argparse.SUPPRESS)  # the former name of --replay
     which.add_argument(
         "--exhaustive",
         action="store_true",
@@ -106,11 +107,11 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--rounds", type=options.whole(1), metavar="N", help="locks that each client takes")
     parser.add_argument("--jobs", type=options.whole(1), metavar="N", help="processes (default: one for each core)")
     parser.add_argument(
-        "--shrink", action=argparse.BooleanOptionalAction, help="shrink a world that fails (default, but for --tape)"
+        "--shrink", action=argparse.BooleanOptionalAction, help="shrink a world that fails (default, but for --replay)"
     )
     parser.add_argument("--svg", metavar="FILE", help="draw the world that is shown")
     parser.add_argument("--history", metavar="FILE", help="write its events, one JSON object a line")
-    parser.add_argument("--save", metavar="FILE", help="write it so that --tape can read it")
+    parser.add_argument("--save", metavar="FILE", help="save the run for --replay")
     options.add_json(parser)
     parser.set_defaults(run=_run, parser=parser)
 

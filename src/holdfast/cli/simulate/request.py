@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigurationError
 from holdfast.sim import faults as faults_
-from holdfast.sim.replay import Tape, from_text
+from holdfast.sim.replay import Replay, from_text
 from holdfast.sim.run import SERVERS, Plan, lacks_of
 from holdfast.sim.workload import WORKLOADS, Workload
 
@@ -50,24 +50,24 @@ def _workload_of(arguments: argparse.Namespace) -> Workload:
     return workload
 
 
-def tape_of(arguments: argparse.Namespace) -> Tape:
-    """The tape in the file, its mutant applied.
+def replay_of(arguments: argparse.Namespace) -> Replay:
+    """The saved run, with its mutant applied.
 
     Raises:
         ConfigurationError: it cannot be read, or names a mutant that is not ours.
     """
     try:
-        with open(arguments.tape, encoding="utf-8") as file:
-            tape = from_text(file.read())
+        with open(arguments.replay, encoding="utf-8") as file:
+            replay = from_text(file.read())
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"--tape {arguments.tape}: {error}") from error
+        raise ConfigurationError(f"--replay {arguments.replay}: {error}") from error
     # A file that somebody sent does not get to say which module is imported.
-    name = arguments.mutant or tape.mutant
+    name = arguments.mutant or replay.mutant
     if arguments.mutant is None and name is not None and ":" in name:
         raise ConfigurationError(
-            f"--tape {arguments.tape} was recorded with a mutant: say --mutant {name}, if you trust it"
+            f"--replay {arguments.replay} was recorded with a mutant: say --mutant {name}, if you trust it"
         )
-    return tape if name is None else tape._replace(plan=find_mutant(name).apply(tape.plan), mutant=name)
+    return replay if name is None else replay._replace(plan=find_mutant(name).apply(replay.plan), mutant=name)
 
 
 def find_mutant(name: str) -> Mutant:
@@ -98,7 +98,7 @@ def command_for(arguments: argparse.Namespace, *more: str) -> str:
     words = ["holdfast", "simulate"]
     if arguments.mutant is not None:
         words += ["--mutant", arguments.mutant]
-    elif arguments.tape is None:
+    elif arguments.replay is None:
         words += ["--backend", arguments.backend]
     if arguments.workload != "locks":
         words += ["--workload", arguments.workload]

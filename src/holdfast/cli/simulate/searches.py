@@ -20,7 +20,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.sim import exhaustive, redlock_configs
 from holdfast.sim import faults as faults_
 from holdfast.sim.cancellation import Cancellation, cancellations
-from holdfast.sim.replay import Tape, to_text
+from holdfast.sim.replay import Replay, to_text
 from holdfast.sim.run import Plan, Run
 from holdfast.sim.run import run as run_world
 from holdfast.sim.search import Totals, search
@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         return statuses.DONE
     with Interrupts() as interrupts:
         session = _Session(arguments, interrupts)
-        if arguments.tape is not None:
-            tape = request.tape_of(arguments)
-            ran = run_world(tape.plan, tape=tape.numbers)
-            return session.show(tape.plan, ran, ["--tape", arguments.tape])
+        if arguments.replay is not None:
+            replay = request.replay_of(arguments)
+            ran = run_world(replay.plan, decisions=replay.decisions)
+            return session.show(replay.plan, ran, ["--replay", arguments.replay])
         if (arguments.exhaustive or arguments.cancels) and arguments.faults is not None:
             arguments.parser.error("argument --faults: these worlds have faults of their own")
         plan = request.plan_of(arguments)
@@ -182,7 +182,9 @@ class _Session:
     def _story(self, plan: Plan, ran: Run, again: list[str]) -> dict[str, Any]:
         """Tell it, shrunk if it failed; write what was to be written."""
         arguments, shrunk = self._arguments, None
-        wants_it = arguments.tape is None if arguments.shrink is None else arguments.shrink  # a tape was shrunk before
+        wants_it = (
+            arguments.replay is None if arguments.shrink is None else arguments.shrink
+        )  # a saved run was shrunk before
         if ran.failure is not None and wants_it:
             shrunk = self._shrunk(plan, ran)
         told = ran if shrunk is None else shrunk.run
@@ -212,8 +214,8 @@ class _Session:
         self._write_pictures(told.history, told.verdict)
         arguments = self._arguments
         if arguments.save is not None:
-            tape = Tape(plan, told.tape) if shrunk is None else Tape(shrunk.plan, shrunk.tape)
-            _write_file(arguments.save, to_text(tape._replace(mutant=arguments.mutant)))
+            replay = Replay(plan, told.decisions) if shrunk is None else Replay(shrunk.plan, shrunk.decisions)
+            _write_file(arguments.save, to_text(replay._replace(mutant=arguments.mutant)))
 
     def _write_pictures(self, history: list[h.Event], verdict: Verdict) -> None:
         arguments = self._arguments

@@ -192,7 +192,7 @@ def run_as_data(ran: Run, shrunk: Shrunk | None) -> dict[str, Any]:
         "clients": None if shrunk is None else shrunk.plan.workload.clients,
         "rounds": None if shrunk is None else shrunk.plan.workload.rounds,
         "shrunk_in_runs": None if shrunk is None else shrunk.runs,
-        "tape": list(ran.tape) if shrunk is None else list(shrunk.tape),
+        "decisions": list(ran.decisions) if shrunk is None else list(shrunk.decisions),
     }
 
 

@@ -243,7 +243,7 @@ class KillsByNumber(RowServer):
             return super().run(statement, values)
         connection = self.marks.get(str(values[0]).encode())
         if connection is not None:
-            self.world.at(self.world.now + 3.0, self.when_it_answers, self._kill, connection)
+            self.world.at(self.world.now + 3.0, self.when_running, self._kill, connection)
         return Answer()
 
     def _kill(self, connection: SimConnection) -> None:

@@ -56,7 +56,7 @@ class _LosesOne(SimLeaseGroup):
 
 
 class LosesOne(SimClient):
-    bundle_type = _LosesOne
+    group_type = _LosesOne
 
 
 class CancelledInTheMiddle(SimClient):

@@ -407,7 +407,7 @@ REDIS = [
         mistake="who waits relies on pub/sub: a hint that gets lost leaves it waiting, beside a lock that is free",
         backend="redis",
         server=_with(HintsOnly, texts=_PATIENT),
-        kinds=frozenset({"lose_ring"}),
+        kinds=frozenset({"lose_notification"}),
     ),
     Mutant(
         name="subscribes-too-late",

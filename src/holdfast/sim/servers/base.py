@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FAULT_METHODS = {"drop": "drop", "restart": "restart", "lose_data": "lose_data", "old_data": "restore_data"}
 EPOCH = 1_700_000_000.0  # what its wall clock shows at the beginning of the world
 
 
@@ -27,18 +28,20 @@ class Server(ABC):
     """A store, on a machine whose clock is the true one."""
 
     guarantees: ClassVar[Guarantees]
-    lapses_after: ClassVar[frozenset[str]]  # faults after which there may be tickets that only their ttl can end
+    orphaning_faults: ClassVar[frozenset[str]]  # faults after which there may be tickets that only their ttl can end
     keeps_order: ClassVar[bool] = False  # what a process asks for is done in the order in which it asked
-    cannot: ClassVar[frozenset[str]] = frozenset()  # the kinds of faults that the real one cannot have
+    # Faults that the real store cannot have, besides those without a method here. Over TCP no request arrives twice.
+    excluded_faults: ClassVar[frozenset[str]] = frozenset({"duplicate"})
+    node_type: ClassVar[type[Server] | None] = None  # of a store of several nodes: the class that has the faults
     kinds: ClassVar[Sequence[str]] = ("lock", "rwlock", "semaphore")  # of locks that it can keep
     idle_max: ClassVar[float] = 12.0  # seconds from the end of a dead holder's lease until the next one is in
     dead_waiter_max: ClassVar[float | None] = None  # seconds until a dead waiter has left, if promised
     several_ttls: ClassVar[bool] = False  # locks with the same ttl share something, so a run has two ttls
     # Seconds within which a free lock is granted past any number of waiters that died, or that are paused; None: not
     # judged.
-    past_dead_max: ClassVar[float | None] = None
-    past_paused_max: ClassVar[float | None] = None
-    back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back at once, at most
+    grant_past_dead_max: ClassVar[float | None] = None
+    grant_past_paused_max: ClassVar[float | None] = None
+    clock_back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back at once, at most
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         self.world = world
@@ -53,6 +56,16 @@ class Server(ABC):
     def require(cls) -> None:
         """Raise ConfigurationError, with the fix, if something is not installed that this model needs."""
 
+    @classmethod
+    def impossible_faults(cls) -> frozenset[str]:
+        """Kinds of faults that do not happen to this store: excluded ones, and those that no method here models."""
+        types = (cls,) if cls.node_type is None else (cls, cls.node_type)
+        return cls.excluded_faults | {
+            kind
+            for kind, method in _FAULT_METHODS.items()
+            if all(getattr(one, method) is getattr(Server, method) for one in types)
+        }
+
     @abstractmethod
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         """The real protocol of this store, over a port that comes here."""
@@ -62,7 +75,7 @@ class Server(ABC):
         try:
             return step()
         finally:
-            self.recorder.look(self.tickets())
+            self.recorder.observe(self.tickets())
 
     @abstractmethod
     def tickets(self) -> dict[str, Entry]:
@@ -84,16 +97,16 @@ class Server(ABC):
     def prepare(self, faults: Faults, ttl: float) -> None:  # noqa: B027  (most need to know nothing)
         """What will happen to it, and how long leases last."""
 
-    def forgot(self, what: h.WhatForgot, detail: str = "") -> list[h.Event]:
+    def state_lost(self, what: h.StateKind, detail: str = "") -> list[h.Event]:
         """What a history says of it that something is about to be forgotten here."""
-        return [h.Forgot(self.world.now, what, detail=detail)]
+        return [h.StateLost(self.world.now, what, detail=detail)]
 
-    def stalls(self) -> h.Event:
+    def stall_event(self) -> h.Event:
         """What a history says of it that this has begun to stand still."""
-        return h.CutOff(self.world.now)
+        return h.Unreachable(self.world.now)
 
-    def stalls_no_more(self) -> h.Event:
-        return h.Rejoined(self.world.now)
+    def stall_end_event(self) -> h.Event:
+        return h.Reachable(self.world.now)
 
     @abstractmethod
     def break_lock(self, name: str, fence: int) -> None:
@@ -125,19 +138,19 @@ class Server(ABC):
         """The world is over."""
 
     @property
-    def settles(self) -> float:
+    def recovery_time(self) -> float:
         """Seconds for which it may not be of use yet although nothing is wrong with it any more."""
         return 0.0
 
     @property
-    def prolonged(self) -> float:
+    def extra_lease_time(self) -> float:
         """Seconds by which leases may have lasted too long, because the clock that ends them was set back."""
         return 0.0
 
     @property
-    def idle_prolonged(self) -> float:
+    def extra_idle_time(self) -> float:
         """Likewise, of leases that keep a waiter out."""
-        return self.prolonged
+        return self.extra_lease_time
 
     def step_clock(self, seconds: float) -> None:
         """Set its wall clock, forward or back."""
@@ -147,14 +160,14 @@ class Server(ABC):
     def wall(self) -> float:
         return EPOCH + self.world.now + self.wall_step
 
-    def when_it_answers(self, action: Callable[..., None], *arguments: Any) -> None:
+    def when_running(self, action: Callable[..., None], *arguments: Any) -> None:
         """Now, or as soon as it does not stand still any more."""
         if self.is_stalled:
             self._backlog.append((action, arguments))
         else:
             action(*arguments)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.is_stalled = False
         backlog, self._backlog = self._backlog, []
         for action, arguments in backlog:

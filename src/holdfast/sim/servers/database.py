@@ -30,7 +30,7 @@ class Database(Server):
     """What happens to its tables, which are modelled elsewhere."""
 
     # A lease ends by the clock that is set back here. With an hour nobody would see its end.
-    back_max = 10.0
+    clock_back_max = 10.0
     tables: Any
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -90,7 +90,7 @@ class Database(Server):
         """The tables are dropped, and made anew by whoever asks next."""
         self.tables.restore(({}, [], {}))
         self.restart()
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     def back_up(self) -> None:
         self._copy = self.tables.snapshot()
@@ -102,10 +102,10 @@ class Database(Server):
         self.tables.restore(self._copy)
         self.step_clock(self.world.choices.between(0.0, CLOCKS_APART))
         self.restart()
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     @property
-    def prolonged(self) -> float:
+    def extra_lease_time(self) -> float:
         return self.set_back
 
     def _clock(self) -> int:

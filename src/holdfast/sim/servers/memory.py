@@ -30,8 +30,8 @@ class MemoryServer(Server):
 
     guarantees = GUARANTEES
     # An enter that comes after its own leave: on another connection, which the server reads later.
-    lapses_after = frozenset({"crash", "duplicate", "slow", "stall"})
-    cannot = frozenset({"drop", "restart", "lose_data", "old_data", "step_clock", "leap_clock"})
+    orphaning_faults = frozenset({"crash", "duplicate", "slow", "stall"})
+    excluded_faults = frozenset({"step_clock", "leap_clock"})  # a request may arrive twice here
     backend: Callable[..., Backend] = MemoryBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -81,7 +81,7 @@ class _Port:
         return await self._link.request(lambda: self._at_the_server(step), deadline)
 
     def ring(self, nonce: str) -> None:
-        self._link.ring(self._wake, nonce)
+        self._link.notify(self._wake, nonce)
 
     def listen(self, wake: Callable[[str], None]) -> None:
         self._wake = wake

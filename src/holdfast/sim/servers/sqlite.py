@@ -39,11 +39,10 @@ class SqliteServer(Server):
     """One lock file, and the machine that it is on."""
 
     guarantees = GUARANTEES
-    lapses_after = frozenset({"old_data"})  # deaths are seen at once
+    orphaning_faults = frozenset({"old_data"})  # deaths are seen at once
     keeps_order = True
-    # One machine has one clock; no message travels twice; nobody listens on a connection, and there is no server to go
-    # down. A wall clock that is ahead ends no lease: it only raises the floor of the fences.
-    cannot = POOLED | {"drift", "duplicate", "drop", "restart", "leap_clock"}
+    # One machine has one clock. A wall clock that is ahead ends no lease: it only raises the lower bound of the fences.
+    excluded_faults = Server.excluded_faults | POOLED | {"drift", "leap_clock"}
     backend: Callable[..., Backend] = SqliteBackend
     transaction: type[SimTransaction]
 
@@ -79,7 +78,7 @@ class SqliteServer(Server):
             raise
         transaction.end()
         self.file.execute("COMMIT")
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
         for session, nonce in transaction.rings:
             if session not in self.dead:
                 self.ports[session].hear(nonce)
@@ -89,7 +88,7 @@ class SqliteServer(Server):
         """What every process does with a file that it opens: what is over goes."""
         self.file.execute("DELETE FROM tickets WHERE expires <= ?", (self.world.now,))
         self.file.executemany(REMOVE_SESSION, [(session,) for session in sorted(self.dead)])
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     def tickets(self) -> dict[str, Entry]:
         return {
@@ -111,7 +110,7 @@ class SqliteServer(Server):
 
     def break_lock(self, name: str, fence: int) -> None:
         self.file.execute("DELETE FROM tickets WHERE name = ? AND fence = ?", (name, fence))
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     def process_died(self, process: Process) -> None:
         died = {session for session, port in self.ports.items() if port.process is process}
@@ -139,7 +138,7 @@ class SqliteServer(Server):
         self.file = file
         self.store = self.files
         self.files += 1
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
 
 class _Port:
@@ -178,7 +177,7 @@ class _Port:
         self._attended.pop(nonce, None)
 
     def hear(self, nonce: str) -> None:
-        self._link.ring(self._wake, nonce)
+        self._link.notify(self._wake, nonce)
 
     def somebody_died(self, sessions: set[str]) -> None:
         for nonce, attended in self._attended.items():

@@ -54,7 +54,7 @@ class PushServer(Server):
         """How many it is sent to."""
         heard = self._subscribers.get(channel, {})
         for listening, connection in heard.items():
-            listening.link.ring(listening.hear, connection, message)
+            listening.link.notify(listening.hear, connection, message)
         return len(heard)
 
     def subscribed(self) -> object:

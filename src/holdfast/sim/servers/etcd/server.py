@@ -43,10 +43,9 @@ class EtcdServer(Server):
 
     guarantees = QUEUE
     # A process that dies is not seen: its keys end with its lease. So do those that a snapshot has brought back.
-    lapses_after = frozenset({"crash", "old_data"})
-    # Data that a majority has is not lost, and leases end by a monotonic clock. TCP delivers once; what is sent again,
-    # the port sends again.
-    cannot = frozenset({"duplicate", "lose_data", "step_clock", "leap_clock"})
+    orphaning_faults = frozenset({"crash", "old_data"})
+    # Leases end by a monotonic clock. TCP delivers each request once; the port repeats requests itself.
+    excluded_faults = frozenset({"duplicate", "step_clock", "leap_clock"})
     dead_waiter_max = WAITER_TTL + 0.5
     backend: Callable[..., Any] = EtcdBackend
 
@@ -74,7 +73,7 @@ class EtcdServer(Server):
             return step()
         finally:
             self._notify_watchers()
-            self.recorder.look(self.tickets())
+            self.recorder.observe(self.tickets())
 
     def answer(self, method: str, message: Mapping[str, Any]) -> Message:
         answer = self.store.call(method, message, self.world.now)
@@ -88,7 +87,7 @@ class EtcdServer(Server):
         for nonce, watches in wanted.items():
             self._watches[port, nonce, tuple(watches)] = connection
             if any(_match(watches, change) for change in self.store.changes[: self._notified]):
-                port.link.ring(port.notify, connection, nonce)
+                port.link.notify(port.notify, connection, nonce)
 
     def forget(self, port: SimPort, nonce: str) -> None:
         for subscription in [subscription for subscription in self._watches if subscription[:2] == (port, nonce)]:
@@ -106,14 +105,14 @@ class EtcdServer(Server):
         self._notified += len(new)
         for (port, nonce, watches), connection in list(self._watches.items()) if new else ():
             if any(_match(watches, change) for change in new):
-                port.link.ring(port.notify, connection, nonce)
+                port.link.notify(port.notify, connection, nonce)
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _schedule_expiry(self, lease_id: int) -> None:
         lease = self.store.leases.get(lease_id)
         if lease is not None:
-            self.world.at(lease.expires_at, self.when_it_answers, self._expire, lease_id)
+            self.world.at(lease.expires_at, self.when_running, self._expire, lease_id)
 
     def _expire(self, lease_id: int) -> None:
         lease = self.store.leases.get(lease_id)
@@ -178,10 +177,10 @@ class EtcdServer(Server):
             self._schedule_expiry(lease_id)
         for port in self.ports:
             self._break_connection(port)
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
-    def forgot(self, what: h.WhatForgot, detail: str = "") -> list[h.Event]:
-        return [h.Forgot(self.world.now, what, detail=detail, restored=what == "data")]
+    def state_lost(self, what: h.StateKind, detail: str = "") -> list[h.Event]:
+        return [h.StateLost(self.world.now, what, detail=detail, restored=what == "data")]
 
     def drop(self, process: Process) -> bool:
         return sum(self._break_connection(port) for port in self.ports if port.link.process is process) > 0
@@ -200,7 +199,7 @@ class EtcdServer(Server):
         return True
 
     @property
-    def prolonged(self) -> float:
+    def extra_lease_time(self) -> float:
         return self._prolonged
 
 

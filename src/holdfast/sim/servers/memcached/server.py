@@ -38,9 +38,8 @@ class MemcachedServer(Server):
     """One server. Its fences are checked for more than it promises: they depend on a wall clock only at a restart."""
 
     guarantees = GUARANTEES._replace(fence=FenceOrder.CLOCK_BOUNDED)
-    lapses_after: ClassVar[frozenset[str]] = frozenset({"crash", "stall", "lose_data"})
-    # TCP delivers once, the server sends no notifications, and no data survives a run of the server.
-    cannot = frozenset({"duplicate", "drop", "lose_ring", "restart", "old_data"})
+    orphaning_faults: ClassVar[frozenset[str]] = frozenset({"crash", "stall", "lose_data"})
+    excluded_faults = Server.excluded_faults | {"lose_notification"}  # there are no notifications
     kinds = ("lock",)
     backend: ClassVar[type[MemcachedBackend]] = MemcachedBackend
     port: ClassVar[type[SimPort]] = SimPort
@@ -106,15 +105,15 @@ class MemcachedServer(Server):
             self.machine.items.clear()
         else:
             self._start()
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
-    def stalls(self) -> h.Event:
+    def stall_event(self) -> h.Event:
         self._tick(even_if_stalled=True)  # the clock ran until now
-        return super().stalls()
+        return super().stall_event()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._ticked = self.world.now + self.world.choices.between(0.0, TICKS_LATE) - PERIOD
-        super().go_on()
+        super().resume()
 
     def _start(self) -> None:
         self.runs += 1

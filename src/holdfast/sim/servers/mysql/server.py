@@ -31,9 +31,8 @@ DELETES = 0.1  # how often an operator deletes a row when old ones are removed
 class MysqlServer(Database):
     """Locks by any method."""
 
-    # TCP delivers once, and nobody sends again what was sent; and nobody hears anything.
-    cannot = frozenset({"duplicate", "drop", "lose_ring"})
-    back_max = Server.back_max  # a lease that was renewed by a clock that was set back since is set right
+    excluded_faults = Server.excluded_faults | {"lose_notification"}  # there are no notifications
+    clock_back_max = Server.clock_back_max  # a lease that was renewed by a clock that was set back since is set right
     backend: Callable[..., Any]
     tables_type: ClassVar[type[Tables]] = Tables
 
@@ -76,7 +75,7 @@ class MysqlServer(Database):
         return [one for one in super()._found() if one[0] not in self.tables.unconfirmed]
 
     @property
-    def idle_prolonged(self) -> float:
+    def extra_idle_time(self) -> float:
         """Until the next poll."""
         return min(self.set_back, POLL_INTERVAL_BEHIND)
 
@@ -94,7 +93,7 @@ class VersionServer(MysqlServer):
 
     guarantees = GUARANTEES["version"]
     # Who dies is not seen. Who left is never forgotten: its version is over, unless an old one comes back.
-    lapses_after = frozenset({"crash", "old_data"})
+    orphaning_faults = frozenset({"crash", "old_data"})
     kinds = ("lock",)
     backend = VersionBackend
 
@@ -104,6 +103,6 @@ class UniqueServer(MysqlServer):
 
     guarantees = GUARANTEES["unique"]
     # Who dies is not seen, and who left is remembered for ten seconds, unless that is forgotten or over.
-    lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
+    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     idle_max = 8.0  # less than a waiter's lease: one whose turn it is, and who is dead, keeps 3.5 s of it
     backend = UniqueBackend

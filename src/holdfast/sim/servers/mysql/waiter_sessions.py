@@ -92,10 +92,10 @@ class SimConnection:
         world = link.process.world
         if not self.is_open or link.process.is_dead:
             return
-        if link.cut_there or link.happens("lose_request", link.faults.lose_request):
+        if link.requests_cut or link.happens("lose_request", link.faults.lose_request):
             world.at(world.now + AGAIN, self._send, sql, seconds)
         else:
-            world.at(link.arrival(), gates.when_it_answers, gates.query_long, self, sql, seconds)
+            world.at(link.arrival(), gates.when_running, gates.query_long, self, sql, seconds)
 
     def reply(self, answer: Answer | TransactionConflict) -> None:
         """From the server. Likewise."""
@@ -103,7 +103,7 @@ class SimConnection:
         world = link.process.world
         if self.is_over or link.process.is_dead:
             return
-        if link.cut_back or link.happens("lose_reply", link.faults.lose_reply):
+        if link.replies_cut or link.happens("lose_reply", link.faults.lose_reply):
             world.at(world.now + AGAIN, self.reply, answer)
         else:
             world.at(world.now + link.delay(), link.process.do, self._hear, answer)
@@ -123,17 +123,17 @@ class SimConnection:
     def hang_up(self) -> None:
         """The server sees that the client has closed it."""
         link, gates = self.port.link, self.port.gates
-        if link.cut_there and not link.process.is_dead:
+        if link.requests_cut and not link.process.is_dead:
             link.process.world.at(link.process.world.now + AGAIN, self.hang_up)
         else:
-            gates.when_it_answers(gates.end_session, self)
+            gates.when_running(gates.end_session, self)
 
     def end_soon(self) -> None:
         """It has ended, and the client sees that some time later."""
         link = self.port.link
         world = link.process.world
-        later = AGAIN if link.cut_back else world.choices.between(0.0, NOTICED_MAX)
-        world.at(world.now + later, self.end_soon if link.cut_back else self._tell)
+        later = AGAIN if link.replies_cut else world.choices.between(0.0, NOTICED_MAX)
+        world.at(world.now + later, self.end_soon if link.replies_cut else self._tell)
 
     def _tell(self) -> None:
         self.port.link.process.do(self._ended)
@@ -171,8 +171,8 @@ class RowServer(MysqlServer):
     """Locks by `method=row`."""
 
     guarantees = GUARANTEES["row"]
-    lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
-    cannot = POOLED | {"duplicate", "lose_ring"}  # a gate has its own connection
+    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
+    excluded_faults = POOLED | {"duplicate", "lose_notification"}  # each session has its own connection
     kinds = ("lock",)
     sessions_type: Callable[..., Any] = WaiterSessions
     backend: Callable[..., Any] = RowBackend
@@ -251,7 +251,7 @@ class RowServer(MysqlServer):
             connection.reply(self._lock(connection, sql))
         else:
             gate.line.append((connection, sql))
-            self.world.at(self.world.now + seconds, self.when_it_answers, self._give_up, connection, gate, sql)
+            self.world.at(self.world.now + seconds, self.when_running, self._give_up, connection, gate, sql)
 
     def _give_up(self, connection: SimConnection, gate: Gate, sql: str) -> None:
         if (connection, sql) in gate.line:

@@ -35,11 +35,10 @@ class PostgresqlServer(Database, PushServer):
 
     guarantees = GUARANTEES["queue"]
     # As for Redis: who dies is not seen, and who left is remembered for ten seconds, unless that is forgotten or over.
-    lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
+    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     keeps_order = False  # a client has several connections
-    cannot = frozenset({"duplicate"})  # TCP delivers once, and nobody sends again what was sent
     idle_max = 6.0  # less than a waiter's lease: one that is woken, and dead, keeps a second of it
-    back_max = Server.back_max  # a lease that meets a clock that was set back is set right
+    clock_back_max = Server.clock_back_max  # a lease that meets a clock that was set back is set right
     backend: Callable[..., Any] = PostgresqlBackend
     tables_type: ClassVar[type[Tables]] = Tables
 
@@ -71,7 +70,7 @@ class PostgresqlServer(Database, PushServer):
         self._started = self._clock()
 
     @property
-    def idle_prolonged(self) -> float:
+    def extra_idle_time(self) -> float:
         """Until the next poll."""
         return min(self.set_back, POLL_INTERVAL_BEHIND)
 

@@ -86,7 +86,7 @@ class SimSession:
     def end_soon(self) -> None:
         """It has ended, and the client sees that some time later, if the news gets through."""
         world, process = self.port.link.process.world, self.port.link.process
-        if self.port.link.cut_back:
+        if self.port.link.replies_cut:
             return
         world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self.close)
 
@@ -94,16 +94,16 @@ class SimSession:
         self._event.clear()
         link = self.port.link
         world = link.process.world
-        if link.cut_there or link.happens("lose_request", link.faults.lose_request):
+        if link.requests_cut or link.happens("lose_request", link.faults.lose_request):
             self.end_soon()
         else:
-            arrived = self.port.gates.when_it_answers
+            arrived = self.port.gates.when_running
             world.at(link.arrival(), arrived, self.port.gates.wait_for_lock, self, key)
 
     def reply(self) -> None:
         """From the server."""
         link = self.port.link
-        if link.cut_back or link.happens("lose_reply", link.faults.lose_reply):
+        if link.replies_cut or link.happens("lose_reply", link.faults.lose_reply):
             self.end_soon()
         else:
             world = link.process.world
@@ -112,10 +112,10 @@ class SimSession:
     def hang_up(self) -> None:
         """The server sees that the client has closed it, unless the network is cut."""
         link = self.port.link
-        if link.cut_there and not link.process.is_dead:
+        if link.requests_cut and not link.process.is_dead:
             link.process.world.at(link.process.world.now + RETRY, self.hang_up)
         else:
-            self.port.gates.when_it_answers(self.port.gates.end_session, self)
+            self.port.gates.when_running(self.port.gates.end_session, self)
 
 
 class AdvisoryPort(SimPort):
@@ -143,7 +143,8 @@ class AdvisoryServer(PostgresqlServer):
 
     guarantees = GUARANTEES["advisory"]
     kinds = ("lock",)
-    cannot = PostgresqlServer.cannot | POOLED | {"lose_ring"}  # nobody listens; a gate has its own connection
+    # There are no notifications, and each session has its own connection.
+    excluded_faults = PostgresqlServer.excluded_faults | POOLED | {"lose_notification"}
     backend: Callable[..., Backend] = AdvisoryBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -261,7 +262,7 @@ class AdvisoryServer(PostgresqlServer):
         return bool(dropped)
 
     @property
-    def settles(self) -> float:
+    def recovery_time(self) -> float:
         """Until who waits on a connection that has silently ended has looked twice."""
         return 5.0
 

@@ -45,15 +45,14 @@ class RedisServer(PushServer):
     # Who dies is not seen. An enter may come after its own leave, on another connection: for ten seconds the server
     # remembers who left, which covers all that the network holds up, but not a server that stands still with it, nor
     # one whose memory of that is gone or over.
-    lapses_after = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
+    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     keeps_order = False  # a client has several connections
-    cannot = frozenset({"duplicate"})  # TCP delivers once, and nobody sends again what was sent
     # A lease ends by the clock that is set back here. With an hour nobody would see its end.
-    back_max = 10.0
+    clock_back_max = 10.0
     # Dead waiters are passed over at once; but that a dead holder's lease is over is seen by the next poll. Paused ones
     # are passed over after a second, or at once if they have not polled for SILENT.
-    past_dead_max: ClassVar[float | None] = POLL_INTERVAL + 0.1
-    past_paused_max: ClassVar[float | None] = WOKEN_LEASE + WATCH
+    grant_past_dead_max: ClassVar[float | None] = POLL_INTERVAL + 0.1
+    grant_past_paused_max: ClassVar[float | None] = WOKEN_LEASE + WATCH
     backend: Callable[..., Any] = QueueBackend
     texts: ClassVar[Mapping[str, str]] = {}  # scripts that a mutant has changed, by name
     clusters: ClassVar[float] = 0.5  # of all worlds
@@ -98,10 +97,12 @@ class RedisServer(PushServer):
         # has not lapsed, keeps its place too.
         kept = {nonce for _, keys in self._locks.values() for nonce in with_lease(self.machine.space, keys)}
         self._places = {nonce: place for nonce, place in self._places.items() if nonce in kept} | {
-            one.nonce: one.entry.place if one.entry.fence is None else self._places.get(one.nonce, one.entry.place)
+            one.nonce: one.entry.position
+            if one.entry.fence is None
+            else self._places.get(one.nonce, one.entry.position)
             for one in found
         }
-        return {one.nonce: one.entry._replace(place=self._places[one.nonce]) for one in found}
+        return {one.nonce: one.entry._replace(position=self._places[one.nonce]) for one in found}
 
     def live(self) -> dict[str, Entry]:
         return {found.nonce: found.entry for found in self._found() if found.is_live}
@@ -134,7 +135,7 @@ class RedisServer(PushServer):
     def lose_data(self) -> None:
         self.machine.space.clear()
         self.restart()
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     def back_up(self) -> None:
         self._copy = self.machine.space.snapshot()
@@ -146,7 +147,7 @@ class RedisServer(PushServer):
         self.machine.space = self._copy.snapshot()
         self.step_clock(self.world.choices.between(0.0, CLOCKS_APART))
         self.restart()
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     def step_clock(self, seconds: float) -> None:
         # Redis looks for what has expired ten times a second: nothing of that is left for a clock that goes back.
@@ -154,7 +155,7 @@ class RedisServer(PushServer):
         super().step_clock(seconds)
 
     @property
-    def prolonged(self) -> float:
+    def extra_lease_time(self) -> float:
         return self.set_back
 
     def _clock(self) -> int:
@@ -165,8 +166,8 @@ class SetnxServer(RedisServer):
     """Locks by `method=setnx`: one key each."""
 
     guarantees = GUARANTEES["setnx"]
-    past_dead_max = past_paused_max = None
-    cannot = RedisServer.cannot | {"drop", "lose_ring"}  # nobody hears anything
+    grant_past_dead_max = grant_past_paused_max = None
+    excluded_faults = RedisServer.excluded_faults | {"drop", "lose_notification"}  # there are no notifications
     kinds = ("lock",)
     backend: Callable[..., Any] = setnx.SetnxBackend
 
@@ -184,10 +185,10 @@ class GetsetServer(SetnxServer):
     guarantees = GUARANTEES["getset"]
     # Whoever has no answer to its GETSET cannot know whether that was first, and leaves the key alone.
     # And nobody remembers who left.
-    lapses_after = SetnxServer.lapses_after | {"slow", "lose_request", "lose_reply", "cancel", "cut", "restart"}
+    orphaning_faults = SetnxServer.orphaning_faults | {"slow", "lose_request", "lose_reply", "cancel", "cut", "restart"}
     # These it could have, but does not stand, as getset.py says: clients whose clocks are apart, and one that is held
     # up between two commands.
-    cannot = SetnxServer.cannot | POOLED | {"drift", "slow", "pause", "stall"}
+    excluded_faults = SetnxServer.excluded_faults | POOLED | {"drift", "slow", "pause", "stall"}
     backend = getset.GetsetBackend
 
     def found_in(self, name: str, keys: Keys) -> Iterator[Found]:

@@ -62,13 +62,13 @@ class Node(RedisServer):
         if self._copy is not None:
             self.machine.space = self._copy.snapshot()
             self.restart()
-            self.recorder.look(self.tickets())
+            self.recorder.observe(self.tickets())
 
-    def forgot(self, what: h.WhatForgot, detail: str = "") -> list[h.Event]:
+    def state_lost(self, what: h.StateKind, detail: str = "") -> list[h.Event]:
         return self.whole.forgets(self, what, detail)
 
-    def stalls(self) -> h.Event:
+    def stall_event(self) -> h.Event:
         return self.whole.stall(self, begins=True)
 
-    def stalls_no_more(self) -> h.Event:
+    def stall_end_event(self) -> h.Event:
         return self.whole.stall(self, begins=False)

@@ -54,10 +54,11 @@ class RedlockServer(Server):
 
     guarantees = GUARANTEES
     # As with one Redis; and a node that does not count yet is told less.
-    lapses_after = frozenset({"crash", "stall", "restart", "lose_data", "old_data", "leap_clock"})
-    cannot = POOLED | {"duplicate"}  # as for one Redis; a node that is silent is a fault of its own
+    orphaning_faults = frozenset({"crash", "stall", "restart", "lose_data", "old_data", "leap_clock"})
+    excluded_faults = POOLED | {"duplicate"}  # as for one Redis; a silent node is a fault of its own
+    node_type = Node
     kinds = ("lock",)
-    back_max = 10.0
+    clock_back_max = 10.0
     backend: Callable[..., Any] = RedlockBackend
     texts: ClassVar[Mapping[str, str]] = {}  # scripts that a mutant has changed, by name
     quarantine: ClassVar[bool] = True
@@ -175,14 +176,14 @@ class RedlockServer(Server):
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
 
-    def forgets(self, node: Node, what: h.WhatForgot, detail: str) -> list[h.Event]:
+    def forgets(self, node: Node, what: h.StateKind, detail: str) -> list[h.Event]:
         """What may be broken because of that."""
         now = self.world.now
         events: list[h.Event] = []
         self._have_forgotten |= what == "data"
         self._clock_was_wrong |= what != "data"
         if self._have_forgotten and self._clock_was_wrong:
-            events += [h.Forgot(now, "data", detail=detail), h.Forgot(now, "clock", detail=detail)]
+            events += [h.StateLost(now, "data", detail=detail), h.StateLost(now, "clock", detail=detail)]
         if what == "lease":
             is_new = node.uptime < self._max_ttl
             for name, keys in self._locks():
@@ -195,15 +196,15 @@ class RedlockServer(Server):
                 ]
                 if is_new or (vote is not None and len(together) - 1 < self._quorum):
                     self._doubt(vote)
-                    events.append(h.Forgot(now, "lease", name, detail=detail))
+                    events.append(h.StateLost(now, "lease", name, detail=detail))
         name = {"data": "lose_data", "clock": "step_clock", "lease": "leap_clock"}[what]
-        return [h.FaultBegan(now, name, node.name), *events, h.FaultEnded(now, name, node.name)]
+        return [h.FaultStarted(now, name, node.name), *events, h.FaultEnded(now, name, node.name)]
 
     def _doubt(self, vote: Vote | None) -> None:
         """Its client may have heard of this vote, count it with others that are yet to come, and be granted."""
         if vote is not None:
             self._doubtful.add(vote.nonce)
-            self.recorder.look(self.tickets())
+            self.recorder.observe(self.tickets())
             self._doubtful.clear()
 
     def stall(self, node: Node, *, begins: bool) -> h.Event:
@@ -211,8 +212,8 @@ class RedlockServer(Server):
         now = self.world.now
         others = sum(one.is_stalled for one in self._nodes if one is not node)
         if others == len(self._nodes) - self._quorum:
-            return h.CutOff(now) if begins else h.Rejoined(now)
-        return h.FaultBegan(now, "stall", node.name) if begins else h.FaultEnded(now, "stall", node.name)
+            return h.Unreachable(now) if begins else h.Reachable(now)
+        return h.FaultStarted(now, "stall", node.name) if begins else h.FaultEnded(now, "stall", node.name)
 
     def drop(self, process: Process) -> bool:
         return sum(node.drop(process) for node in self._nodes) > 0
@@ -222,9 +223,9 @@ class RedlockServer(Server):
             node.process_died(process)
 
     @property
-    def settles(self) -> float:
+    def recovery_time(self) -> float:
         return self._max_ttl if self._restarts and self._forgets else 0.0
 
     @property
-    def prolonged(self) -> float:
+    def extra_lease_time(self) -> float:
         return sum(node.set_back for node in self._nodes)

@@ -103,7 +103,7 @@ class Member(Server):
         while self.applied < min(until, len(self.ensemble.log)):
             for watch in self.tree.apply(self.ensemble.log[self.applied]):
                 for session, connection in self.watches.pop(watch, {}).items():
-                    session.port.link.ring(session.port.fire, session, connection, watch[1])
+                    session.port.link.notify(session.port.fire, session, connection, watch[1])
             self.applied += 1
 
     def restart(self) -> None:
@@ -126,10 +126,10 @@ class Member(Server):
         for port in self.ensemble.ports:
             port.notice_later(self)
 
-    def stalls(self) -> h.Event:
+    def stall_event(self) -> h.Event:
         return self.ensemble.cut_off(self)
 
-    def stalls_no_more(self) -> h.Event:
+    def stall_end_event(self) -> h.Event:
         return self.ensemble.rejoins(self)
 
 
@@ -138,12 +138,13 @@ class ZookeeperServer(Server):
 
     guarantees = GUARANTEES
     # A crash is seen by nothing but the session's timer, which also ends sessions that older data have brought back.
-    lapses_after = frozenset({"crash", "old_data"})
+    orphaning_faults = frozenset({"crash", "old_data"})
     keeps_order = True  # one connection
     several_ttls = True  # each has a session of its own
-    # It counts no wall clock; a connection delivers what it delivers once, watches included. Data are lost, or older
-    # ones are back, on all members at once: what one member alone has lost, it gets from the others.
-    cannot = POOLED | {"duplicate", "lose_ring", "step_clock", "leap_clock"}
+    # Sessions end by a monotonic clock. A connection delivers each message once, watches included. Data are lost, or
+    # old data are restored, on all members at once: a single member gets lost data from the others.
+    excluded_faults = POOLED | {"duplicate", "lose_notification", "step_clock", "leap_clock"}
+    node_type = Member
     backend: Callable[..., Any] = ZookeeperBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -312,7 +313,7 @@ class ZookeeperServer(Server):
     def _end(self, number: int) -> None:
         for path in self._latest().owned_by(number):
             self._commit(Delete(path), number)
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     def _elect(self) -> None:
         """A new leader, if a majority is there to have one: timers begin anew, and all connections end."""
@@ -360,14 +361,14 @@ class ZookeeperServer(Server):
                 member.tree.zxid = self.zxid
             member.disconnect()
         self._latest()
-        self.recorder.look(self.tickets())
+        self.recorder.observe(self.tickets())
 
     def cut_off(self, member: Member) -> h.Event:
         """Nobody is cut off from all: also a minority answers what is only read."""
         member.reaches_leader = member is not self.leader and self.world.choices.chance(0.5)
         if member is self.leader:
             self._elect()
-        return h.FaultBegan(self.world.now, "stall", f"member {member.number}")
+        return h.FaultStarted(self.world.now, "stall", f"member {member.number}")
 
     def rejoins(self, member: Member) -> h.Event:
         """It has been given up by the others meanwhile, and begins anew."""
