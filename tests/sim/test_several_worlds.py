@@ -16,7 +16,7 @@ from holdfast.backends.etcd.protocol.leases import Lease
 from holdfast.backends.etcd.protocol.messages import get, kvs, put, txn
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
 from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Transaction
-from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.core.acquire_all import Part, take_all
 from holdfast.core.lease_groups import LeaseGroup, release_all
 from holdfast.core.leases import BaseLease

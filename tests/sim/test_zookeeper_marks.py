@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.backends.zookeeper.port import Answer, Check, Delete, Request, Session, Transaction
-from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.backends.zookeeper.protocol.registers import Registers
 from holdfast.errors import BackendError
 from holdfast.sim.choices import Choices

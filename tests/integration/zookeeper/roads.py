@@ -9,7 +9,7 @@ import holdfast
 from holdfast.backends.zookeeper.config import config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
 from holdfast.backends.zookeeper.port import Answer, Children, Get, Node, Request, Session
-from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync

@@ -85,7 +85,7 @@ def test_holdfast_and_curator_take_turns(
     path = f"/{url.rpartition('/')[2]}/a"
     if shutil.which("javac") is None or not (JARS / "curator-recipes.jar").exists():
         missing("no Curator, or no compiler for Java, on this machine: `make servers` installs them")
-    source = Path(__file__).parent / "QueueEntry.java"
+    source = Path(__file__).parent / "Contender.java"
     command = [java(), "-Xmx64m", "-cp", class_path(*CURATOR), str(source)]
     with subprocess.Popen(
         [*command, server.address, path, str(field.inside), str(SECONDS)],

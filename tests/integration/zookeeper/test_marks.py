@@ -120,7 +120,7 @@ def test_what_is_no_mark_is_named(url: str, ours: Bench) -> None:
         ours.advance_register("b", 1)
         vandal.try_acquire(ticket("a"))
 
-        with pytest.raises(holdfast.NameConflict, match="something else"):
+        with pytest.raises(holdfast.NameConflict, match="other data"):
             ours.advance_register("a", 1)
 
 

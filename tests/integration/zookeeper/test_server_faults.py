@@ -205,7 +205,7 @@ def test_a_client_goes_on_when_the_servers_come_back_with_older_data(
             lease.check()
 
     assert got[0].fence < lease.fence, "which is why it must not be silent"
-    assert "fences have begun again" in " ".join(waiter.warnings)
+    assert "fences went back" in " ".join(waiter.warnings)
     assert waiter.guarantees.fence is FenceOrder.BEST_EFFORT
     with pytest.raises(holdfast.ConfigurationError, match="fence"):
         strict.lock("b").acquire(timeout=PATIENCE)

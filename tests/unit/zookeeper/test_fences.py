@@ -40,7 +40,7 @@ def test_a_fence_that_is_not_greater_than_one_before_is_reported_once(
         fences.check_fence(fence, before=fences.greatest)
         fences.check_fence(fence, before=fences.greatest)
 
-    assert "fences have begun again" in fences.problem
+    assert "fences went back" in fences.problem
     assert len(caplog.records) == 1
 
 

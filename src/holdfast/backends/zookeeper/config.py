@@ -1,4 +1,4 @@
-"""Where the ensemble is, how to be let in, and below which node the locks are: what a zookeeper URL says, checked."""
+"""A ZooKeeper URL, checked and parsed: servers, login, TLS, ACL, root node and options."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from holdfast.url import Address
 
-ROOT = "/holdfast"  # where the locks are if the URL does not say
+ROOT = "/holdfast"  # the parent of locks' nodes, unless the URL has a path
 _PORT = 2181
 _TLS_FILES = ("ca_certs", "certfile", "keyfile")
 
-# As ZooKeeper's own shell writes them.
+# In the notation of zkCli.
 _PERMISSIONS = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
 _ACLS = {"open": "world:anyone:cdrwa", "creator": "auth::cdrwa", "read": "auth::cdrwa,world:anyone:r"}
 
 
 class Access(NamedTuple):
-    """Who may do what with the nodes that we make."""
+    """One entry of the ACL of nodes that this client creates."""
 
     permissions: int
     scheme: str
@@ -36,7 +36,7 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How to be sure of the servers, and how they are sure of us."""
+    """Certificates to verify the servers, and to authenticate to them."""
 
     ca_certs: str | None
     certfile: str | None
@@ -46,21 +46,21 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZookeeperConfig:
-    """One ensemble, and how this client uses it."""
+    """One ensemble, and how to use it."""
 
     url: str  # without a password
-    hosts: str  # as kazoo wants them: host:port,host:port
-    root: str  # "" or /a/b: what stands before the / of each lock's node
+    hosts: str  # in kazoo's format: host:port,host:port
+    root: str  # "" or /a/b: the parent of locks' nodes
     layout: str
     raw_names: bool
-    session_timeout: float | None  # seconds to request of the servers; None: as long as a lock's ttl
+    session_timeout: float | None  # seconds to request from the servers; None: as long as a lock's ttl
     login: str | None = field(repr=False)  # user:password
     acl: tuple[Access, ...]
     tls: Tls | None
 
 
 def config_of(address: Address) -> ZookeeperConfig:
-    """What an address says.
+    """The configuration from an address.
 
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
@@ -143,11 +143,11 @@ def _acl(text: str, *, has_login: bool) -> tuple[Access, ...]:
 
 
 def _access(text: str) -> Access:
-    found = re.fullmatch(r"([a-z0-9]+):(.*):([cdrwa]+)", text)
-    if found is None:
+    match = re.fullmatch(r"([a-z0-9]+):(.*):([cdrwa]+)", text)
+    if match is None:
         words = ", ".join(_ACLS)
         raise ConfigurationError(f"acl must be {words}, or a list of scheme:id:permissions as zkCli's setAcl takes it")
-    scheme, identity, letters = found.groups()
+    scheme, identity, letters = match.groups()
     return Access(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, identity)
 
 

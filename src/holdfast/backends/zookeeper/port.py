@@ -1,4 +1,4 @@
-"""What the zookeeper protocol needs of an ensemble: requests in ZooKeeper's own words, several at a time, in order."""
+"""The port of the ZooKeeper protocol: ZooKeeper's own requests, several in one call, executed in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Create(NamedTuple):
-    """Make a node, the server puts a number behind its name; it goes when the session does."""
+    """Create an ephemeral node; if it is sequential, the server appends a number to its name."""
 
     path: str
     data: bytes
@@ -16,48 +16,48 @@ class Create(NamedTuple):
 
 
 class CreateParent(NamedTuple):
-    """Make a node for others to stand below. The server takes a container away once it is empty."""
+    """Create a parent node. The server deletes a container once it is empty."""
 
     path: str
     is_container: bool
 
 
 class CreatePersistent(NamedTuple):
-    """Make a node that stays when the session ends."""
+    """Create a node that outlives the session."""
 
     path: str
     data: bytes
 
 
 class Delete(NamedTuple):
-    """Take a node away; with a version, only if its data are still those."""
+    """Delete a node; with a version, only if its data have that version."""
 
     path: str
     version: int = -1
 
 
 class Children(NamedTuple):
-    """The names below a node; a watch tells once when they change, or the node goes."""
+    """The names of a node's children; a watch fires once, when they change or the node is deleted."""
 
     path: str
     watch: bool = False
 
 
 class Get(NamedTuple):
-    """A node's data; a watch tells once when they change, or the node goes."""
+    """A node's data; a watch fires once, when they change or the node is deleted."""
 
     path: str
     watch: bool = False
 
 
 class Ephemerals(NamedTuple):
-    """The paths below this one that are ephemeral nodes of the session. Servers before 3.6 do not know the request."""
+    """The paths of the session's ephemeral nodes below this path. Servers before 3.6 do not support the request."""
 
     path: str
 
 
 class Set(NamedTuple):
-    """Write a node's data; with a version, only if nobody has since it was that."""
+    """Write a node's data; with a version, only if the data have that version."""
 
     path: str
     data: bytes
@@ -65,14 +65,14 @@ class Set(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Nothing is done to this node, but it has to have this version."""
+    """Part of a transaction: require this version of the node's data."""
 
     path: str
     version: int
 
 
 class Transaction(NamedTuple):
-    """All of these in one transaction, or none: the answer is that of the first that is refused."""
+    """Execute all of these requests or none; the answer is None, or the first refusal."""
 
     requests: tuple[Check | Set | Delete, ...]
 
@@ -94,82 +94,82 @@ class Node(NamedTuple):
     czxid: int
     ctime: float  # Unix time, by the server
     mtime: float
-    owner: int  # the session that it goes with, or 0
-    version: int = 0  # how often its data were written since it was made
+    owner: int  # the session of an ephemeral node, or 0
+    version: int = 0  # how often its data were written since it was created
 
 
 class Refusal(Enum):
-    """Why the servers did not do it: nothing was changed."""
+    """Why the servers refused a request; nothing was changed."""
 
     NO_NODE = "no such node"
-    EXISTS = "it is there already"
-    CHANGED = "somebody has written it meanwhile"
-    NO_RIGHT = "this user lacks the right"
-    UNKNOWN_REQUEST = "the server does not know this request"
+    EXISTS = "the node exists"
+    CHANGED = "the node has another version"
+    NO_RIGHT = "this user lacks the permission"
+    UNKNOWN_REQUEST = "the server does not support this request"
     OTHER = "refused"
 
 
-Answer = Created | Node | Refusal | list[str] | None  # None: done, and nothing to tell
+Answer = Created | Node | Refusal | list[str] | None  # None: done, without a result
 
 
 class Session(Protocol):
-    """One session with the ensemble, over one connection after the other."""
+    """One session with the ensemble; it has one connection at a time."""
 
     id: int
-    requested: float  # seconds: the timeout that was requested
+    requested: float  # seconds: the requested timeout
     timeout: float  # seconds, as negotiated
-    is_closed: bool  # the servers have said so, or we have ended it: its nodes are gone, or going
-    rolled_back: bool  # it is over because the servers came back with older data than it has seen
-    seen: int  # the number of the last transaction that it has seen the servers apply; known when it is over
+    is_closed: bool  # expired or closed: its nodes are deleted, or are being deleted
+    rolled_back: bool  # closed, because the servers have older data than this session has seen
+    seen: int  # the zxid of the last transaction that it has seen; known once the session is closed
 
     def __hash__(self) -> int: ...
 
     @property
     def connection(self) -> int:
-        """Counts its connections; 0 while there is none."""
+        """The number of its connection, counted from 1; 0 while there is none."""
 
     @property
     def connected_at(self) -> float:
-        """When the request was sent that the leader answered by starting the session's timer anew."""
+        """When the request was sent after which the leader reset the session's timer."""
 
 
 class ZookeeperPort(Protocol):
-    """One ensemble, connected at first use. It has one session at a time for each timeout that is requested.
+    """One ensemble, connected at first use. It has one session at a time for each requested timeout.
 
     Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a request was sent and got no
-    answer, and ConfigurationError when the servers do not let us in.
+    answer, and ConfigurationError when the servers refuse the login.
     """
 
     @property
     def sessions(self) -> Sequence[Session]:
-        """Those that are open."""
+        """The open sessions."""
 
     async def open(self, timeout: float, *, deadline: float) -> Session:
-        """The open session for which this timeout was requested, connected; a new one if there is none."""
+        """The open session with this requested timeout, connected; a new one if there is none."""
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        """Send them all at once and return their answers: the servers carry out a session's requests in order."""
+        """Send all requests and return their answers: the servers execute a session's requests in order."""
 
     def send(self, session: Session, request: Request) -> None:
-        """Send it, behind all that was asked, and do not wait for its answer."""
+        """Send a request after all earlier ones, and do not wait for its answer."""
 
     def disconnect(self, session: Session) -> None:
-        """Nobody answers on this connection: have it find another server."""
+        """The server does not answer: close the connection, and let the session connect to another server."""
 
     def close_session(self, session: Session) -> None:
-        """End it soon, without waiting: its nodes go with it."""
+        """Close a session, which deletes its nodes, without waiting for it."""
 
     def on_events(self, fired: Callable[[Session, str], None], changed: Callable[[Session], None]) -> None:
-        """Where it is told that a watch on a path has fired, and that a session or its connection came or went."""
+        """Set the callbacks: a watch on a path has fired; a session or its connection was opened or closed."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in the background, until it ends or the port is closed."""
 
     async def close(self, *, keeps_session: bool = False) -> None:
-        """End the sessions too; or leave them to the servers' timer, which lets their nodes stay until then."""
+        """Close the sessions too; or leave them to the leader's timers, so that their nodes stay until then."""
 
     def without_loop(self) -> None:
-        """At the end of the process: wait for answers without the loop, which has ended."""
+        """At the end of the process: wait for answers without the loop, which is closed."""
 
     def abandon(self) -> None:
-        """In a forked child: drop inherited connections without a word on them."""
+        """In a forked child: close inherited descriptors without sending anything."""

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.zookeeper.port import Children, Get, Refusal, Set
+from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.base import TicketNode
 from holdfast.backends.zookeeper.protocol.heartbeat import Heartbeats
 from holdfast.backends.zookeeper.protocol.nodes import QueueEntry
-from holdfast.backends.zookeeper.protocol.queue import TicketNode, ZookeeperBackend
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer

@@ -1,1 +1,1 @@
-"""The adapters for ZooKeeper: connections, and one module each for threads and for asyncio."""
+"""The adapters for ZooKeeper: sessions on kazoo, and one module each for threads and for asyncio."""

@@ -1,4 +1,4 @@
-"""ZooKeeper for asyncio: kazoo's thread hands answers and events to the loop, and no thread waits for anything."""
+"""ZooKeeper for asyncio: kazoo's thread passes answers and events to the loop, and no other thread is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.backends.zookeeper.config import ZookeeperConfig, config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingReply
 from holdfast.backends.zookeeper.io.driver import KazooSession, Reply
 from holdfast.backends.zookeeper.io.ensemble import Ensemble
-from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
@@ -25,7 +25,7 @@ def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
 
 
 class LoopEnsemble(Ensemble):
-    """Has the loop wait."""
+    """Waits for answers on the loop."""
 
     def __init__(self, config: ZookeeperConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, runtime)
@@ -53,7 +53,7 @@ class LoopEnsemble(Ensemble):
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._has_loop:  # the process ends before a session needs its heartbeat
             return
-        # In a context of its own: what the caller's context holds must not live as long as the client does.
+        # With an empty context, so that values of the caller's context do not live as long as the client.
         task = self._loops.loop.create_task(work(), name="holdfast-heartbeat", context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -70,7 +70,7 @@ class LoopEnsemble(Ensemble):
 
 
 class _LoopReply(Reply):
-    """Its task waits for it, on the loop."""
+    """A reply that a task awaits."""
 
     __slots__ = ("_future", "_runtime")
 
@@ -94,6 +94,6 @@ class _LoopReply(Reply):
         finally:
             timer.cancel()
 
-    def _settle(self, has_come: bool) -> None:  # noqa: FBT001
+    def _settle(self, has_arrived: bool) -> None:  # noqa: FBT001
         if not self._future.done():
-            self._future.set_result(has_come)
+            self._future.set_result(has_arrived)

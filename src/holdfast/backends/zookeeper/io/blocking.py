@@ -1,4 +1,4 @@
-"""ZooKeeper for threads: requests wait on the caller's own thread, kazoo's one thread brings answers and events."""
+"""ZooKeeper for threads: callers wait on their own threads, and kazoo's one thread delivers answers and events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.zookeeper.config import config_of
 from holdfast.backends.zookeeper.io.driver import Reply
 from holdfast.backends.zookeeper.io.ensemble import Ensemble
-from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
+from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.runtimes.threads import run_sync, start_thread
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
-JOIN_MAX = 1.0  # seconds: the pulse ends at once, unless it is just asking; then by itself, soon
+JOIN_MAX = 1.0  # seconds: a heartbeat ends at once, or soon by itself if it waits for an answer
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
@@ -26,7 +26,7 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
 
 
 class BlockingEnsemble(Ensemble):
-    """Waits where it is asked to."""
+    """Waits for answers on the caller's thread."""
 
     _threads: tuple[threading.Thread, ...] = ()
 
@@ -47,14 +47,14 @@ class BlockingEnsemble(Ensemble):
                 thread.join(JOIN_MAX)
 
     def without_loop(self) -> None:
-        """Threads have none."""
+        """Threads need no loop."""
 
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         function(*arguments)
 
 
 class BlockingReply(Reply):
-    """Its thread waits for it."""
+    """A reply that a thread waits for."""
 
     __slots__ = ("_done",)
 
@@ -75,5 +75,5 @@ class BlockingReply(Reply):
         return self._done.acquire(timeout=seconds)
 
     def _finish(self) -> None:
-        if self._done.locked():  # kazoo may tell twice that it is closed
+        if self._done.locked():  # kazoo may report twice that it is closed
             self._done.release()

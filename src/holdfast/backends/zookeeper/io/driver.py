@@ -1,8 +1,8 @@
-"""kazoo, typed: one session of it, as far as we use it. What kazoo has no public name for is taken here, nowhere else.
+"""One session on kazoo, typed. This is the only module that uses names of kazoo that are not public.
 
-Of kazoo we take the connection: its one thread, the wire format, failover, and the session. Requests go straight into
-its queue with reply objects of ours, so an answer wakes whoever waits for it, not first another thread. Its retries and
-its watch and completion threads are not used. When a session is over its client is too: it never opens a second one.
+From kazoo come the connection, its one thread, the wire format, failover, and the session. Requests are put directly
+into its queue with our own reply objects, so an answer wakes the caller without a second thread. kazoo's retries and
+its watch and completion threads are not used. A client is closed with its session: it never opens a second one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _REFUSALS = {
 _ROLLED_BACK_WITH_OTHERS = (
     exceptions.RolledBackError,
     exceptions.RuntimeInconsistency,
-)  # another one of the same transaction
+)  # another request of the same transaction
 _NOT_SENT = (exceptions.SessionExpiredError, exceptions.ConnectionClosedError, exceptions.SessionMovedError)
 
 # kazoo writes whole requests into its log at DEBUG, the login included.
@@ -75,7 +75,7 @@ _logger.setLevel(logging.INFO)
 
 
 class Reply:
-    """Keeps the answer until it is looked at, which is after a later one has come."""
+    """Stores an answer. It is read after the answer to the last request of the same call has arrived."""
 
     __slots__ = ("error", "value")
 
@@ -110,9 +110,9 @@ class KazooSession:
         self.rolled_back = False
         self.seen = 0
         self.connected_at = 0.0
-        self.rounds_failed = 0  # rounds through all servers, without finding one
+        self.rounds_failed = 0  # rounds through all servers without a connection
         self.problem = "no server has answered yet"
-        self.thread_ended = False  # its thread too
+        self.thread_ended = False
         self._config = config
         self._now = now
         self._on_change = on_change
@@ -120,7 +120,7 @@ class KazooSession:
         self._connections = 0
         self._is_live = False
         self._is_detached = False
-        self.login_refused = False  # user and password
+        self.login_refused = False
         self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in config.acl]
         self._client = self._make_client()
 
@@ -129,25 +129,25 @@ class KazooSession:
         return self._connections if self._is_live else 0
 
     def start(self) -> None:
-        """Begin to connect.
+        """Start to connect.
 
         Raises:
-            ThreadStartError: there is no room for its thread.
+            ThreadStartError: its thread could not be started.
         """
         try:
             self._client.start_async()
         except (RuntimeError, MemoryError) as error:
             self.abandon()
             self.thread_ended = True
-            self._on_change(self)  # to those who wait for its connection
+            self._on_change(self)  # wakes callers that wait for its connection
             raise ThreadStartError(thread="kazoo", problem=str(error) or type(error).__name__) from error
 
     def send(self, request: Request, reply: Reply | None) -> None:
-        """Into the queue, behind those before; a reply that is None has nobody to tell."""
+        """Queue a request after all earlier ones. Without `reply`, its answer is dropped."""
         self._client._call(self._encoded(request), Reply() if reply is None else reply)
 
     def close(self) -> None:
-        """Tell the servers, if they can be told, and let the thread end."""
+        """Close the session on the servers, if they can be reached, and end the thread."""
         self.is_closed = True
         client = self._client
         if client._stopped.is_set():
@@ -158,18 +158,18 @@ class KazooSession:
             client._connection._write_sock.send(b"\0")
 
     def detach(self) -> None:
-        """Without a word to the servers, whose timer ends the session; and let the thread end."""
+        """End the thread without a request to the servers. The leader's timer ends the session."""
         self.is_closed = self._is_detached = True
         self._client._stopped.set()
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Cut the connection: kazoo goes on to the next server."""
+        """Cut the connection; kazoo connects to the next server."""
         with contextlib.suppress(OSError, AttributeError):
             self._client._connection._socket.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
-        """In a forked child: its thread is not here, and its locks may be taken for ever. Only descriptors go."""
+        """In a forked child: close the descriptors only. The thread does not exist here, and may have held locks."""
         connection = self._client._connection
         for end in (connection._socket, connection._read_sock, connection._write_sock):
             if end is not None:
@@ -177,7 +177,7 @@ class KazooSession:
         self.is_closed = True
 
     def connect_error(self, url: str) -> HoldfastError:
-        """What to raise while there is no connection."""
+        """The error to raise while there is no connection."""
         if self.login_refused:
             return ConfigurationError(f"{url}: the servers do not accept this user and password")
         return BackendUnavailable(backend=url, problem=self.problem)
@@ -208,7 +208,7 @@ class KazooSession:
         else:
             self._is_live = False
         if state == KazooState.LOST:
-            self.seen = self._client.last_zxid  # which kazoo is about to reset
+            self.seen = self._client.last_zxid  # before kazoo resets it
             self.is_closed = True
             self._client._stopped.set()  # it must not open another session by itself
         self._on_change(self)
@@ -245,7 +245,7 @@ class KazooSession:
 
 
 def answer(request: Request, value: Any, error: Exception | None, url: str) -> Answer:
-    """What a reply means.
+    """The answer in a reply of kazoo.
 
     Raises:
         BackendUnavailable, OutcomeUnknown: see `failure`.
@@ -276,19 +276,19 @@ def answer(request: Request, value: Any, error: Exception | None, url: str) -> A
 
 
 def failure(error: Exception, url: str) -> BackendUnavailable | OutcomeUnknown:
-    """Of the connection or the session, not of what was asked."""
+    """The error for a failure of the connection or the session, not of the request."""
     name = type(error).__name__
     if isinstance(error, _NOT_SENT):
         raised: BackendUnavailable | OutcomeUnknown = BackendUnavailable(
-            backend=url, problem=f"the session is over ({name})"
+            backend=url, problem=f"the session is closed ({name})"
         )
     elif isinstance(error, exceptions.ZookeeperError) and not isinstance(error, exceptions.OperationTimeoutError):
         if isinstance(error, exceptions.ConnectionLoss):
-            raised = OutcomeUnknown(backend=url, problem="the connection was lost before the answer came")
+            raised = OutcomeUnknown(backend=url, problem="the connection was lost before the answer arrived")
         else:
             raised = BackendUnavailable(backend=url, problem=f"refused ({name})")
     else:
-        raised = OutcomeUnknown(backend=url, problem=f"no answer that can be read: {error!r}")
+        raised = OutcomeUnknown(backend=url, problem=f"the answer cannot be read: {error!r}")
     raised.__cause__ = error
     return raised
 
@@ -311,13 +311,13 @@ def _bounded(seconds: float) -> float:
 
 
 class _CreateContainer(serialization.Create2):  # type: ignore[misc]
-    """Like Create2, for a node that the server takes away once it is empty; kazoo does not have it."""
+    """Like Create2, for a container, which the server deletes once it is empty; kazoo lacks it."""
 
     type = 19
 
 
 class _GetEphemerals(serialization.GetChildren):  # type: ignore[misc]  # kazoo has no types
-    """Answered like GetChildren, with whole paths; kazoo does not have it."""
+    """Answered like GetChildren, with full paths; kazoo lacks it."""
 
     type = 103
 
@@ -326,7 +326,7 @@ class _GetEphemerals(serialization.GetChildren):  # type: ignore[misc]  # kazoo 
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """No threads for callbacks: ours are short, and run on the connection's thread."""
+    """Runs callbacks on the connection's thread, without threads of their own, because our callbacks are short."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
@@ -344,25 +344,25 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(
         self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
     ) -> socket.socket:
-        """As kazoo's, but with an end: nothing is left open when the two sides do not agree on TLS."""
+        """Like kazoo's, but with a deadline, and the socket is closed if the TLS handshake fails."""
         seconds = _bounded(timeout / 3)
-        made = run_sync(open_socket(*address, BlockingPoller(), system.now() + seconds))
+        sock = run_sync(open_socket(*address, BlockingPoller(), system.now() + seconds))
         try:
-            made.settimeout(seconds)
-            return made if self._tls is None else self._tls.wrap_socket(made, server_hostname=hostname)
+            sock.settimeout(seconds)
+            return sock if self._tls is None else self._tls.wrap_socket(sock, server_hostname=hostname)
         except BaseException:
-            made.close()
+            sock.close()
             raise
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """Notes what kazoo does not keep: when a session was asked for, what was negotiated, and what went wrong."""
+    """Records what kazoo does not: when a session was requested, the negotiated timeout, and the last problem."""
 
     def __init__(self, session: KazooSession, client: Any) -> None:
         super().__init__(client, client._conn_retry.copy(), logger=_logger)
         self._session = session
         self._socket: Any = None
-        self._was_rejected = False  # the connection was closed in place of an answer about the session
+        self._was_rejected = False  # the server closed the connection instead of answering the session request
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         sent = self._session._now()
@@ -377,20 +377,20 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         return result
 
     def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
-        """As kazoo's, but a reply that is not the next one ends the connection in place of the session.
+        """Like kazoo's, but a reply out of order closes the connection, not the session.
 
-        A server can drop a request when its leader goes, and answer the one behind it.
+        A server that loses its leader can drop a request and answer the next one.
         """
         pending = self.client._pending
         if not pending or pending[0][2] != header.xid:
-            raise ConnectionDropped(f"a reply to the request {header.xid} came before those to earlier requests")
+            raise ConnectionDropped(f"the reply to request {header.xid} arrived before replies to earlier requests")
         return super()._read_response(header, buffer, offset)
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """As kazoo's, but within a deadline: a name server that is silent must not use up the session's time."""
+        """Like kazoo's, but with a deadline: a silent name server must not use up the session's time."""
         hosts = self.client.hosts
         deadline = system.now() + CONNECT_TIMEOUT
-        found: list[tuple[str, str, int]] = []
+        resolved: list[tuple[str, str, int]] = []
         for number, (host, port) in enumerate(hosts):
             now = system.now()
             until = now + (deadline - now) / (len(hosts) - number)
@@ -399,10 +399,10 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             except OSError as error:
                 self._session.problem = f"{host}: {error}"
                 continue
-            found += [(host.strip(), address, port) for address in addresses]
+            resolved += [(host.strip(), address, port) for address in addresses]
         if self.client.randomize_hosts:
-            random.shuffle(found)
-        return found
+            random.shuffle(resolved)
+        return resolved
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._was_rejected = False
@@ -412,7 +412,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             except ConnectionDropped:
                 if self._was_rejected and self._rolled_back(host, hostip, port):
                     self._session.rolled_back = True
-                    raise exceptions.SessionExpiredError("the servers came back with older data") from None
+                    raise exceptions.SessionExpiredError("the servers have older data than before") from None
                 raise
         except exceptions.AuthFailedError:
             self._session.login_refused = True
@@ -424,9 +424,9 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     def _rolled_back(self, host: str, hostip: str, port: int) -> bool:
         """Whether the ensemble has fewer transactions than this client has seen: its data were restored or deleted.
 
-        A server that knows fewer closes the connection without a word. It may only lag behind the others. So a write in
-        a new session has the leader give it a number, which is greater than that of any transaction before. It deletes
-        a node that is never there, because an error is a transaction too.
+        A server that has fewer closes the connection without an answer, but it may only lag behind the others. So a
+        new session sends a write, and the leader gives it a number that is greater than that of any transaction
+        before. The write deletes a node that never exists, because an error is a transaction too.
         """
         timeout = CONNECT_TIMEOUT
         self._socket.close()
@@ -435,8 +435,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
                 self._socket = self.handler.create_connection((hostip, port), hostname=host, timeout=3 * timeout)
             self._socket.setblocking(0)
             requested = self.client._session_timeout
-            greeting, _ = super()._invoke(timeout, serialization.Connect(0, 0, requested, 0, bytes(16), False))  # noqa: FBT003
-            if greeting.time_out <= 0:
+            reply, _ = super()._invoke(timeout, serialization.Connect(0, 0, requested, 0, bytes(16), False))  # noqa: FBT003
+            if reply.time_out <= 0:
                 return False
             self._submit(serialization.Delete(f"{self._session._config.root}/{SESSIONS}/%none", -1), timeout, 1)
             header, _, _ = self._read_header(timeout)
@@ -451,7 +451,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         try:
             return super()._connect_loop(retry)
         finally:
-            # A round that found a server ends when its connection does, which is no failure.
+            # A round that connected ends with its connection, which is no failed round.
             self._session.rounds_failed += self._session._connections == before
             self._session._on_change(self._session)
 

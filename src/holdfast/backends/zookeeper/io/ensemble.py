@@ -1,4 +1,4 @@
-"""The port on kazoo, as far as both runtimes share it: which session is open, and who is told of what."""
+"""The port on kazoo, for both runtimes: the open sessions, their requests, and the callbacks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer, Request, Session
     from holdfast.core.ports import Event, Runtime
 
-SILENCE_MAX = 0.9  # seconds without an answer after which a connection is given up; less is asked for in a hurry only
-END_MAX = 1.0  # seconds that closing waits for the servers to confirm the end of the session
+SILENCE_MAX = 0.9  # seconds without an answer after which a connection is closed; a shorter deadline leaves it open
+CLOSE_MAX = 1.0  # seconds that closing waits for the servers to confirm the end of the session
 
 
 class Ensemble(ABC):
@@ -27,9 +27,9 @@ class Ensemble(ABC):
         self._config = config
         self._runtime = runtime
         self._mutex = runtime.mutex()
-        self._sessions: dict[float, KazooSession] = {}  # by the timeout that was requested
-        self._waiters: list[Event] = []  # who wants to know of any change
-        # Those of them who wait for a connection of a session, in the order in which they came.
+        self._sessions: dict[float, KazooSession] = {}  # by requested timeout
+        self._waiters: list[Event] = []  # set at every change of a session
+        # By session: the events of callers that wait for its connection, in the order in which they started to wait.
         self._connect_queues: dict[KazooSession, list[Event]] = {}
         self._closed = False
         self._fired: Callable[[Session, str], None] = _ignore
@@ -57,12 +57,12 @@ class Ensemble(ABC):
             await self._wait_for_connection(session, deadline)
             if session.connection and not session.is_closed:
                 return session
-            # A session that the servers have ended says nothing of the servers: a new one may be opened at once.
+            # A session that the servers closed does not mean that they are unavailable: a new one may open at once.
             if not session.is_closed or session.login_refused or self._closed or self._runtime.now() >= deadline:
                 raise session.connect_error(self._url)
 
     def _start(self, timeout: float) -> KazooSession:
-        """A new session, unless another thread has just started one."""
+        """Start a session, unless another thread has just started one."""
         with self._mutex:
             if self._closed:
                 raise BackendUnavailable(backend=self._url, problem="this client is closed")
@@ -70,7 +70,7 @@ class Ensemble(ABC):
             if session is None or session.is_closed:
                 self._forget_ended()
                 session = KazooSession(self._config, timeout, self._runtime.now, self._on_change, self._watch_fired)
-                self._sessions[timeout] = session  # first: if the start is interrupted, it is known and can be ended
+                self._sessions[timeout] = session  # first, so that it can be closed if its start is interrupted
                 session.start()
             return session
 
@@ -78,10 +78,10 @@ class Ensemble(ABC):
         self._sessions = {timeout: one for timeout, one in self._sessions.items() if not one.thread_ended}
 
     async def _wait_for_connection(self, session: KazooSession, deadline: float) -> None:
-        """Until there is a connection, or there will be none.
+        """Wait until the session is connected, or has failed to connect.
 
-        A connection comes on kazoo's thread, before those who wait for it have heard of it. Who asks in between sees it
-        first; but tasks that begin one after the other stay in their order, so it lets those before it go first.
+        kazoo's thread sets the connection before it wakes the waiting tasks, so a new task can see it first. But tasks
+        keep the order in which they started, so the new task waits until the earlier ones have continued.
         """
         failed = session.rounds_failed
         event = self._runtime.event()
@@ -113,8 +113,8 @@ class Ensemble(ABC):
             ours.send(request, reply)
         if not await self._wait(replies[-1], deadline):
             if self._runtime.now() - sent >= SILENCE_MAX and ours.connection == connection:
-                ours.disconnect()  # another server, or another connection, may do better
-            problem = "no answer came in time"
+                ours.disconnect()  # another server or another connection may answer
+            problem = "no answer in time"
             if all(isinstance(request, Children | Get | Ephemerals) for request in requests):
                 raise BackendUnavailable(backend=self._url, problem=problem)
             raise OutcomeUnknown(backend=self._url, problem=problem)
@@ -125,11 +125,11 @@ class Ensemble(ABC):
 
     @abstractmethod
     def _new_reply(self) -> Reply:
-        """For the last of several: the others are there by then, for answers come in order."""
+        """A reply for the last request of a call. Answers arrive in order, so the other replies are set before it."""
 
     @abstractmethod
     async def _wait(self, reply: Reply, deadline: float) -> bool:
-        """Whether its answer has come, at the deadline at the latest."""
+        """Wait for a reply until the deadline; whether it has arrived."""
 
     def disconnect(self, session: Session) -> None:
         _kazoo_session(session).disconnect()
@@ -146,7 +146,7 @@ class Ensemble(ABC):
                 session.detach()
             else:
                 session.close()
-        until, event = self._runtime.now() + END_MAX, self._runtime.event()
+        until, event = self._runtime.now() + CLOSE_MAX, self._runtime.event()
         await self._until(lambda: all(session.thread_ended for session in sessions), until, event)
 
     def abandon(self) -> None:
@@ -156,7 +156,7 @@ class Ensemble(ABC):
 
     @abstractmethod
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call it, from kazoo's thread, where the protocol's state may be touched."""
+        """Called on kazoo's thread: call the function where the protocol's state may be changed."""
 
     def _on_change(self, session: KazooSession) -> None:
         self._post(self._notify_change, session)
@@ -170,7 +170,7 @@ class Ensemble(ABC):
         self._changed(session)
 
     async def _until(self, condition: Callable[[], bool], deadline: float, event: Event) -> None:
-        """Return when it is so, or at the deadline. Any news of a session may change it, and whoever sets `event`."""
+        """Wait for the condition until the deadline. It is checked when a session changes or `event` is set."""
         self._waiters.append(event)
         try:
             await self._wait_for(condition, deadline, event)
@@ -185,9 +185,9 @@ class Ensemble(ABC):
 
 def _kazoo_session(session: Session) -> KazooSession:
     if not isinstance(session, KazooSession):
-        raise TypeError(f"not a session of kazoo's: {session!r}")
+        raise TypeError(f"not a kazoo session: {session!r}")
     return session
 
 
 def _ignore(*_: object) -> None:
-    """Who is told before anybody listens."""
+    """The callback before the protocol sets its own."""

@@ -1,8 +1,8 @@
-"""Whether fences still grow, as far as one client can see.
+"""Checks that fences grow, as far as one client can see.
 
 A fence is the number of the transaction that made the lease's node. The servers number transactions in order, so a
-node gets a greater number than any transaction that was seen before it was requested. If it does not, the servers came
-back with older data (restored from a copy, or deleted), and fences begin again below those that were given out.
+node gets a greater number than any transaction that was seen before its request. If it does not, the servers have lost
+data (restored from a copy, or deleted), and new fences are smaller than fences that were granted before.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from holdfast.core.events import logger
 
 
 class Fences:
-    """Of one client. Without a mutex: of two threads that store at once, each has seen what it stores."""
+    """The fences of one client. It needs no mutex: whichever of two threads stores last, it stores a seen number."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.greatest = 0  # of all transactions that were seen
-        self.problem = ""  # what is wrong, for people; "" again as soon as fences are greater than all before
+        self.greatest = 0  # the greatest number of a transaction that was seen
+        self.problem = ""  # for operators; "" again as soon as a fence is greater than all before
 
     def observe(self, number: int) -> None:
         """The servers have applied a transaction with this number."""
         self.greatest = max(self.greatest, number)
 
     def check_fence(self, fence: int, before: int) -> None:
-        """A node was made that has this number; `before` is what was the greatest when it was requested."""
+        """A node was created with this number; `before` is `greatest` from before its request."""
         if fence > before:
             self.observe(fence)
             if fence >= self.greatest:
@@ -31,9 +31,9 @@ class Fences:
             return
         is_new = not self.problem
         self.problem = (
-            f"{self._url}: the servers came back with older data, so fences have begun again: {fence} was given after "
-            f"{before} was seen. A guard refuses them until they are greater than those that it has seen: reset what "
-            "it remembers, while no client writes, or restore newer data"
+            f"{self._url}: the servers have older data than before, so fences went back: {fence} was granted after "
+            f"{before} was seen. A guard refuses them until they are greater than those that it has seen: reset the "
+            "guard while no client writes, or restore newer data"
         )
         if is_new:
             logger().warning("%s", self.problem)

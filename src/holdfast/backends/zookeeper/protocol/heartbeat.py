@@ -1,7 +1,7 @@
-"""The sessions that are open, and their pulse: pairs of writes in the background, while anybody needs the session.
+"""The open sessions of a client and their heartbeats: pairs of writes in the background, while a session is needed.
 
-They keep it and prove that it is kept, for all of its tickets together; standing.py says how. classes.py says which
-session a ticket belongs to.
+The writes keep a session alive and prove that it lives, for all of its tickets together; session_proof.py explains how.
+session_classes.py decides which session a ticket belongs to.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Event, Runtime
 
-IDLE_MAX = 10.0  # seconds without a ticket or a question before the session is ended
+IDLE_MAX = 10.0  # seconds without a ticket or a request before the session is closed
 SPARE_AFTER = 1.0  # seconds after which an idle session makes room for one with another timeout
-DEFAULT_TIMEOUT = 30.0  # seconds: requested for what has no ttl, if no session is open
+DEFAULT_TIMEOUT = 30.0  # seconds: requested for a request without a ttl, if no session is open
 # A session without tickets is used again if at least this share of its timeout is proven. The first is more than
 # APART_SHARE, so that pairs prove more in time. A session that was only read in has sent none yet, so it needs more.
 _PROVEN_MIN, _PROVEN_MIN_READ = 1 / 3, 1 / 2
@@ -35,23 +35,23 @@ _WRITE_TIMEOUT_MIN, _WRITE_TIMEOUT_SHARE = (
 
 
 class HeartbeatTasks(Protocol):
-    """What its users have done at each pulse."""
+    """The backend's part of a heartbeat."""
 
     def is_needed(self, session: Session) -> bool:
-        """Somebody has a node that goes with the session, or may have one."""
+        """A ticket has a node that belongs to the session, or may have one."""
 
     async def sweep(self, session: Session, deadline: float) -> None:
-        """Take away what nobody believes in any longer."""
+        """Delete the nodes of leases whose deadlines have passed."""
 
     def next_sweep(self, session: Session) -> float:
-        """When there will be such, as far as is known."""
+        """When the next known deadline passes."""
 
     def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
-        """Which of these ephemeral nodes of the session are to be deleted: they belong to no ticket."""
+        """The ephemeral nodes of the session, among these, that belong to no ticket and are to be deleted."""
 
 
 class _TimeoutClass:
-    """One timeout that sessions are requested with, one session after the other."""
+    """One requested timeout; it has one session at a time."""
 
     def __init__(self, timeout: float, used: float) -> None:
         self.timeout = timeout
@@ -61,16 +61,16 @@ class _TimeoutClass:
 
 
 class _Heartbeat:
-    """The pulse of one session."""
+    """The heartbeat of one session."""
 
     def __init__(self, proof: SessionProof, waker: Event) -> None:
         self.proof, self.waker = proof, waker
         self.checked = 0  # the last connection on which the session's nodes were compared with its tickets
-        self.creates = False  # while the session is only read in, its node is made only in a store that exists
+        self.creates = False  # False while the session only reads: then its node is created only in an existing store
 
 
 class Heartbeats:
-    """Of one client."""
+    """The sessions of one client and their heartbeats."""
 
     def __init__(
         self, config: ZookeeperConfig, port: ZookeeperPort, parents: Parents, runtime: Runtime, tasks: HeartbeatTasks
@@ -88,38 +88,38 @@ class Heartbeats:
 
         Raises:
             BackendUnavailable: no server could be reached.
-            ThreadStartError: there is no room for a thread that keeps the session.
+            ThreadStartError: no thread could be started for the heartbeat.
         """
-        self._end_unproven(self._class_for(ttl))
+        self._close_unproven(self._class_for(ttl))
         return await self._open_to_write(self._class_for(ttl), deadline)
 
     async def open_any(self, deadline: float, *, creates: bool = True) -> Session:
-        """A session for a request that leaves nothing behind: one that is open, if there is one.
+        """A session for a request that creates no ephemeral node: an open one, if there is one.
 
-        Unless it `creates`, the heartbeat makes no node in a store that does not exist.
+        Unless `creates`, the heartbeat creates no node in a store that does not exist.
         """
-        there = self._port.sessions
-        timeouts = [*(one.requested for one in there if one.connection), *(one.requested for one in there)]
+        sessions = self._port.sessions
+        timeouts = [*(one.requested for one in sessions if one.connection), *(one.requested for one in sessions)]
         timeouts += [*self._classes, self._fixed or DEFAULT_TIMEOUT]
         if not creates:
             return await self._open(self._class_of(timeouts[0]), deadline)
-        self._end_unproven(self._class_of(timeouts[0]))
+        self._close_unproven(self._class_of(timeouts[0]))
         return await self._open_to_write(self._class_of(timeouts[0]), deadline)
 
-    async def _open_to_write(self, of: _TimeoutClass, deadline: float) -> Session:
-        session = await self._open(of, deadline)
+    async def _open_to_write(self, timeout_class: _TimeoutClass, deadline: float) -> Session:
+        session = await self._open(timeout_class, deadline)
         heartbeat = self._heartbeats.get(session)
         if heartbeat is not None and not heartbeat.creates:
             heartbeat.creates = True
             heartbeat.waker.set()
         return session
 
-    def _end_unproven(self, of: _TimeoutClass) -> None:
-        """End a session without tickets of which too little is proven: a proof would take seconds, a new one does not.
+    def _close_unproven(self, timeout_class: _TimeoutClass) -> None:
+        """Close a session without tickets if too little of it is proven: a proof takes seconds, a new session does not.
 
-        The process was paused, or has only read in that session.
+        That is the case if the process was paused, or has only read in the session.
         """
-        session = of.session
+        session = timeout_class.session
         heartbeat = self._heartbeats.get(session) if session is not None else None
         if session is None or heartbeat is None or self._tasks.is_needed(session):
             return
@@ -128,12 +128,12 @@ class Heartbeats:
             self._close(session)
 
     async def reopen(self, session: Session, deadline: float) -> Session:
-        """The same session, connected; the one that follows it if it is over."""
+        """The same session, connected; its successor if it is closed."""
         return await self._open_to_write(self._class_of(session.requested), deadline)
 
-    async def _open(self, of: _TimeoutClass, deadline: float) -> Session:
-        of.used = self._runtime.now()
-        session = of.session = await self._port.open(of.timeout, deadline=deadline)
+    async def _open(self, timeout_class: _TimeoutClass, deadline: float) -> Session:
+        timeout_class.used = self._runtime.now()
+        session = timeout_class.session = await self._port.open(timeout_class.timeout, deadline=deadline)
         heartbeat = self._heartbeats.get(session)
         if heartbeat is None:
             heartbeat = self._begin(session)
@@ -141,38 +141,38 @@ class Heartbeats:
         return session
 
     def _class_for(self, ttl: float) -> _TimeoutClass:
-        found = self._classes.get(ttl if self._fixed is None else self._fixed)
-        if found is None:
+        timeout_class = self._classes.get(ttl if self._fixed is None else self._fixed)
+        if timeout_class is None:
             with self._mutex:
                 if self._fixed is None and ttl not in self._classes and len(self._classes) == CLASSES_MAX:
                     self._make_room()
                 timeout = timeout_for(ttl, self._classes) if self._fixed is None else self._fixed
-                found = self._classes.setdefault(timeout, _TimeoutClass(timeout, self._runtime.now()))
-        found.shortest = min(found.shortest, ttl)
-        return found
+                timeout_class = self._classes.setdefault(timeout, _TimeoutClass(timeout, self._runtime.now()))
+        timeout_class.shortest = min(timeout_class.shortest, ttl)
+        return timeout_class
 
     def _class_of(self, timeout: float) -> _TimeoutClass:
         with self._mutex:
             return self._classes.setdefault(timeout, _TimeoutClass(timeout, self._runtime.now()))
 
     def _make_room(self) -> None:
-        """End a session that has no tickets. One that was used just now may be about to get some."""
+        """Close a session that has no tickets. A session that was used just now may be about to get some."""
         now = self._runtime.now()
-        for one in list(self._classes.values()):
-            session = one.session
-            if now - one.used > SPARE_AFTER and (session is None or not self._tasks.is_needed(session)):
-                del self._classes[one.timeout]
+        for timeout_class in list(self._classes.values()):
+            session = timeout_class.session
+            if now - timeout_class.used > SPARE_AFTER and (session is None or not self._tasks.is_needed(session)):
+                del self._classes[timeout_class.timeout]
                 if session is not None and not session.is_closed:
                     self._port.close_session(session)
                 return
 
     def proven(self, session: Session) -> float:
-        """Until when the ensemble certainly keeps it."""
+        """Until when the ensemble is proven to keep the session."""
         heartbeat = self._heartbeats.get(session)
         return 0.0 if heartbeat is None else heartbeat.proof.valid_until
 
     def next_proof(self, session: Session) -> float:
-        """When more of it is expected to be proven."""
+        """When the next proof for the session is expected."""
         now, heartbeat = self._runtime.now(), self._heartbeats.get(session)
         return now if heartbeat is None else heartbeat.proof.next_proof_after(now)
 
@@ -181,16 +181,16 @@ class Heartbeats:
         return f"{self._root}/{SESSIONS}/{session.id:016x}"
 
     def late_timeouts(self) -> Sequence[tuple[float, float]]:
-        """Session timeouts, as granted by the servers, that are longer than the shortest ttl in them; and that ttl."""
-        there = [(one.session, one.shortest) for one in list(self._classes.values())]
+        """Granted session timeouts that are longer than the shortest ttl of their tickets, each with that ttl."""
+        shortest = [(one.session, one.shortest) for one in list(self._classes.values())]
         return [
             (session.timeout, ttl)
-            for session, ttl in there
+            for session, ttl in shortest
             if session is not None and session.id and not session.is_closed and session.timeout > ttl + 0.001
         ]
 
     def changed(self, session: Session) -> None:
-        """The session or its connection came or went."""
+        """The session or its connection was opened or closed."""
         heartbeat = self._heartbeats.get(session)
         if heartbeat is not None:
             heartbeat.waker.set()
@@ -201,7 +201,7 @@ class Heartbeats:
             heartbeat.waker.set()
 
     def abandon(self) -> None:
-        """In a forked child, which has nobody to tell."""
+        """In a forked child: stop without a request to the servers."""
         self._closed = True
 
     def _begin(self, session: Session) -> _Heartbeat:
@@ -212,7 +212,7 @@ class Heartbeats:
             heartbeat = self._heartbeats[session] = _Heartbeat(SessionProof(session.timeout), self._runtime.event())
         try:
             self._port.start(lambda: self._run(session, heartbeat))
-        except ThreadStartError:  # without its pulse a session is of no use
+        except ThreadStartError:  # a session without a heartbeat is useless
             self._close(session)
             raise
         return heartbeat
@@ -233,7 +233,7 @@ class Heartbeats:
 
     async def _beat_until_closed(self, session: Session, heartbeat: _Heartbeat) -> None:
         node_path, proof = self.node_path(session), heartbeat.proof
-        is_there = False
+        has_node = False
         while not session.is_closed and not self._closed:
             await self._tasks.sweep(session, self._runtime.now() + proof.pause)
             if self._is_idle(session):
@@ -242,26 +242,26 @@ class Heartbeats:
             connection = session.connection
             try:
                 if connection:
-                    is_there = is_there or await self._create_node(
+                    has_node = has_node or await self._create_node(
                         session, heartbeat, node_path, self._write_deadline(proof)
                     )
-                if connection and is_there:
-                    is_there = await self._write_pair(session, proof, node_path)
+                if connection and has_node:
+                    has_node = await self._write_pair(session, proof, node_path)
                 if connection and heartbeat.checked != connection:
                     await self._check_nodes(session, heartbeat, node_path)
             except BackendError as error:
-                logger().info("the pulse of the session with %s got no answer: %s", self._url, error)
+                logger().info("the heartbeat of the session with %s got no answer: %s", self._url, error)
                 if session.connection == connection:
-                    self._port.disconnect(session)  # another server may answer; this one has had its time
+                    self._port.disconnect(session)  # another server may answer
             except HoldfastError as error:
                 logger().warning("the session with %s cannot be kept: %s", self._url, error)
-            # After a pause of the process its leases may end soon, so a pair is sent as soon as it proves more.
+            # After a pause of the process its leases may end soon, so a pair is sent as soon as it can prove more.
             now = self._runtime.now()
             times = [now + proof.pause, self._tasks.next_sweep(session)]
             if proof.next_proof > now:
                 times.append(proof.next_proof)
             await heartbeat.waker.wait(min(times))
-            heartbeat.waker.clear()  # what rang until now is looked at after this
+            heartbeat.waker.clear()  # before the next round, which handles every event so far
 
     def _is_idle(self, session: Session) -> bool:
         known = self._classes.get(session.requested)
@@ -269,7 +269,7 @@ class Heartbeats:
         return self._runtime.now() - used > IDLE_MAX and not self._tasks.is_needed(session)
 
     def _write_deadline(self, proof: SessionProof) -> float:
-        """When to give up a write that begins now."""
+        """The deadline of a write that starts now."""
         return self._runtime.now() + max(proof.pause, min(_WRITE_TIMEOUT_MIN, proof.timeout * _WRITE_TIMEOUT_SHARE))
 
     async def _create_node(self, session: Session, heartbeat: _Heartbeat, node_path: str, deadline: float) -> bool:
@@ -281,7 +281,7 @@ class Heartbeats:
             return False
         if created is Refusal.NO_NODE:
             self._parents.handle_missing(above, answers)
-            return False  # the next pulse tries again
+            return False  # the next heartbeat tries again
         if isinstance(created, Refusal) and created is not Refusal.EXISTS:
             raise self._parents.error_for(created, node_path)
         return True
@@ -305,7 +305,7 @@ class Heartbeats:
         heartbeat.checked = connection
 
     async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
-        """Two writes, one after the other: what that proves, standing.py says. False if the node is not there."""
+        """Two writes, one after the other: session_proof.py explains what they prove. False if the node is missing."""
         connection = session.connection
         proof.record_connection(connection, session.connected_at)
         times = []
@@ -313,7 +313,7 @@ class Heartbeats:
             times.append(self._runtime.now())
             (answer,) = await self._port.call(session, (Set(node_path, b""),), deadline=self._write_deadline(proof))
             if answer is Refusal.NO_NODE:
-                return False  # it was deleted by hand, or is not in older data that were restored
+                return False  # an operator deleted it, or restored data lack it
             if answer is not None:
                 raise self._parents.error_for(answer, node_path)
         if connection and session.connection == connection:

@@ -1,12 +1,12 @@
-"""Names: of a lock's node, and of the nodes below it, one for each ticket, which the server numbers.
+"""Names of nodes: a lock's node, and below it one sequential node for each ticket.
 
     /holdfast/order%2F42/_c_0100005d2f8a0001-<nonce>-w-lock-0000000017      layout=curator
     /holdfast/order%2F42/0100005d2f8a0001-<nonce>-w__lock__0000000017       layout=kazoo
-                         the session       32 hex    w: exclusive, r: shared, s5: one of five permits; and a t behind
-                                                     that, if it does not wait: it is in, or about to go
+                         the session       32 hex    w: exclusive, r: shared, s5: one of five permits. A t follows if
+                                                     the ticket does not wait: it is granted, or is deleted soon
 
-What the rule needs of a ticket stands in its name, so one listing of the children decides who is in. A node with a
-number that we did not write counts as exclusive; one without a number is no contender.
+The name has all that the rule needs to know of a ticket, so one listing of the children decides which tickets are
+granted. A sequential node of another program counts as exclusive. A node without a number is not in the queue.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 LAYOUTS = ("curator", "kazoo")
-# No name of a lock is written like these.
-SESSIONS = "%sessions"  # where each client's own node is
-REGISTERS = "%marks"  # where marks are, each a node that stays
+# No escaped name of a lock is equal to these.
+SESSIONS = "%sessions"  # the parent of the nodes that heartbeats write to
+REGISTERS = "%marks"  # the parent of registers, each a persistent node
 
-# What may stand as it is. ZooKeeper refuses control characters, and all that its Java would write with surrogates.
+# Characters that need no escape. ZooKeeper refuses control characters, and characters that are surrogates in Java.
 _PLAIN = re.compile(r"[^\x00-\x1f%/\x7f-\x9f\ud800-\U0010ffff]*")
 _RESERVED = (".", "..", "zookeeper")
 _INVALID = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\U0010ffff]")
 _OURS = re.compile(r"(?:_c_)?([0-9a-f]{16})-([0-9a-f]{32})-(w|r|s\d+)(t?)(?:-lock-|__lock__)(-?\d{9,10})")
-# Ten digits. After 2147483647 comes -2147483648, and then nine digits will do: "-000000001".
+# Ten digits. The number after 2147483647 is -2147483648, and a small negative one has nine digits: "-000000001".
 _NUMBERED = re.compile(r"(?:lock-|__)(-\d{9,10}|\d{10})$|(\d{10})$")
 
 
 class QueueEntry(NamedTuple):
-    """A node below a lock's node, as far as its name tells."""
+    """A ticket as its node's name describes it."""
 
     node: str
     number: int
-    nonce: str  # "": not one of ours
+    nonce: str  # "": a node of another program
     session: int
     limit: int | None
     exclusive: bool
@@ -43,21 +43,21 @@ class QueueEntry(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """Another program made it."""
+        """Another program created it."""
         return not self.nonce
 
 
 def escaped(name: str) -> str:
-    """The name of the lock's node: the name itself, but for what a node's name cannot have, and %."""
+    """The name of a lock's node: the lock's name, with % and all characters that ZooKeeper refuses escaped."""
     if name in _RESERVED:
         return f"%{ord(name[0]):02X}{name[1:]}"
     if _PLAIN.fullmatch(name):
         return name
-    return "".join(one if _PLAIN.fullmatch(one) else _percent(one) for one in name)
+    return "".join(character if _PLAIN.fullmatch(character) else _percent(character) for character in name)
 
 
 def unescaped(node: str) -> str | None:
-    """The lock's name; None if no name is written like this."""
+    """The lock's name; None if this is no escaped name."""
     try:
         name = unquote_to_bytes(node).decode()
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def unescaped(node: str) -> str | None:
 
 
 def path_problem(path: str) -> str:
-    """What ZooKeeper would not like in this path, or ""."""
+    """Why ZooKeeper would refuse this path; "" if it would not."""
     if not path.startswith("/") or path.endswith("/"):
         return "it has to begin with /, and must not end with one"
     parts = path[1:].split("/")
@@ -84,7 +84,7 @@ def path_problem(path: str) -> str:
 def node_prefix(
     layout: str, session: int, nonce: str, limit: int | None, *, exclusive: bool, waits: bool = True
 ) -> str:
-    """What the server puts the number behind."""
+    """The name of a new node, to which the server appends the number."""
     kind = ("w" if exclusive else "r" if limit is None else f"s{limit}") + ("" if waits else "t")
     if layout == "kazoo":
         return f"{session:016x}-{nonce}-{kind}__lock__"
@@ -92,7 +92,7 @@ def node_prefix(
 
 
 def parse_node(node: str) -> QueueEntry | None:
-    """What a node's name tells; None if it has no number and so no place in the order."""
+    """The ticket of a node; None if the name has no number, so that it has no place in the queue."""
     ours = _OURS.fullmatch(node)
     if ours is not None:
         session, nonce, kind, tries, number = ours.groups()
@@ -105,19 +105,19 @@ def parse_node(node: str) -> QueueEntry | None:
 
 
 def queue_entries(nodes: Iterable[str]) -> list[QueueEntry]:
-    """The contenders among these, first come first.
+    """The tickets among these nodes, in the order in which they were created.
 
-    Their numbers are 32 bits wide and go round: of two, the one that is less than half a turn behind came first.
+    Their numbers have 32 bits and wrap around, so the sign of the difference modulo 2**32 decides the order.
     """
-    found = [one for one in map(parse_node, nodes) if one is not None]
-    if len(found) > 1:
-        base = found[0].number
-        found.sort(key=lambda one: sequence_distance(one.number, base))
-    return found
+    entries = [entry for entry in map(parse_node, nodes) if entry is not None]
+    if len(entries) > 1:
+        base = entries[0].number
+        entries.sort(key=lambda entry: sequence_distance(entry.number, base))
+    return entries
 
 
 def sequence_distance(number: int, other: int) -> int:
-    """How far it stands behind the other; negative: before it."""
+    """By how many a number follows the other, across the wrap-around; negative: it precedes it."""
     return (number - other + 2**31) % 2**32 - 2**31
 
 

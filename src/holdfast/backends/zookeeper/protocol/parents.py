@@ -1,4 +1,4 @@
-"""The nodes that others stand below: which are there, what makes those that are not, and why that was refused."""
+"""Parent nodes: which of them exist, the requests that create the missing ones, and the errors for refusals."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer
     from holdfast.errors import HoldfastError
 
-ATTEMPTS_MAX = 5  # times that a node is made anew while others take it away
+ATTEMPTS_MAX = 5  # creates of a node, while other programs delete it or its parents
 _KNOWN_MAX = 10_000
 _DONE = (None, Refusal.EXISTS, Refusal.NO_NODE)
 
 
 class Parents:
-    """As one client knows them."""
+    """The parent nodes that one client knows."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._has_containers = True
-        self._known: set[str] = set()  # nodes that locks stand below, and locks' nodes, that were there
+        self._known: set[str] = set()  # locks' nodes and their parents that existed
 
     def creates_if_unknown(self, path: str) -> tuple[CreateParent, ...]:
-        """What makes the node, and all that it stands below; nothing if it is known to be there."""
+        """Requests that create the node and its ancestors; none if it is known to exist."""
         return () if path in self._known else self.creates(path)
 
     def creates(self, path: str) -> tuple[CreateParent, ...]:
-        """What makes the node, known or not, and what it stands below unless that is known to be there."""
+        """Requests that create the node, known or not, and those of its ancestors that are not known to exist."""
         return (*self.ancestor_creates(path), self.create(path))
 
     def ancestor_creates(self, path: str) -> tuple[CreateParent, ...]:
-        """What makes all that the node stands below, to stay; nothing if that is known to be there."""
+        """Requests that create the node's ancestors as persistent nodes, without those that are known to exist."""
         above, _, _ = path.rpartition("/")
         missing: list[CreateParent] = []
         while above and above not in self._known:
@@ -43,20 +43,23 @@ class Parents:
         return tuple(reversed(missing))
 
     def create(self, path: str) -> CreateParent:
-        """What makes the node alone."""
+        """The request that creates only this node."""
         return CreateParent(path, is_container=self._has_containers)
 
     def add_known(self, path: str) -> None:
-        """It is there: something was made below it."""
+        """The node exists: a child of it was created."""
         if path not in self._known:
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             self._known.update((path, path.rpartition("/")[0]))
 
     def handle_missing(self, path: str, answers: Sequence[Answer]) -> None:
-        """A node below it could not be made: begin from the top, or find that we cannot."""
+        """A child could not be created, because the node is missing: prepare the next attempt, or raise.
+
+        `answers` are those to the creates of the node and its ancestors.
+        """
         if not answers or Refusal.NO_NODE in answers:
-            # What was known to exist does not: it was deleted, or the servers came back with older data.
+            # A known node does not exist: it was deleted, or the servers have older data than before.
             self._known.clear()
         if answers and answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
             self._has_containers = False
@@ -64,7 +67,7 @@ class Parents:
             raise self.error_for(refused, path)
 
     def error_for(self, answer: Answer, what: str) -> HoldfastError:
-        """What to raise."""
+        """The error for a refusal."""
         if answer is Refusal.NO_RIGHT:
             return ConfigurationError(
                 f"{self._url}: this user may not use {what}: log in with zookeeper://user:password@host, or have its "

@@ -1,4 +1,4 @@
-"""What a ticket's node says of it, as written by us and as read for people: who, the session's timeout, which agent."""
+"""The data of a ticket's node: process, session timeout and agent, written for operators."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def encode_record(ticket: Ticket, session: Session) -> bytes:
 
 
 def holder_name(node: Answer) -> str:
-    """Who holds it, for messages."""
+    """The holder, for messages."""
     if not isinstance(node, Node):
-        return "somebody who has just left"
+        return "a holder that has just released it"
     info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
     return process_text(info) if rest else "another program"
 
 
-def ticket_info(one: QueueEntry, node: Node, *, granted: bool) -> TicketInfo:
+def ticket_info(entry: QueueEntry, node: Node, *, granted: bool) -> TicketInfo:
     info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
     timeout, _, agent = rest.partition("\n")
     try:
@@ -40,11 +40,11 @@ def ticket_info(one: QueueEntry, node: Node, *, granted: bool) -> TicketInfo:
     except ValueError:
         remaining = float("inf")
     return make_ticket_info(
-        info="" if one.is_foreign else info,
-        fence=None if not granted else 0 if one.is_foreign else node.czxid,
-        agent="" if one.is_foreign else agent,
+        info="" if entry.is_foreign else info,
+        fence=None if not granted else 0 if entry.is_foreign else node.czxid,
+        agent="" if entry.is_foreign else agent,
         since=node.mtime if granted else node.ctime,
-        remaining=float("inf") if one.is_foreign else remaining,
-        exclusive=one.exclusive,
-        limit=one.limit,
+        remaining=float("inf") if entry.is_foreign else remaining,
+        exclusive=entry.exclusive,
+        limit=entry.limit,
     )

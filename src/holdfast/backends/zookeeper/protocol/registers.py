@@ -1,10 +1,10 @@
-"""Marks in ZooKeeper: for each a node, `%marks/<name>`: its number, the nonce of who raised it, and how long it stays.
+"""Registers in ZooKeeper: each is a node, `%marks/<name>`, with its number, the writer's nonce and how long to keep it.
 
-A mark is written only if it is still as it was seen, by its version; so of two who raise it to the same number one is
-refused. Nodes that the servers remove after a time are not to be had everywhere, so whoever makes a mark now and then
-takes away old ones. By versions alone that would go wrong, for a node that is taken away and made anew begins with
-version 0 again: who saw the one could write over the other. So the version of `%marks` counts how often marks were
-taken away, in the same transaction, and who writes or takes away a mark has that checked as well.
+A register is written only if its version is the one that was read, so of two clients that advance it to the same number
+one is refused. Not every server supports nodes with a ttl, so a client that creates a register sometimes deletes old
+ones. Versions alone do not make that safe: a node that is deleted and created again starts with version 0, so a client
+that has read the old node could overwrite the new one. Therefore each transaction that deletes registers also writes
+`%marks`, whose version counts these deletions, and each write or delete of a register checks that version too.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Runtime
 
-REAP_EVERY = 64  # marks that are new, on average, until somebody looks for old ones
-REAP_SAMPLE = 4 * REAP_EVERY  # of all, at one time: so in the long run no more than a quarter of those there is old
-BATCH_MAX = 64  # in one round trip: others wait behind it, and the servers drop who sends more than a megabyte
-KEEP_MAX = 100 * 366 * 86400.0  # seconds: as good as for ever
+REAP_EVERY = 64  # new registers, on average, between two searches for old ones
+REAP_SAMPLE = 4 * REAP_EVERY  # registers read in one search, so that in the long run at most a quarter of all is old
+# Registers in one round trip: other requests wait for it, and the servers close a connection that sends over 1 MB.
+BATCH_MAX = 64
+KEEP_MAX = 100 * 366 * 86400.0  # seconds: practically forever
 
 _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")
 
@@ -47,11 +48,11 @@ _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")
 class _Register(NamedTuple):
     number: int
     nonce: str
-    keep: float  # seconds since it was raised: both by the leader's clock
+    keep: float  # seconds after the last write, by the leader's clock
 
 
 class Registers:
-    """Those below one node."""
+    """The registers below the root of the URL."""
 
     def __init__(self, url: str, root: str, port: ZookeeperPort, runtime: Runtime, parents: Parents) -> None:
         self._url, self._port, self._runtime, self._parents = url, port, runtime, parents
@@ -62,43 +63,42 @@ class Registers:
     ) -> bool:
         """See core/ports.py: `advance_register`."""
         path = self._path(name)
-        # In this order: what was taken away since the first look is noticed.
-        look = (Get(self._parent), Get(path))
-        parent, there = await self._port.call(session, look, deadline=deadline)
+        # The parent first: then its version reveals every deletion since the register was read.
+        reads = (Get(self._parent), Get(path))
+        parent, node = await self._port.call(session, reads, deadline=deadline)
         for _ in range(ATTEMPTS_MAX):
-            while isinstance(there, Node):
-                # A server that lags behind shows one that was lower, and has another version: writing it is refused,
-                # and what is read behind that is up to date.
-                known = _read(there)
+            while isinstance(node, Node):
+                # A server that lags behind returns a lower number with an older version: the write is refused, and the
+                # reads that follow it are up to date.
+                known = _read(node)
                 if known is None:
                     raise _conflict(name)
                 if known.number >= number:
                     return (known.number, known.nonce) == (number, nonce)
-                # The number before must not come back either, before its own time is over.
+                # The previous number must not come back either before its own time has passed.
                 data = _written(_Register(number, nonce, max(keep, known.keep)))
-                write = Transaction((Check(self._parent, _version(parent)), Set(path, data, there.version)))
-                answer, parent, there = await self._port.call(session, (write, *look), deadline=deadline)
+                write = Transaction((Check(self._parent, _version(parent)), Set(path, data, node.version)))
+                answer, parent, node = await self._port.call(session, (write, *reads), deadline=deadline)
                 if answer is None:
                     return True
                 if answer not in (Refusal.CHANGED, Refusal.NO_NODE):
                     raise self._parents.error_for(answer, path)
-            parents = self._parents.ancestor_creates(
-                path
-            )  # no container: what it counts would begin anew with the next one
+            # The parent is no container, because the count of deletions would start again with a new one.
+            parents = self._parents.ancestor_creates(path)
             create = CreatePersistent(path, _written(_Register(number, nonce, keep)))
-            *answers, answer, parent, there = await self._port.call(
-                session, (*parents, create, *look), deadline=deadline
+            *answers, answer, parent, node = await self._port.call(
+                session, (*parents, create, *reads), deadline=deadline
             )
             if answer is None:
                 self._parents.add_known(self._parent)
-                if isinstance(there, Node) and self._should_reap():
-                    await self._reap(session, there.mtime, _version(parent), deadline)
+                if isinstance(node, Node) and self._should_reap():
+                    await self._reap(session, node.mtime, _version(parent), deadline)
                 return True
             if answer is Refusal.NO_NODE:
                 self._parents.handle_missing(self._parent, answers)
             elif answer is not Refusal.EXISTS:
                 raise self._parents.error_for(answer, path)
-        raise BackendUnavailable(backend=self._url, problem=f"{path} was taken away as often as it was made")
+        raise BackendUnavailable(backend=self._url, problem=f"{path} was deleted as often as it was created")
 
     async def read(self, session: Session, names: Sequence[str], deadline: float) -> list[int]:
         """See core/ports.py: `read_registers`."""
@@ -121,31 +121,31 @@ class Registers:
         return self._runtime.jitter() < 1 / REAP_EVERY
 
     async def _reap(self, session: Session, now: float, version: int, deadline: float) -> None:
-        """Take away marks whose time is over, of some: `now` by the leader's clock, and `version` that of `%marks`."""
+        """Delete the old registers of a sample. `now` is by the leader's clock, `version` that of the parent."""
         try:
             paths = await self._sample(session, deadline)
             for first in range(0, len(paths), BATCH_MAX):
                 some = paths[first : first + BATCH_MAX]
-                found = await self._port.call(session, [Get(path) for path in some], deadline=deadline)
-                over = [
+                answers = await self._port.call(session, [Get(path) for path in some], deadline=deadline)
+                deletes = [
                     Delete(path, node.version)
-                    for path, node in zip(some, found, strict=True)
+                    for path, node in zip(some, answers, strict=True)
                     if isinstance(node, Node)
                     and (register := _read(node)) is not None
                     and node.mtime + register.keep < now
                 ]
-                if not over:
+                if not deletes:
                     continue
-                transaction = Transaction((Set(self._parent, b"", version), *over))
+                transaction = Transaction((Set(self._parent, b"", version), *deletes))
                 (answer,) = await self._port.call(session, (transaction,), deadline=deadline)
                 if answer is not None:
-                    return  # one was raised, or others take marks away; there will be other times
-                version += 1  # only now: else it might be what somebody else has counted
+                    return  # a register was advanced, or another client deletes old ones; a later search will do it
+                version += 1  # only after success: otherwise this could be the count of another client
         except HoldfastError as error:
-            logger().info("old marks in %s stay for now: %s", self._url, error)  # the mark is made, whatever this is
+            logger().info("old registers in %s stay for now: %s", self._url, error)  # the new register is written
 
     async def _sample(self, session: Session, deadline: float) -> list[str]:
-        """The paths of so many marks that one may look at them, beginning anywhere."""
+        """The paths of at most REAP_SAMPLE registers, from a random position on."""
         (names,) = await self._port.call(session, (Children(self._parent),), deadline=deadline)
         if not isinstance(names, list):
             raise self._parents.error_for(names, self._parent)
@@ -158,7 +158,7 @@ class Registers:
 
 
 def _version(parent: Answer) -> int:
-    """Of the node that marks stand below. Had it not been there, it is new, and so is all below it."""
+    """The version of the parent. If it did not exist, it is new, and so are all registers."""
     return parent.version if isinstance(parent, Node) else 0
 
 
@@ -168,14 +168,14 @@ def _written(register: _Register) -> bytes:
 
 
 def _read(node: Node) -> _Register | None:
-    """None: it is no mark."""
+    """None: it is no register."""
     parts = _WRITTEN.fullmatch(node.data)
     if parts is None:
         return None
     number, nonce, keep_ms = parts.groups()
-    keep = KEEP_MAX if keep_ms is None else int(keep_ms) / 1000  # where nobody has said how long, it stays
+    keep = KEEP_MAX if keep_ms is None else int(keep_ms) / 1000  # without a time it is kept
     return _Register(int(number), nonce.decode("ascii", "replace"), keep)
 
 
 def _conflict(name: str) -> NameConflict:
-    return NameConflict(lock=name, reason="its node among the marks holds something else")
+    return NameConflict(lock=name, reason="its node among the registers holds other data")

@@ -1,23 +1,27 @@
-"""Until when the ensemble certainly keeps our session: what is known of the one timer that counts, the leader's.
+"""Until when the ensemble is proven to keep a session: what a client can know of the leader's timer for it.
 
-A follower answers pings and reads by itself, so they prove nothing. Neither does a single write, committed as it is: a
-follower hands it on, and the leader does not look at the session's timer for it. The timer is started anew only
+Only the leader's timer ends a session. A follower answers pings and reads by itself, so they prove nothing. A single
+committed write proves nothing either: a follower forwards it, and the leader does not reset the session's timer for it.
+The leader resets the timer only
 
-    1. when the session is opened, or reconnects: the server asks the leader before it answers;
-    2. when the follower tells the leader which sessions it has heard from, in its answer to the leader's ping, which
-       comes twice in a tickTime. (On the leader itself every request starts it anew, which is only sooner.)
+    1. when the session is opened or reconnects: the server asks the leader before it answers;
+    2. when a follower reports the sessions that were active, in its answer to the leader's ping, which the leader sends
+       twice in a tickTime. (For a client of the leader itself every request resets the timer, which is only earlier.)
 
-What makes 2. visible from here is that both directions between leader and follower are in order. Let A, B and C be
-writes on one connection, each sent after the one before was answered, and B at least APART after A's answer:
+The client can observe 2. because messages between leader and follower stay in order in both directions. Let A, B and C
+be writes on one connection, each sent after the answer to the previous one, and B at least a gap after A's answer:
 
-    A answered      the follower has heard from us since A was sent, and will say so in its next answer to a ping
-    B answered      the commit of B came behind a ping that the leader sent meanwhile: the follower has answered that
-    C answered      C went to the leader behind that answer, which it has read: its timer started after A was sent
+    A answered      the follower has seen the session active since A was sent, and reports that with its next answer
+                    to a ping
+    B answered      the commit of B followed a ping that the leader sent in the gap: the follower has answered that ping
+    C answered      C reached the leader after that answer, which the leader has read: it reset the timer after A was
+                    sent
 
-So the session lives until `A sent + timeout`, if C was answered; expiry is rounded up to a tick, never down. B and C
-are sent in pairs, and the C of one pair is the A of a later one. A new leader starts all timers anew, which is only
-later. Without A, B, C (a deadline counted from the last write) a holder whose follower is cut off in the wrong half
-second believes for up to a third of the timeout longer than the leader does; tests/integration/zookeeper shows it.
+So if C was answered, the session lives until `A sent + timeout`; expiry is rounded up to a tick, never down. B and C
+are sent in pairs, and the C of one pair is the A of a later one. A new leader resets all timers, which only extends the
+session. Without A, B, C (with a deadline counted from the last write), a holder whose follower is cut off in the wrong
+half second would rely on its lease for up to a third of the timeout longer than the leader does;
+tests/integration/zookeeper shows that.
 """
 
 from __future__ import annotations
@@ -26,43 +30,43 @@ from collections import deque
 
 from holdfast.core.clock import lease_deadline
 
-# Seconds within which the leader has certainly sent a ping: it does so every half tickTime. The least timeout that
-# servers grant is two tickTimes unless they were told otherwise, so that is a quarter of the timeout at most; and
-# nobody has a tickTime of 8 s.
+# The gap: seconds in which the leader sends at least one ping, which it does every half tickTime. By default servers
+# grant no timeout below two tickTimes, so half a tickTime is at most a quarter of the timeout. A tickTime of 8 s or
+# more is not used in practice.
 GAP_MAX = 4.0
 GAP_SHARE = 0.3
-PAIRS = 6  # in one timeout, at least: then half of the timeout or more is left at any time, while all goes well
+PAIRS = 6  # at least, in one timeout: without faults, at least half of the timeout is then left at any time
 
 
 class SessionProof:
-    """What is proven of one session."""
+    """The proof that one session lives."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.pause = timeout / PAIRS
         self._gap = min(GAP_MAX, timeout * GAP_SHARE)
-        self._timer_started = float("-inf")  # the timer was started after this moment
+        self._timer_started = float("-inf")  # the leader reset its timer after this moment
         self.next_proof = 0.0  # a pair of writes that begins then, or later, proves more
         self._connection = 0
         self._writes: deque[tuple[float, float]] = deque()  # writes that may serve as A: when sent, when answered
 
     @property
     def valid_until(self) -> float:
-        """The session lives until then, by our clock."""
+        """The session lives until then, by the local clock."""
         return lease_deadline(self._timer_started, self.timeout, 0.0)
 
     def next_proof_after(self, now: float) -> float:
-        """When more is expected to be proven: by the pair that is on its way, or else by a later one."""
+        """When the next proof is expected: by the pair that is on its way, or by a later one."""
         if self.next_proof > now:
             return self.next_proof
-        # Overdue pairs mean that the process was paused: what they prove may be as old as the pause.
+        # Overdue pairs mean that the process was paused: they prove only what was true before the pause.
         return now if now - self.next_proof < self.pause / 2 else now + self._gap
 
     def record_connection(self, connection: int, sent: float) -> None:
-        """The session was opened, or found again, on this connection by a request sent then."""
+        """The session was opened or reconnected on this connection, by a request that was sent at `sent`."""
         if connection > self._connection:
             self._connection = connection
-            self._writes.clear()  # what another server has heard it may not have told
+            self._writes.clear()  # the previous server may not have reported them
             self._timer_started = max(self._timer_started, sent)
             self.next_proof = sent + self._gap
 

@@ -1,4 +1,4 @@
-"""Where locks are in the tree of nodes, and who stands below them."""
+"""The paths of locks in the tree of nodes, and the verbs of operators on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Tree:
-    """As one client sees it."""
+    """The locks of one ensemble below the root of the URL."""
 
     def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, parents: Parents) -> None:
         self._root = config.root
@@ -27,7 +27,7 @@ class Tree:
         self._parents = parents
 
     def lock_path(self, name: str) -> str:
-        """Of the lock's node."""
+        """The path of the lock's node."""
         if not self._raw_names:
             return f"{self._root}/{nodes.escaped(name)}"
         path = f"/{name}"
@@ -42,7 +42,7 @@ class Tree:
         return self.children_of(children)
 
     def children_of(self, answer: Answer) -> list[str]:
-        """The children of a lock's node, of which there are none if it is not there."""
+        """The children of a lock's node; none if the node does not exist."""
         if isinstance(answer, list):
             return answer
         if answer is Refusal.NO_NODE:
@@ -56,13 +56,13 @@ class Tree:
         return info
 
     async def locks(self, session: Session, prefix: str, deadline: float) -> list[LockInfo]:
-        found = []
+        infos = []
         for name, path in await self._lock_paths(session, deadline):
             if name.startswith(prefix):
                 info, _ = await self._describe(session, name, path, deadline)
                 if info.holders or info.waiters:
-                    found.append(info)
-        return sorted(found, key=lambda info: info.name)
+                    infos.append(info)
+        return sorted(infos, key=lambda info: info.name)
 
     async def break_lock(self, session: Session, name: str, fence: int, deadline: float) -> bool:
         info, paths = await self._describe(session, name, self.lock_path(name), deadline)
@@ -75,24 +75,24 @@ class Tree:
         return answer is None
 
     async def _describe(self, session: Session, name: str, lock: str, deadline: float) -> tuple[LockInfo, list[str]]:
-        """Who is there, and the paths of the nodes, in order."""
+        """The holders and waiters of a lock, and the paths of their nodes, in order."""
         ordered = queue_entries(await self.children(session, lock, deadline))
         if not ordered:
             return LockInfo(name, (), ()), []
-        requests = [Get(f"{lock}/{one.node}") for one in ordered]
+        requests = [Get(f"{lock}/{entry.node}") for entry in ordered]
         answers = await self._port.call(session, requests, deadline=deadline)
-        there = [(one, node) for one, node in zip(ordered, answers, strict=True) if isinstance(node, Node)]
+        existing = [(entry, node) for entry, node in zip(ordered, answers, strict=True) if isinstance(node, Node)]
         holders: list[TicketInfo] = []
         waiters: list[TicketInfo] = []
-        for config, (one, node) in enumerate(there):
-            granted = first_blocker(one.limit, (other for other, _ in there[:config])) is None and not waiters
-            if granted or one.waits:
-                (holders if granted else waiters).append(ticket_info(one, node, granted=granted))
-        return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{one.node}" for one, _ in there]
+        for index, (entry, node) in enumerate(existing):
+            granted = first_blocker(entry.limit, (other for other, _ in existing[:index])) is None and not waiters
+            if granted or entry.waits:
+                (holders if granted else waiters).append(ticket_info(entry, node, granted=granted))
+        return LockInfo(name, tuple(holders), tuple(waiters)), [f"{lock}/{entry.node}" for entry, _ in existing]
 
     async def _lock_paths(self, session: Session, deadline: float) -> list[tuple[str, str]]:
-        """All locks whose nodes are there, with their paths."""
-        found: list[tuple[str, str]] = []
+        """The names of all locks that have a node, with their paths."""
+        locks: list[tuple[str, str]] = []
         below = [""]
         while below:
             parents = [self._root + part for part in below]
@@ -106,9 +106,9 @@ class Tree:
                     ):
                         continue
                     if self._raw_names:
-                        found.append((path[1:], self._root + path))
+                        locks.append((path[1:], self._root + path))
                         next_below.append(path)
                     elif (name := nodes.unescaped(node)) is not None:
-                        found.append((name, self._root + path))
+                        locks.append((name, self._root + path))
             below = next_below
-        return found
+        return locks

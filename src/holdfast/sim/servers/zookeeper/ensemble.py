@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.zookeeper.config import ZookeeperConfig
 from holdfast.backends.zookeeper.port import Answer, Children, CreateParent, Delete, Ephemerals, Get, Request
+from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.backends.zookeeper.protocol.guarantees import GUARANTEES
 from holdfast.backends.zookeeper.protocol.nodes import queue_entries
-from holdfast.backends.zookeeper.protocol.queue import ZookeeperBackend
 from holdfast.checking import history as h
 from holdfast.core.tickets import first_blocker
 from holdfast.errors import OutcomeUnknown

@@ -1,0 +1,175 @@
+"""Release and renew tickets on ZooKeeper, and delete the nodes that no holder relies on any more.
+
+release   delete the ticket's node.
+renew     write, then check that the node exists. The session keeps the node, and the heartbeat proves that the
+session lives: pairs of writes in the background, committed by a quorum, for all tickets (heartbeat.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.zookeeper.port import Children, Delete, Refusal, Set
+from holdfast.backends.zookeeper.protocol import nodes
+from holdfast.backends.zookeeper.protocol.base import TicketNode, ZookeeperBase, close_reason
+from holdfast.backends.zookeeper.protocol.nodes import queue_entries
+from holdfast.core.clock import lease_deadline
+from holdfast.core.tickets import LeaseGone, Live, Ticket
+from holdfast.errors import BackendError, BackendUnavailable
+
+if TYPE_CHECKING:
+    from holdfast.backends.zookeeper.port import Answer, Request, Session
+
+_Request = Callable[["Session", Sequence[str], float], Awaitable["list[Answer]"]]  # about some paths of one session
+
+
+class Leases(ZookeeperBase):
+    """Release, renew, and the tasks of the heartbeat."""
+
+    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+        for ticket in tickets:
+            if ticket.nonce in self._unanswered:
+                await self._delete_unanswered(ticket, deadline)
+        known = [self._ticket_nodes.get(ticket.nonce) for ticket in tickets]
+        answers = await self._for_each_session(known, self._delete, deadline)
+        outcomes: list[bool | BackendError] = []
+        for ticket, ticket_node in zip(tickets, known, strict=True):
+            answer = answers.get(ticket_node.path, Refusal.NO_NODE) if ticket_node is not None else Refusal.NO_NODE
+            if answer is None or answer is Refusal.NO_NODE:
+                self._forget(ticket.nonce)
+                outcomes.append(ticket_node is not None and ticket_node.granted and answer is None)
+            elif isinstance(answer, BackendError):
+                outcomes.append(answer)
+            else:
+                outcomes.append(BackendUnavailable(backend=self.url, problem=f"not deleted: {answer}"))
+        return outcomes
+
+    async def _delete(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
+        return await self._port.call(session, [Delete(path) for path in paths], deadline=deadline)
+
+    async def _delete_unanswered(self, ticket: Ticket, deadline: float) -> None:
+        """Delete the node that a create without an answer may have left."""
+        session = await self._session_of(ticket, deadline)
+        lock = self._tree.lock_path(ticket.name)
+        entries = queue_entries(await self._children_after_write(session, lock, deadline))
+        paths = [f"{lock}/{entry.node}" for entry in entries if entry.nonce == ticket.nonce]
+        if paths:
+            await self._delete(session, paths, deadline)
+        self._unanswered.pop(ticket.nonce, None)
+
+    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        sent = self._runtime.now()
+        known = [self._ticket_nodes.get(ticket.nonce) for ticket in tickets]
+        answers = await self._for_each_session(known, self._listed_after_write, deadline)
+        outcomes: list[Live | LeaseGone | BackendError] = []
+        for ticket_node in known:
+            if ticket_node is None:
+                outcomes.append(LeaseGone())
+            elif ticket_node.session.is_closed:
+                outcomes.append(LeaseGone(close_reason(ticket_node.session)))
+            elif isinstance(answer := answers.get(ticket_node.path), list):
+                ticket_node.deadline = max(ticket_node.deadline, self._deadline(ticket_node, sent))
+                outcomes.append(Live(ticket_node.deadline))
+            elif isinstance(answer, BackendError):
+                outcomes.append(answer)
+            else:
+                outcomes.append(LeaseGone())
+        return outcomes
+
+    async def _listed_after_write(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
+        """The children of tickets' nodes, which have none: an empty list proves that the node exists.
+
+        The write before the listings makes the server apply everything that was committed before it. Without it, a
+        server that is cut off from the leader would show a node forever that an operator has deleted. Its answer does
+        not matter: a refused write is ordered by the leader too.
+        """
+        requests: list[Request] = [Set(self._heartbeats.node_path(session), b""), *map(Children, paths)]
+        _, *answers = await self._port.call(session, requests, deadline=deadline)
+        return answers
+
+    def _deadline(self, ticket_node: TicketNode, sent: float) -> float:
+        """The end of the ttl, or of what is proven of the session if that is earlier."""
+        return min(lease_deadline(sent, ticket_node.ticket.ttl, 0.0), self._heartbeats.proven(ticket_node.session))
+
+    async def _for_each_session(
+        self, ticket_nodes: Sequence[TicketNode | None], request: _Request, deadline: float
+    ) -> dict[str, Answer | BackendError]:
+        """By path: the answer for each node, or the error of its session. Nodes of closed sessions are left out.
+
+        Each session gets its share of the time, so that a server that does not answer does not delay other sessions.
+        """
+        by_session: dict[Session, list[str]] = {}
+        for ticket_node in ticket_nodes:
+            if ticket_node is not None and not ticket_node.session.is_closed:
+                by_session.setdefault(ticket_node.session, []).append(ticket_node.path)
+        answers: dict[str, Answer | BackendError] = {}
+        for number, (session, paths) in enumerate(by_session.items()):
+            now = self._runtime.now()
+            limit = now + (deadline - now) / (len(by_session) - number)
+            try:
+                if await self._heartbeats.reopen(session, limit) is session:
+                    answers.update(zip(paths, await request(session, paths, limit), strict=True))
+            except BackendError as error:
+                if len(by_session) == 1:
+                    raise
+                answers.update((path, error) for path in paths)
+        return answers
+
+    # ── tasks of the heartbeat ───────────────────────────────────────────────────────────────────────────────────
+
+    def is_needed(self, session: Session) -> bool:
+        ticket_nodes, unanswered = list(self._ticket_nodes.values()), list(self._unanswered.values())
+        return session in unanswered or any(one.session is session for one in ticket_nodes)
+
+    def release_later(self, ticket: Ticket) -> None:
+        if ticket.nonce in self._ticket_nodes or ticket.nonce in self._unanswered:
+            self._released_later[ticket.nonce] = ticket
+
+    async def sweep(self, session: Session, deadline: float) -> None:
+        """Delete the nodes of leases that were dropped: they were not renewed, and their deadlines have passed.
+
+        Also release the tickets for which the engine could not start a thread.
+        """
+        for ticket in list(self._released_later.values()):
+            try:
+                (answer,) = await self.release([ticket], deadline=deadline)
+            except BackendError:
+                return  # the next heartbeat tries again
+            if not isinstance(answer, BackendError):
+                self._released_later.pop(ticket.nonce, None)
+        now = self._runtime.now()
+        for ticket_node in list(self._ticket_nodes.values()):
+            if not (ticket_node.session is session or ticket_node.session.is_closed):
+                continue
+            if not ticket_node.granted or ticket_node.kept_until >= now:
+                continue
+            try:
+                if not ticket_node.session.is_closed:
+                    await self._delete(session, [ticket_node.path], deadline)
+                self._forget(ticket_node.ticket.nonce)
+            except BackendError:
+                return  # the next heartbeat tries again
+
+    def next_sweep(self, session: Session) -> float:
+        now = self._runtime.now()
+        granted = [one for one in list(self._ticket_nodes.values()) if one.session is session and one.granted]
+        return min((one.kept_until for one in granted if one.kept_until > now), default=math.inf)
+
+    def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
+        """The ephemeral nodes of the session, among these, that belong to no ticket of this client.
+
+        Servers that were restored from a copy can have a node again that was released after the copy was made. If they
+        have the session too, it would keep that node. A node of a request without an answer is no orphan.
+        `_unanswered` is read before `_ticket_nodes`, because an answer moves a ticket from the first to the second.
+        """
+        orphans: list[str] = []
+        for path in paths:
+            entry = nodes.parse_node(path.rpartition("/")[2])
+            if entry is None or not entry.nonce or entry.nonce in self._unanswered:
+                continue
+            ticket_node = self._ticket_nodes.get(entry.nonce)
+            if ticket_node is None or ticket_node.session is not session or ticket_node.path != path:
+                orphans.append(path)
+        return orphans
