@@ -110,7 +110,7 @@ def test_a_number_is_raised_by_one(backend: str) -> None:
 
 class _Blindly(SimTransaction):
     def change(self, sql: str, *values: Any) -> int:
-        return super().change(sql.partition("WHERE")[0] if sql == sqlite._MARK else sql, *values)
+        return super().change(sql.partition("WHERE")[0] if sql == sqlite._ADVANCE_REGISTER else sql, *values)
 
 
 class WritesBlindly(SqliteServer):

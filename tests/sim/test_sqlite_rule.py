@@ -61,14 +61,20 @@ MISTAKES = {
         queue._FIRST,
         "SELECT max(number) + 2 FROM tickets WHERE name = ?",
     ),
-    "an owner waits for itself": (queue._KIN, queue._KIN.replace("owner = ?", "owner = ? || '?'")),
-    "an owner goes in past another's lease": (queue._KIN, queue._KIN.replace("owner = ?", "owner <> ? || '?'")),
+    "an owner waits for itself": (queue._SAME_OWNER, queue._SAME_OWNER.replace("owner = ?", "owner = ? || '?'")),
+    "an owner goes in past another's lease": (
+        queue._SAME_OWNER,
+        queue._SAME_OWNER.replace("owner = ?", "owner <> ? || '?'"),
+    ),
     "a break ends one of an owner's tickets": (
         queue._BREAK,
         "DELETE FROM tickets WHERE number = (SELECT max(number) FROM tickets WHERE name = ? AND fence = ?)",
     ),
-    "a mark goes down": (queue._MARK, queue._MARK.replace("number < excluded.number OR", "TRUE OR")),
-    "a mark is anybody's": (queue._MARK, queue._MARK.replace("AND nonce = excluded.nonce", "")),
+    "a mark goes down": (
+        queue._ADVANCE_REGISTER,
+        queue._ADVANCE_REGISTER.replace("number < excluded.number OR", "TRUE OR"),
+    ),
+    "a mark is anybody's": (queue._ADVANCE_REGISTER, queue._ADVANCE_REGISTER.replace("AND nonce = excluded.nonce", "")),
 }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.io.location import Standing
+from holdfast.backends.sqlite.io.file_system import FileIdentity
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import assert_exclusive, report, turns_of
 from tests.support.processes import Refused, WorkerPool, eventually, now
@@ -210,14 +210,14 @@ def coarse_disk(tmp_path: Path) -> Iterator[Path]:
 def test_the_files_are_compared_at_every_check_on_a_disk_with_times_of_whole_seconds(coarse_disk: Path) -> None:
     store = Store(coarse_disk / "locks.db")
     with holdfast.Client(store.url) as client, client.lock("one"):
-        standing = Standing(str(store.path))
-        standing.note()
+        identity = FileIdentity(str(store.path))
+        identity.record()
         changed = os.stat(coarse_disk).st_ctime_ns
         assert changed % 1_000_000_000 == 0
-        eventually(lambda: time.time_ns() - changed > 2 * Standing._SETTLED_NS)
+        eventually(lambda: time.time_ns() - changed > 2 * FileIdentity._SETTLED_NS)
 
-        assert standing.is_as_noted()
-        assert standing._settled is None  # the folder's time says nothing about changes within the same second
+        assert identity.is_unchanged()
+        assert identity._settled is None  # the folder's time says nothing about changes within the same second
 
 
 def test_a_file_with_a_second_hard_link_is_refused(store: Store, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.io.sessions import Session, Watch
+from holdfast.backends.sqlite.io.sessions import Session, SessionWatcher
 from tests.integration.sqlite.conftest import Store
 from tests.support.processes import eventually
 
@@ -79,7 +79,7 @@ def test_a_waiter_that_was_interrupted_while_it_began_to_watch_a_session_can_be_
 
     session = Session(str(tmp_path), "a" * 32)
     with selectors.DefaultSelector() as selector:
-        watch = Watch(str(tmp_path), lambda _: None, interrupted, selector.unregister)
+        watch = SessionWatcher(str(tmp_path), lambda _: None, interrupted, selector.unregister)
         with pytest.raises(KeyboardInterrupt):
             watch.subscribe("nonce", [session.name])
 

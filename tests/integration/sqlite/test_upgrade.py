@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.backends.sqlite.io import sessions
-from holdfast.backends.sqlite.io.location import boot_id
+from holdfast.backends.sqlite.io.file_system import boot_id
 from holdfast.core.tickets import Granted, Waiting
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes import system

@@ -1,4 +1,4 @@
-"""What the sqlite protocol needs of a lock file: transactions, and neighbours that can be woken or found dead."""
+"""The port that the sqlite protocol needs: transactions on a lock file, and sessions to wake or find dead."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ Value = str | int | float | None
 
 
 class Transaction(Protocol):
-    """One BEGIN IMMEDIATE … COMMIT: while it runs, no other process changes the file."""
+    """One BEGIN IMMEDIATE … COMMIT. No other process changes the file while it runs."""
 
-    now: float  # the clock that `expires` counts on, read inside the transaction
+    now: float  # the time on the clock of `expires`, read inside the transaction
     wall: float  # Unix time
-    session: str  # ours
-    store: Hashable  # which file this is; another one may stand at the same path tomorrow
+    session: str  # the session of this client
+    store: Hashable  # identifies the file; another file may be at the same path later
 
     def row(self, sql: str, *values: Value) -> tuple[Any, ...] | None:
         """The first row of a query, or None."""
 
     def rows(self, sql: str, *values: Value) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, read as they are asked for."""
+        """The rows of a query, read one by one."""
 
     def change(self, sql: str, *values: Value) -> int:
-        """How many rows a statement changed."""
+        """Run a statement. Returns the number of rows that it changed."""
 
     def is_dead(self, session: str) -> bool:
-        """The process of this session has died, for certain."""
+        """The process of this session has certainly died."""
 
-    def bury(self, session: str) -> None:
-        """Remove what a dead session left beside the file, once this transaction is committed."""
+    def reap(self, session: str) -> None:
+        """Remove the FIFO of a dead session after this transaction is committed."""
 
-    def ring(self, session: str, nonce: str) -> None:
-        """Wake that ticket once this transaction is committed."""
+    def wake(self, session: str, nonce: str) -> None:
+        """Wake this ticket after the transaction is committed."""
 
 
 class SqlitePort(Protocol):
@@ -42,28 +42,28 @@ class SqlitePort(Protocol):
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
-        """Our session's FIFO, if it is open."""
+        """The FIFO of the session, if it is open."""
 
     async def transact(
         self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
     ) -> T:
-        """Run `step` in a transaction; it may be run again if the file was replaced, so it must be idempotent.
+        """Run `step` in a transaction. It runs again if the file was replaced, so it must be idempotent.
 
-        What a `durable` one has committed outlives a power cut; others may lose their last moments to it. One that only
-        reads, which does not create the file, raises StoreMissing where there is none.
+        A `durable` transaction survives a power cut after its commit; others may be lost. Without `creates`, a missing
+        file is not created, and StoreMissing is raised.
         """
 
     def intact(self, store: Hashable) -> bool:
-        """The file that stands at the path is still that one."""
+        """The file at the path is still this one."""
 
-    def listen(self, wake: Callable[[str], None]) -> None:
-        """Where rings for our tickets go, from the first `subscribe` on; those that came before are kept."""
+    def on_wakeup(self, wake: Callable[[str], None]) -> None:
+        """Set the callback for wake-ups of our tickets. The first `subscribe` starts it; earlier ones are kept."""
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
-        """Wake this waiting ticket too when one of these sessions dies; replaces what was attended before."""
+        """Also wake this waiting ticket when one of these sessions dies. Replaces its earlier subscription."""
 
     def unsubscribe(self, nonce: str) -> None:
-        """It does not wait any more."""
+        """End the subscription of this ticket."""
 
     async def close(self) -> None: ...
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 class _FenceNotStored(SimTransaction):
     def change(self, sql: str, *values: Any) -> int:
-        return 1 if sql == queue._DRAW else super().change(sql, *values)
+        return 1 if sql == queue._SET_LAST_NUMBER else super().change(sql, *values)
 
 
 class FenceNotStored(SqliteServer):
@@ -40,8 +40,8 @@ class PausedIsDead(SqliteServer):
     transaction = _PausedIsDead
 
 
-class FenceDrawnWhenQueued(SqliteServer):
-    """As it once was: the place in line is the fence."""
+class FenceAssignedWhenQueued(SqliteServer):
+    """The number in the queue is the fence, as in an early version."""
 
     def transact(self, port: Any, step: Callable[[Any], T]) -> T:
         result: T = super().transact(port, lambda txn: _with_number_for_fence(txn, step(txn)))
@@ -49,7 +49,7 @@ class FenceDrawnWhenQueued(SqliteServer):
 
 
 def _with_number_for_fence(txn: Any, result: Any) -> Any:
-    if not isinstance(result, tuple) or isinstance(result, queue._InTheWay):
+    if not isinstance(result, tuple) or isinstance(result, queue._Blocked):
         return result
     fence, store = result
     (number,) = txn.row("SELECT number FROM tickets WHERE fence = ?", fence)
@@ -67,21 +67,21 @@ SQLITE = [
     ),
     Mutant(
         name="fence-without-floor",
-        mistake="the fence is a counter that begins anew when the data is lost",
+        mistake="the fence is a counter that starts again when the data is lost",
         backend="sqlite",
         server=FenceWithoutFloor,
     ),
     Mutant(
         name="fence-drawn-when-queued",
-        mistake="the fence is drawn when the ticket is queued, and an old copy of the file brings old waiters back",
+        mistake="the fence is assigned when the ticket is queued, and an old copy of the file brings old waiters back",
         backend="sqlite",
-        server=FenceDrawnWhenQueued,
+        server=FenceAssignedWhenQueued,
         kinds=frozenset({"old_data", "slow", "pause"}),
         budget=1000,
     ),
     Mutant(
         name="paused-is-dead",
-        mistake="a process that stands still is taken for dead",
+        mistake="a paused process is taken for dead",
         backend="sqlite",
         server=PausedIsDead,
     ),

@@ -1,8 +1,8 @@
-"""The sqlite protocol over a real SQLite database in memory, in virtual time.
+"""The sqlite protocol on a real SQLite database in memory, in virtual time.
 
-All processes are on one machine and share its clock. What can happen to them there: a transaction has to wait, or its
-COMMIT fails in a way that leaves open whether it was done; a process dies, which the others see at once; a wake-up is
-lost; the file is removed, or an old copy of it put in its place; the wall clock is set back.
+All processes are on one machine and share its clock. The faults: a transaction has to wait, or its COMMIT fails with an
+unknown outcome; a process dies, which the others see at once; a wake-up is lost; the file is removed or replaced by an
+old copy; the wall clock is set back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.sqlite.io.file import NEW_FILE
+from holdfast.backends.sqlite.io.lock_file import INSERT_FILE_ROW
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION, SqliteBackend
 from holdfast.sim.faults import POOLED
@@ -36,7 +36,7 @@ _ALL = """SELECT nonce, name, number, fence, "limit", exclusive, expires, sessio
 
 
 class SqliteServer(Server):
-    """One lock file, and the machine that it is on."""
+    """One lock file and its machine."""
 
     guarantees = GUARANTEES
     orphaning_faults = frozenset({"old_data"})  # deaths are seen at once
@@ -65,9 +65,9 @@ class SqliteServer(Server):
         return step()
 
     def transact(self, port: _Port, step: Callable[[Transaction], T]) -> T:
-        if port.moved_into != self.store:
+        if port.opened != self.store:
             self._sweep()
-            port.moved_into = self.store
+            port.opened = self.store
         transaction = type(self).transaction(self, port.session)
         self.file.execute("BEGIN IMMEDIATE")
         try:
@@ -79,13 +79,13 @@ class SqliteServer(Server):
         transaction.end()
         self.file.execute("COMMIT")
         self.recorder.observe(self.tickets())
-        for session, nonce in transaction.rings:
+        for session, nonce in transaction.wakeups:
             if session not in self.dead:
-                self.ports[session].hear(nonce)
+                self.ports[session].wake(nonce)
         return result
 
     def _sweep(self) -> None:
-        """What every process does with a file that it opens: what is over goes."""
+        """Remove ended tickets, as every process does when it opens the file."""
         self.file.execute("DELETE FROM tickets WHERE expires <= ?", (self.world.now,))
         self.file.executemany(REMOVE_SESSION, [(session,) for session in sorted(self.dead)])
         self.recorder.observe(self.tickets())
@@ -105,8 +105,8 @@ class SqliteServer(Server):
 
     def state(self) -> object:
         tickets = self.file.execute("SELECT * FROM tickets").fetchall()
-        marks = self.file.execute("SELECT * FROM marks").fetchall()
-        return tickets, marks, self.store, sorted(self.dead), [port.moved_into for port in self.ports.values()]
+        registers = self.file.execute("SELECT * FROM marks").fetchall()
+        return tickets, registers, self.store, sorted(self.dead), [port.opened for port in self.ports.values()]
 
     def break_lock(self, name: str, fence: int) -> None:
         self.file.execute("DELETE FROM tickets WHERE name = ? AND fence = ?", (name, fence))
@@ -116,7 +116,7 @@ class SqliteServer(Server):
         died = {session for session, port in self.ports.items() if port.process is process}
         self.dead |= died
         for port in self.ports.values():
-            port.somebody_died(died)
+            port.sessions_died(died)
 
     def lose_data(self) -> None:
         self._replace(_new_file(self.files))
@@ -149,9 +149,9 @@ class _Port:
         self._link = link
         self.process = link.process
         self.session = session
-        self.moved_into: Hashable = None  # the file that it has opened
+        self.opened: Hashable = None  # the file that it has open
         self._wake: Callable[[str], None] = lambda _: None
-        self._attended: dict[str, frozenset[str]] = {}
+        self._watched: dict[str, frozenset[str]] = {}
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
@@ -165,34 +165,34 @@ class _Port:
     def intact(self, store: Hashable) -> bool:
         return store == self._server.store
 
-    def listen(self, wake: Callable[[str], None]) -> None:
+    def on_wakeup(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
-        self._attended[nonce] = frozenset(sessions)
-        if not self._server.dead.isdisjoint(self._attended[nonce]):
-            self.hear(nonce)
+        self._watched[nonce] = frozenset(sessions)
+        if not self._server.dead.isdisjoint(self._watched[nonce]):
+            self.wake(nonce)
 
     def unsubscribe(self, nonce: str) -> None:
-        self._attended.pop(nonce, None)
+        self._watched.pop(nonce, None)
 
-    def hear(self, nonce: str) -> None:
+    def wake(self, nonce: str) -> None:
         self._link.notify(self._wake, nonce)
 
-    def somebody_died(self, sessions: set[str]) -> None:
-        for nonce, attended in self._attended.items():
-            if not attended.isdisjoint(sessions):
-                self.hear(nonce)
+    def sessions_died(self, sessions: set[str]) -> None:
+        for nonce, watched in self._watched.items():
+            if not watched.isdisjoint(sessions):
+                self.wake(nonce)
 
     async def close(self) -> None:
         self._server.dead.add(self.session)
 
     def abandon(self) -> None:
-        """The process is gone; what that means for others, `process_died` says."""
+        """The process has ended; `process_died` handles it."""
 
 
 class SimTransaction:
-    """As the real one, on the world's clock."""
+    """A Transaction on the clock of the simulated world."""
 
     def __init__(self, server: SqliteServer, session: str) -> None:
         self._server = server
@@ -201,7 +201,7 @@ class SimTransaction:
         self.wall = server.wall()
         self.session = session
         self.store = server.store
-        self.rings: list[tuple[str, str]] = []
+        self.wakeups: list[tuple[str, str]] = []
 
     def row(self, sql: str, *values: Value) -> tuple[Any, ...] | None:
         rows = self._server.file.execute(sql, values).fetchall()
@@ -218,11 +218,11 @@ class SimTransaction:
     def is_dead(self, session: str) -> bool:
         return session in self._server.dead
 
-    def bury(self, session: str) -> None:
-        """Nothing lies beside the file here."""
+    def reap(self, session: str) -> None:
+        """There are no FIFOs here."""
 
-    def ring(self, session: str, nonce: str) -> None:
-        self.rings.append((session, nonce))
+    def wake(self, session: str, nonce: str) -> None:
+        self.wakeups.append((session, nonce))
 
     def end(self) -> None:
         for cursor in self._reading:
@@ -238,7 +238,7 @@ def _new_file(number: int) -> sqlite3.Connection:
     file = sqlite3.connect(":memory:", isolation_level=None, cached_statements=64)
     for statement in _schema():
         file.execute(statement)
-    file.execute(NEW_FILE, (f"file {number}", "boot"))
+    file.execute(INSERT_FILE_ROW, (f"file {number}", "boot"))
     return file
 
 

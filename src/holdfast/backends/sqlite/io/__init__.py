@@ -1,1 +1,1 @@
-"""The adapters for SQLite: connections, and one module each for threads and for asyncio."""
+"""The adapters for SQLite: the lock file, sessions, and one module each for threads and for asyncio."""

@@ -1,4 +1,4 @@
-"""The lock file for asyncio: short transactions on one worker thread; waiting occupies no thread."""
+"""The lock file for asyncio: short transactions run on one worker thread; waiting needs no thread."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.sqlite.io.file import LockFile, patiently
-from holdfast.backends.sqlite.io.sessions import Session, Watch
+from holdfast.backends.sqlite.config import config_of
+from holdfast.backends.sqlite.io.lock_file import LockFile, retry_while_busy
+from holdfast.backends.sqlite.io.sessions import Session, SessionWatcher
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
+    from holdfast.backends.sqlite.config import SqliteConfig
     from holdfast.backends.sqlite.port import Transaction
     from holdfast.runtimes.aio import AsyncioRuntime
     from holdfast.url import Address
@@ -27,18 +29,18 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 class AsyncioPort:
     """One lock file, used by the tasks of one loop."""
 
-    def __init__(self, address: Address, runtime: AsyncioRuntime) -> None:
+    def __init__(self, config: SqliteConfig, runtime: AsyncioRuntime) -> None:
         self._runtime = runtime
-        self._file = LockFile(address, self._ring_own)
-        self._worker = _Worker(address.redacted)
+        self._file = LockFile(config, self._wake_own)
+        self._worker = _Worker(config.url)
         self._wake: Callable[[str], None] = lambda _: None
-        self._watch = Watch(
+        self._watcher = SessionWatcher(
             self._file.sessions_folder,
             wake=self._wake_now,
             add_reader=self._add_reader,
             remove_reader=self._remove_reader,
         )
-        self._heard: Session | None = None  # whose rings we hear
+        self._listening_to: Session | None = None  # the session whose FIFO is read
         self._closed = False
 
     @property
@@ -53,32 +55,32 @@ class AsyncioPort:
         async def attempt() -> T:
             return await self._worker.run(loop, lambda: self._file.attempt(step, durable=durable, creates=creates))
 
-        return await patiently(attempt, self._file, self._runtime, deadline)
+        return await retry_while_busy(attempt, self._file, self._runtime, deadline)
 
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)
 
-    def listen(self, wake: Callable[[str], None]) -> None:
+    def on_wakeup(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         if self._closed:
             return
-        self._watch.subscribe(nonce, sessions)
+        self._watcher.subscribe(nonce, sessions)
         session = self._file.session
-        if session is not None and session is not self._heard:
-            self._heard = session
-            self._runtime.loop.add_reader(session.fd, self._hear, session)
+        if session is not None and session is not self._listening_to:
+            self._listening_to = session
+            self._runtime.loop.add_reader(session.fd, self._read_wakeups, session)
 
     def unsubscribe(self, nonce: str) -> None:
-        self._watch.unsubscribe(nonce)
+        self._watcher.unsubscribe(nonce)
 
     async def close(self) -> None:
         loop = self._runtime.loop
         self._closed = True
-        self._watch.close()
-        if self._heard is not None:
-            loop.remove_reader(self._heard.fd)
+        self._watcher.close()
+        if self._listening_to is not None:
+            loop.remove_reader(self._listening_to.fd)
         if self._worker.is_running:
             await self._worker.run(loop, self._file.close)
             self._worker.stop()
@@ -87,11 +89,11 @@ class AsyncioPort:
             self._file.close()
 
     def abandon(self) -> None:
-        self._watch.abandon()
+        self._watcher.abandon()
         self._file.abandon()
 
-    def _ring_own(self, nonce: str) -> None:
-        """Called on the worker thread, after a transaction that lets another ticket of ours in."""
+    def _wake_own(self, nonce: str) -> None:
+        """Called on the worker thread, after a transaction that unblocks another ticket of this client."""
         self._runtime.call_from_thread(self._wake, nonce)
 
     def _wake_now(self, nonce: str) -> None:
@@ -103,16 +105,16 @@ class AsyncioPort:
     def _remove_reader(self, fd: int) -> None:
         self._runtime.loop.remove_reader(fd)
 
-    def _hear(self, session: Session) -> None:
-        for nonce in session.rings():
+    def _read_wakeups(self, session: Session) -> None:
+        for nonce in session.read_wakeups():
             self._wake(nonce)
 
 
 class _Worker:
-    """Runs one job after the other on a thread of its own, in the order in which they were asked for.
+    """Runs jobs one after the other on its own thread, in the order in which they were submitted.
 
-    So a `release` that follows a cancelled `try_acquire` is run after it, and a job of a cancelled caller either is not
-    begun or is run to its end.
+    So a `release` that follows a cancelled `try_acquire` runs after it, and the job of a cancelled caller is either not
+    started or completed.
     """
 
     def __init__(self, url: str) -> None:
@@ -126,7 +128,7 @@ class _Worker:
 
     async def run(self, loop: asyncio.AbstractEventLoop, job: Callable[[], T]) -> T:
         if self._thread is None:
-            # It knows the queue only, so it does not keep a forgotten client alive.
+            # It refers to the queue only, so it does not keep a forgotten client alive.
             thread = threading.Thread(target=_work, args=(self._jobs,), name="holdfast-sqlite", daemon=True)
             try:
                 thread.start()
@@ -141,7 +143,7 @@ class _Worker:
         self._jobs.put(None)
 
     def join(self) -> None:
-        """Wait for its end: it was told to stop and has nothing more to do."""
+        """Wait for the end of the thread after `stop`."""
         if self._thread is not None:
             self._thread.join()
 
@@ -156,17 +158,18 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
             continue
         try:
             settle, outcome = future.set_result, job()
-        except BaseException as error:  # handed over to the caller, whatever it is
+        except BaseException as error:  # passed to the caller
             settle, outcome = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
-            future.get_loop().call_soon_threadsafe(_hand_over, future, settle, outcome)
-        del item, job, future, settle, outcome  # nothing of a finished job lives on until the next one
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits for this
+            future.get_loop().call_soon_threadsafe(_settle, future, settle, outcome)
+        del item, job, future, settle, outcome  # a finished job must not be kept alive until the next one
 
 
-def _hand_over(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:
+def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:
     if not future.cancelled():
         settle(outcome)
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> SqliteBackend:
-    return SqliteBackend(address.redacted, AsyncioPort(address, runtime), runtime)
+    config = config_of(address)
+    return SqliteBackend(config.url, AsyncioPort(config, runtime), runtime)

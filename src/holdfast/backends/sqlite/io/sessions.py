@@ -1,13 +1,13 @@
-"""Who is there: every client that uses a lock file has a FIFO beside it, and that is all others need of it.
+"""Sessions: every client of a lock file has a FIFO beside it, through which other clients detect its death and wake it.
 
-    alive?   opening a FIFO for writing without waiting fails with ENXIO when nobody has it open for reading. The kernel
-             closes it when the process dies, however it dies; no pid is involved, so none can be mistaken.
-    wake     write the nonce of the waiting ticket into it: 33 bytes, which a pipe takes whole or not at all.
-    tell me  who keeps it open for writing is told by the kernel (an error condition on the pipe) when the last reader
-             is gone: the death of a holder wakes the next in line at once.
+    alive?   opening a FIFO for writing without blocking fails with ENXIO if no process has it open for reading. The
+             kernel closes it when the process dies, for any reason. No pid is involved, so none can be reused.
+    wake     write the nonce of the waiting ticket into the FIFO: 33 bytes, which a pipe accepts as a whole or not.
+    watch    a process that has the FIFO open for writing gets an error condition on it from the kernel when the last
+             reader is gone. So the death of a holder wakes the first waiter at once.
 
-A child that inherits the open FIFO stands in for its parent's life. Where something cannot be told (the FIFO was
-removed, permission, too many open files), a session counts as alive: its ttl decides then.
+A child that inherits the open FIFO keeps its parent's session alive. A session whose state cannot be determined (the
+FIFO was removed, permission, too many open files) counts as alive; then its ttl decides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class Session:
-    """Ours: made while the lock file's write lock is held, so that no reaper takes it for a dead one's."""
+    """The session of this client. It is made under the lock file's write lock, so that no client reaps it half-made."""
 
     def __init__(self, folder: str, name: str) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Session:
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}: no FIFO can be made in {folder}") from error
         try:
-            # For reading *and* writing: it never sees an end of file when the last writer goes.
+            # For reading *and* writing, so that it sees no end of file when the last writer closes it.
             self.fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except BaseException:
             os.unlink(self.path)
@@ -44,56 +44,56 @@ class Session:
         self._status = os.fstat(self.fd)
 
     def is_open(self) -> bool:
-        """Our own end is: a program that closes descriptors it does not know would make us look dead to others."""
+        """Our descriptor is open. A program that closes unknown descriptors makes us look dead to others."""
         try:
             status = os.fstat(self.fd)
         except OSError:
             return False
         return status.st_ino == self._status.st_ino and status.st_dev == self._status.st_dev
 
-    def rings(self) -> list[str]:
-        """The nonces written to us since the last look."""
+    def read_wakeups(self) -> list[str]:
+        """The nonces that were written since the last call."""
         try:
             data = os.read(self.fd, _READ_MAX)
         except BlockingIOError:
             return []
         return data.decode("ascii", "replace").split()
 
-    def ring_self(self) -> None:
-        """Make whoever listens here look up."""
-        with contextlib.suppress(BlockingIOError):  # full: it has something to read anyway
+    def wake_self(self) -> None:
+        """Wake the thread that reads this FIFO."""
+        with contextlib.suppress(BlockingIOError):  # it is full, so there is something to read
             os.write(self.fd, b" " * (RECORD - 1) + b"\n")
 
     def is_in_place(self) -> bool:
-        """Others still find it at its path."""
+        """The FIFO is still at its path."""
         try:
             return os.path.samestat(os.stat(self.path), self._status)
         except OSError:
             return False
 
     def close(self) -> None:
-        """Leave: from here on we count as dead, so nothing may be held any more."""
+        """End the session. From now on it counts as dead, so no lease may be held any more."""
         if self.fd >= 0:
             if self.is_in_place():
                 _unlink(self.path)
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of it without a trace: it is somebody else's life, or nobody's any more."""
-        if self.is_open():  # else the number may be somebody else's by now
+        """Close the descriptor only: the session is the parent process's, or its FIFO must stay as proof of its end."""
+        if self.is_open():  # otherwise the number may belong to another file
             os.close(self.fd)
         self.fd = -1
 
     def __del__(self) -> None:
         if hasattr(self, "_status"):
             self.close()
-        elif hasattr(self, "fd"):  # an interrupt came between the last two lines of __init__
+        elif hasattr(self, "fd"):  # an interrupt between the last two lines of __init__
             os.close(self.fd)
             _unlink(self.path)
 
 
 def is_dead(folder: str, name: str) -> bool:
-    """That session's process has died, for certain."""
+    """The process of this session has certainly died."""
     try:
         fd = _open_to_write(folder, name)
     except OSError as error:
@@ -102,43 +102,43 @@ def is_dead(folder: str, name: str) -> bool:
     return False
 
 
-def ring(folder: str, name: str, nonce: str) -> None:
-    """Wake that session's ticket, if it can be reached: a hint, behind which its look-again stands."""
+def wake(folder: str, name: str, nonce: str) -> None:
+    """Wake a ticket of this session, if possible. It is only a hint: waiters also poll."""
     try:
         fd = _open_to_write(folder, name)
     except OSError:
         return
     try:
         os.write(fd, f"{nonce}\n".encode())
-    except OSError:  # full: it has plenty of rings to look at; or just died
+    except OSError:  # it is full of unread wake-ups, or has just died
         return
     finally:
         os.close(fd)
 
 
-def bury(folder: str, name: str) -> None:
-    """Remove what a dead session left."""
+def reap(folder: str, name: str) -> None:
+    """Remove the FIFO of a dead session."""
     _unlink(os.path.join(folder, name))
 
 
-class Census(NamedTuple):
+class SessionList(NamedTuple):
     """The sessions in a folder."""
 
     dead: list[str]
     living: list[str]
 
 
-def census(folder: str) -> Census:
+def list_sessions(folder: str) -> SessionList:
     """All sessions; call with the lock file's write lock held. Files of other programs are not sessions."""
-    found = Census([], [])
+    sessions = SessionList([], [])
     for name in os.listdir(folder):
         if _NAME.fullmatch(name) and _is_fifo(os.path.join(folder, name)):
-            (found.dead if is_dead(folder, name) else found.living).append(name)
-    return found
+            (sessions.dead if is_dead(folder, name) else sessions.living).append(name)
+    return sessions
 
 
-class Watch:
-    """Which sessions our waiting tickets attend to, each with one open FIFO that the kernel marks at its death."""
+class SessionWatcher:
+    """Watches sessions for our waiting tickets, through one open FIFO per session."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Watch:
         self._wake = wake
         self._add_reader = add_reader
         self._remove_reader = remove_reader
-        self._attended: dict[str, tuple[int, set[str]]] = {}  # session -> its FIFO, our nonces
+        self._watched: dict[str, tuple[int, set[str]]] = {}  # by session: its FIFO, our nonces
         self._by_nonce: dict[str, frozenset[str]] = {}
 
     @property
@@ -165,54 +165,54 @@ class Watch:
         self._by_nonce[nonce] = wanted
         if wanted != before:
             for session in wanted - before:
-                self._begin(nonce, session)
+                self._add(nonce, session)
             for session in before - wanted:
-                self._end(nonce, session)
+                self._remove(nonce, session)
 
     def unsubscribe(self, nonce: str) -> None:
         for session in self._by_nonce.pop(nonce, ()):
-            self._end(nonce, session)
+            self._remove(nonce, session)
 
     def close(self) -> None:
         for nonce in list(self._by_nonce):
             self.unsubscribe(nonce)
 
     def abandon(self) -> None:
-        """In a forked child: close our copies, and leave the parent's watching as it is."""
-        for fd, _ in self._attended.values():
+        """In a forked child: close our copies of the descriptors. The parent keeps watching."""
+        for fd, _ in self._watched.values():
             os.close(fd)
 
-    def _begin(self, nonce: str, session: str) -> None:
-        if session in self._attended:
-            self._attended[session][1].add(nonce)
+    def _add(self, nonce: str, session: str) -> None:
+        if session in self._watched:
+            self._watched[session][1].add(nonce)
             return
         try:
             fd = _open_to_write(self._folder, session)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                self._wake(nonce)  # dead already: look again
+                self._wake(nonce)  # it is dead already
             return
-        self._attended[session] = (fd, {nonce})
-        # Nothing can be read from the writing end, so the only thing to come is the error at the reader's death.
-        self._add_reader(fd, lambda: self._has_died(session))
+        self._watched[session] = (fd, {nonce})
+        # The writing end is never readable, so the only event is the error when the last reader has gone.
+        self._add_reader(fd, lambda: self._on_death(session))
 
-    def _end(self, nonce: str, session: str) -> None:
-        if session in self._attended:
-            fd, nonces = self._attended[session]
+    def _remove(self, nonce: str, session: str) -> None:
+        if session in self._watched:
+            fd, nonces = self._watched[session]
             nonces.discard(nonce)
             if not nonces:
-                del self._attended[session]
+                del self._watched[session]
                 self._close(fd)
 
-    def _has_died(self, session: str) -> None:
-        if session in self._attended:
-            fd, nonces = self._attended.pop(session)
+    def _on_death(self, session: str) -> None:
+        if session in self._watched:
+            fd, nonces = self._watched.pop(session)
             self._close(fd)
             for nonce in sorted(nonces):
                 self._wake(nonce)
 
     def _close(self, fd: int) -> None:
-        with contextlib.suppress(KeyError):  # an interrupt came before it was registered
+        with contextlib.suppress(KeyError):  # an interrupt before it was registered
             self._remove_reader(fd)
         os.close(fd)
 

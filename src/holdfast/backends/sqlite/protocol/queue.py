@@ -1,10 +1,10 @@
 """The lock protocol in SQL. Every step is one short transaction, idempotent by the ticket's nonce.
 
-A ticket is over when its `expires` has passed or its process has died; whoever comes across such a row removes it. With
-a lock delay only its `expires` counts, once it is granted. The next in line attends to the processes in its way (the
-others only to their predecessor), so a death wakes one waiter.
+A ticket has ended when its `expires` has passed or its process has died. Any client that reads such a row removes it.
+For a granted ticket with a lock delay only `expires` counts. The first waiter watches the processes of all tickets that
+block it; every other waiter watches only the process of its predecessor. So a death wakes one waiter.
 
-Tickets of one owner that are in together have numbers before all who wait, so these see them as they see any other.
+Granted tickets of one owner have numbers before all waiters, so that the waiters treat them as any other tickets.
 """
 
 from __future__ import annotations
@@ -38,53 +38,53 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 
-_NO_NUMBER = 2**63 - 1  # behind everybody
-_NO_STATE = (0, True)  # somebody has emptied the table: then the clock alone is the floor
-MARK_GRACE = 3600.0  # seconds that a mark is kept beyond its time, because wall clocks are set
-ATTEND_MAX = 32  # sessions that one waiter attends to; beyond that, its look-again has to do
+_LAST_PLACE = 2**63 - 1  # after all tickets
+_NO_STATE = (0, True)  # another program has emptied the table: then only the clock is the floor
+REGISTER_GRACE = 3600.0  # seconds for which a register is kept longer, because wall clocks are set
+WATCH_MAX = 32  # sessions that one waiter watches; for more of them it relies on polling
 
-# No RETURNING: SQLite builds a table for it, which costs more than the statement (17 µs to 30 µs each, in 3.40).
-_PLACES = (
+# RETURNING is not used: SQLite builds a table for it, which costs more than the statement (17 µs to 30 µs in 3.40).
+_ENTRIES = (
     'SELECT number, nonce, session, fence, exclusive, "limit", expires, info, owner, delay FROM tickets WHERE name = ?'
 )
-_QUEUE = f"{_PLACES} ORDER BY number"
-_AHEAD = f"{_PLACES} AND number < ? AND (exclusive OR ?) ORDER BY number"
-_BEFORE = f"{_PLACES} AND number < ? ORDER BY number DESC"
-_OTHER_LIMIT = f'{_PLACES} AND NOT exclusive AND "limit" IS NOT ?'
-_KIN = f"{_PLACES} AND fence IS NOT NULL AND owner = ? AND nonce <> ? ORDER BY number"
-_LOOK = "SELECT fence, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM tickets WHERE name = '' AND number = 0"
-_MINE = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
-_DRAW = "UPDATE tickets SET fence = ? WHERE name = '' AND number = 0"
+_QUEUE = f"{_ENTRIES} ORDER BY number"
+_AHEAD = f"{_ENTRIES} AND number < ? AND (exclusive OR ?) ORDER BY number"
+_BEFORE = f"{_ENTRIES} AND number < ? ORDER BY number DESC"
+_OTHER_LIMIT = f'{_ENTRIES} AND NOT exclusive AND "limit" IS NOT ?'
+_SAME_OWNER = f"{_ENTRIES} AND fence IS NOT NULL AND owner = ? AND nonce <> ? ORDER BY number"
+_STATE = "SELECT fence, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM tickets WHERE name = '' AND number = 0"
+_OWN_NUMBER = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
+_SET_LAST_NUMBER = "UPDATE tickets SET fence = ? WHERE name = '' AND number = 0"
 _INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-# The session too, in both: a client that had to make a new one keeps its place in the queue.
+# These two set the session too: a client that had to start a new session keeps its place in the queue.
 _GRANT = "UPDATE tickets SET fence = ?, expires = ?, since = ?, session = ? WHERE name = ? AND number = ?"
 _FIRST = "SELECT min(number) FROM tickets WHERE name = ?"
 _MOVE = "UPDATE tickets SET number = ? WHERE name = ? AND number = ?"
-_STAY = "UPDATE tickets SET expires = ?, session = ? WHERE name = ? AND number = ?"
+_KEEP_PLACE = "UPDATE tickets SET expires = ?, session = ? WHERE name = ? AND number = ?"
 _SHORTEN = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
 _REMOVE = "DELETE FROM tickets WHERE name = ? AND number = ?"
-REMOVE_SESSION = "DELETE FROM tickets WHERE session = ? AND (fence IS NULL OR delay = 0)"  # a dead one's
-_LEAVE = "DELETE FROM tickets WHERE name = ? AND nonce = ?"
-_LEAVE_HELD = f"{_LEAVE} AND fence IS NOT NULL AND expires > ?"
-# A lease of an earlier session of this client is not renewed: other processes may take it for a dead one's at any time.
+REMOVE_SESSION = "DELETE FROM tickets WHERE session = ? AND (fence IS NULL OR delay = 0)"  # a dead session
+_RELEASE = "DELETE FROM tickets WHERE name = ? AND nonce = ?"
+_RELEASE_HELD = f"{_RELEASE} AND fence IS NOT NULL AND expires > ?"
+# A lease of an earlier session of this client is not renewed: other processes may reap it at any time as dead.
 _RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND session = ? AND fence IS NOT NULL"
 _BREAK = "DELETE FROM tickets WHERE name = ? AND fence = ?"
-_SOMEBODY_WAITS = "SELECT 1 FROM tickets WHERE name = ? AND fence IS NULL LIMIT 1"
+_HAS_WAITERS = "SELECT 1 FROM tickets WHERE name = ? AND fence IS NULL LIMIT 1"
 _INSPECT = """SELECT name, fence, session, exclusive, "limit", expires, since, agent, info,
                      fence IS NOT NULL AND delay > 0 FROM tickets
               WHERE name <> '' AND (? IS NULL OR name = ?) ORDER BY name, number"""
 
-_REAP_MARKS = "DELETE FROM marks WHERE until <= ? AND expires <= ?"
-# Its own once more too, so that what a resend says is as durable as what it repeats.
-_MARK = """INSERT INTO marks VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE
+_REAP_REGISTERS = "DELETE FROM marks WHERE until <= ? AND expires <= ?"
+# A repeated call writes its own number again, so that its answer is as durable as that of the first call.
+_ADVANCE_REGISTER = """INSERT INTO marks VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE
            SET number = excluded.number, nonce = excluded.nonce,
                until = max(until, excluded.until), expires = max(expires, excluded.expires)
            WHERE number < excluded.number OR (number = excluded.number AND nonce = excluded.nonce)"""
-_MARKED = "SELECT number FROM marks WHERE name = ?"
+_READ_REGISTER = "SELECT number FROM marks WHERE name = ?"
 
 
-class _Place(NamedTuple):
-    """A row of the queue."""
+class _QueueEntry(NamedTuple):
+    """A row of the queue: a ticket, waiting or granted."""
 
     number: int
     nonce: str
@@ -102,30 +102,30 @@ class _Place(NamedTuple):
         return self.fence is not None
 
     @property
-    def outlives_its_process(self) -> bool:
+    def outlives_process(self) -> bool:
         return self.fence is not None and self.delay > 0
 
 
-class _InTheWay(NamedTuple):
-    """What `try_acquire` found when it could not go in."""
+class _Blocked(NamedTuple):
+    """The ticket was not granted."""
 
     waiting: Waiting
-    attend: tuple[str, ...]
+    watch: tuple[str, ...]  # sessions whose death can grant it
 
 
 class SqliteBackend:
-    """Locks of one machine, in one file."""
+    """Locks of one machine in one file."""
 
     guarantees = GUARANTEES
     lacks = LACKS
-    warnings: tuple[str, ...] = ()  # it works, or it does not
+    warnings: tuple[str, ...] = ()  # there is no state in which it works but is at risk
 
     def __init__(self, url: str, port: SqlitePort, runtime: Runtime) -> None:
         self.url = url
         self._port = port
         self._runtime = runtime
         self._wakeups = Wakeups(runtime)
-        port.listen(self._wakeups.wake)
+        port.on_wakeup(self._wakeups.wake)
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
@@ -137,12 +137,12 @@ class SqliteBackend:
         try:
             outcome = await self._port.transact(lambda txn: _try_acquire(txn, ticket, queue=queue), deadline=deadline)
         except (BackendUnavailable, ConfigurationError):
-            if not has_waited:  # refused before it was queued: no release will follow
+            if not has_waited:  # it was refused before it was queued, so no release will follow
                 self._wakeups.forget(ticket.nonce)
             raise
-        if isinstance(outcome, _InTheWay):
+        if isinstance(outcome, _Blocked):
             if queue:
-                self._port.subscribe(ticket.nonce, outcome.attend)
+                self._port.subscribe(ticket.nonce, outcome.watch)
             return outcome.waiting
         self._wakeups.forget(ticket.nonce)
         if has_waited:
@@ -155,7 +155,7 @@ class SqliteBackend:
         outcomes = await self._port.transact(lambda txn: _try_acquire_all(txn, tickets), deadline=deadline)
         return [
             outcome.waiting
-            if isinstance(outcome, _InTheWay)
+            if isinstance(outcome, _Blocked)
             else Granted(outcome[0], lease_deadline(sent, ticket.ttl, 0.0), outcome[1])
             for ticket, outcome in zip(tickets, outcomes, strict=False)
         ]
@@ -174,34 +174,34 @@ class SqliteBackend:
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
-        alive = await self._port.transact(lambda txn: [_renew(txn, ticket) for ticket in tickets], deadline=deadline)
+        renewed = await self._port.transact(lambda txn: [_renew(txn, ticket) for ticket in tickets], deadline=deadline)
         return [
-            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else LeaseGone()
-            for ticket, still in zip(tickets, alive, strict=True)
+            Live(lease_deadline(sent, ticket.ttl, 0.0)) if is_live else LeaseGone()
+            for ticket, is_live in zip(tickets, renewed, strict=True)
         ]
 
     def intact(self, store: Hashable) -> bool:
         return self._port.intact(store)
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = await self._port.transact(lambda txn: _inspect(txn, name), deadline=deadline, creates=False)
-        return found[0] if found else LockInfo(name, (), ())
+        infos = await self._port.transact(lambda txn: _inspect(txn, name), deadline=deadline, creates=False)
+        return infos[0] if infos else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        found = await self._port.transact(lambda txn: _inspect(txn, None), deadline=deadline, creates=False)
-        return [info for info in found if info.name.startswith(prefix)]
+        infos = await self._port.transact(lambda txn: _inspect(txn, None), deadline=deadline, creates=False)
+        return [info for info in infos if info.name.startswith(prefix)]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         return await self._port.transact(lambda txn: _break(txn, name, fence), deadline=deadline, creates=False)
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._port.transact(
-            lambda txn: _mark(txn, name, number, nonce, keep), deadline=deadline, durable=True
+            lambda txn: _advance_register(txn, name, number, nonce, keep), deadline=deadline, durable=True
         )
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._port.transact(
-            lambda txn: [(txn.row(_MARKED, name) or (0,))[0] for name in names], deadline=deadline
+            lambda txn: [(txn.row(_READ_REGISTER, name) or (0,))[0] for name in names], deadline=deadline
         )
 
     async def close(self) -> None:
@@ -212,52 +212,52 @@ class SqliteBackend:
         self._port.abandon()
 
 
-# ── the steps, each inside one transaction ───────────────────────────────────────────────────────────────────────────
+# ── the steps, each in one transaction ───────────────────────────────────────────────────────────────────────────────
 
 
-def _try_acquire(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _InTheWay:
+def _try_acquire(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _Blocked:
     name = ticket.name
     number: int | None = None
-    last_number, is_in_use = txn.row(_LOOK, name) or _NO_STATE
+    last_number, is_in_use = txn.row(_STATE, name) or _NO_STATE
     if is_in_use:
-        (number,) = txn.row(_MINE, name, ticket.nonce) or (None,)
+        (number,) = txn.row(_OWN_NUMBER, name, ticket.nonce) or (None,)
         if not ticket.exclusive:
-            _agree_on_limit(txn, ticket)
-        if ticket.owner and (shared_fence := _fence_of_kin(txn, ticket)) is not None:
+            _check_limit(txn, ticket)
+        if ticket.owner and (shared_fence := _fence_of_same_owner(txn, ticket)) is not None:
             return _join(txn, ticket, number, shared_fence)
-        obstacle = first_blocker(ticket.limit, _live_ahead(txn, ticket, number))
-        if obstacle is not None:
-            return _stand_in_line(txn, ticket, number, obstacle, last_number, queue=queue)
+        blocker = first_blocker(ticket.limit, _live_ahead(txn, ticket, number))
+        if blocker is not None:
+            return _enqueue(txn, ticket, number, blocker, last_number, queue=queue)
     expires = txn.now + ticket.ttl
-    # Once more if it was granted before: nobody has heard of that fence, and the row may be an old copy's.
-    fence = _draw(txn, last_number)
+    # Assign a new fence even if the row has one: no client knows that fence, and the row may be from an old copy.
+    fence = _next_number(txn, last_number)
     if number is None:
         _insert(txn, ticket, fence, fence=fence, expires=expires)
     else:
         txn.change(_GRANT, fence, expires, txn.wall, txn.session, name, number)
     if is_in_use and ticket.owner:
-        _wake_next(txn, name)  # it may have others in the queue, who are in with this one
+        _wake_next(txn, name)  # tickets of the same owner in the queue are granted with this one
     return fence, txn.store
 
 
-def _try_acquire_all(txn: Transaction, tickets: Sequence[Ticket]) -> list[tuple[int, Hashable] | _InTheWay]:
-    outcomes: list[tuple[int, Hashable] | _InTheWay] = []
+def _try_acquire_all(txn: Transaction, tickets: Sequence[Ticket]) -> list[tuple[int, Hashable] | _Blocked]:
+    outcomes: list[tuple[int, Hashable] | _Blocked] = []
     for ticket in tickets:
         outcomes.append(_try_acquire(txn, ticket, queue=False))
-        if isinstance(outcomes[-1], _InTheWay):
+        if isinstance(outcomes[-1], _Blocked):
             break
     return outcomes
 
 
-def _fence_of_kin(txn: Transaction, ticket: Ticket) -> int | None:
-    """Of one that is in, of the same owner: with it this ticket is in too, whoever waits."""
-    places = map(_Place._make, txn.rows(_KIN, ticket.name, ticket.owner, ticket.nonce))
-    return next((place.fence for place in places if not _is_over(txn, ticket.name, place)), None)
+def _fence_of_same_owner(txn: Transaction, ticket: Ticket) -> int | None:
+    """The fence of a granted ticket of the same owner. This ticket is granted with it, even if others wait."""
+    entries = map(_QueueEntry._make, txn.rows(_SAME_OWNER, ticket.name, ticket.owner, ticket.nonce))
+    return next((entry.fence for entry in entries if not _reaped(txn, ticket.name, entry)), None)
 
 
 def _join(txn: Transaction, ticket: Ticket, number: int | None, fence: int) -> tuple[int, Hashable]:
-    """Go in with those that are in: with their fence, and a number before all who wait."""
-    (first,) = txn.row(_FIRST, ticket.name) or (_NO_NUMBER,)
+    """Grant the ticket together with those of its owner: with their fence, and a number before all waiters."""
+    (first,) = txn.row(_FIRST, ticket.name) or (_LAST_PLACE,)
     expires = txn.now + ticket.ttl
     if number is None:
         _insert(txn, ticket, first - 1, fence=fence, expires=expires)
@@ -268,37 +268,37 @@ def _join(txn: Transaction, ticket: Ticket, number: int | None, fence: int) -> t
     return fence, txn.store
 
 
-def _stand_in_line(
-    txn: Transaction, ticket: Ticket, number: int | None, obstacle: _Place, last_number: int, *, queue: bool
-) -> _InTheWay:
-    holder = process_text(obstacle.info)
+def _enqueue(
+    txn: Transaction, ticket: Ticket, number: int | None, blocker: _QueueEntry, last_number: int, *, queue: bool
+) -> _Blocked:
+    holder = process_text(blocker.info)
     if not queue:
-        return _InTheWay(Waiting(POLL_INTERVAL, holder), ())
+        return _Blocked(Waiting(POLL_INTERVAL, holder), ())
     expires = txn.now + WAITER_LEASE
     if number is None:
-        number = _draw(txn, last_number)
+        number = _next_number(txn, last_number)
         _insert(txn, ticket, number, fence=None, expires=expires)
     else:
-        txn.change(_STAY, expires, txn.session, ticket.name, number)
-    _wake_next(txn, ticket.name)  # in case something ahead of others has just been found over
-    living = (
-        place
-        for place in map(_Place._make, txn.rows(_BEFORE, ticket.name, number))
-        if not _is_over(txn, ticket.name, place)
+        txn.change(_KEEP_PLACE, expires, txn.session, ticket.name, number)
+    _wake_next(txn, ticket.name)  # reaping tickets may have unblocked others
+    live = (
+        entry
+        for entry in map(_QueueEntry._make, txn.rows(_BEFORE, ticket.name, number))
+        if not _reaped(txn, ticket.name, entry)
     )
-    before, before_that = next(living, None), next(living, None)
+    before, before_that = next(live, None), next(live, None)
     if before is not None and not before.granted:
-        # The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+        # The second waiter polls often too: if the first is stopped when it is woken, the second must notice.
         is_second = before_that is None or before_that.granted
-        return _InTheWay(Waiting(POLL_INTERVAL if is_second else POLL_INTERVAL_BEHIND, holder), (before.session,))
-    rows = zip(txn.rows(_AHEAD, ticket.name, number, 1), range(ATTEND_MAX), strict=False)
-    ahead = {place.session for place in (_Place._make(row) for row, _ in rows) if not place.outlives_its_process}
-    return _InTheWay(Waiting(max(0.0, min(POLL_INTERVAL, obstacle.expires - txn.now)), holder), tuple(ahead))
+        return _Blocked(Waiting(POLL_INTERVAL if is_second else POLL_INTERVAL_BEHIND, holder), (before.session,))
+    rows = zip(txn.rows(_AHEAD, ticket.name, number, 1), range(WATCH_MAX), strict=False)
+    ahead = {entry.session for entry in (_QueueEntry._make(row) for row, _ in rows) if not entry.outlives_process}
+    return _Blocked(Waiting(max(0.0, min(POLL_INTERVAL, blocker.expires - txn.now)), holder), tuple(ahead))
 
 
 def _release(txn: Transaction, ticket: Ticket) -> bool:
-    was_held = txn.change(_LEAVE_HELD, ticket.name, ticket.nonce, txn.now) == 1
-    if was_held or txn.change(_LEAVE, ticket.name, ticket.nonce) == 1:
+    was_held = txn.change(_RELEASE_HELD, ticket.name, ticket.nonce, txn.now) == 1
+    if was_held or txn.change(_RELEASE, ticket.name, ticket.nonce) == 1:
         _wake_next(txn, ticket.name)
     return was_held
 
@@ -314,14 +314,14 @@ def _break(txn: Transaction, name: str, fence: int) -> bool:
     return broken
 
 
-def _draw(txn: Transaction, last_number: int) -> int:
-    """The next number, greater than all before. It is drawn for a place in line, and once more for a fence.
+def _next_number(txn: Transaction, last_number: int) -> int:
+    """The next number, greater than all before. A ticket gets one for its place in the queue and one for its fence.
 
-    With the wall clock as floor, fences go on growing even if the file was lost, or an old copy of it is back: with
-    the counter of then, and with waiters of then.
+    The wall clock is the floor. So fences keep growing even if the file was lost, or was replaced by an old copy with
+    its old counter and its old waiters.
     """
     number = max(last_number + 1, int(txn.wall * 1e6))
-    txn.change(_DRAW, number)
+    txn.change(_SET_LAST_NUMBER, number)
     return number
 
 
@@ -344,69 +344,70 @@ def _insert(txn: Transaction, ticket: Ticket, number: int, *, fence: int | None,
     )
 
 
-def _live_ahead(txn: Transaction, ticket: Ticket, number: int | None) -> Iterator[_Place]:
-    """The tickets in this one's way, in order, read as they are asked for; those that are over are removed.
+def _live_ahead(txn: Transaction, ticket: Ticket, number: int | None) -> Iterator[_QueueEntry]:
+    """The live tickets that may block this one, in order, read one by one. Ended tickets are removed.
 
-    A reader does not mind readers ahead, so it need not find out whether they live.
+    Readers do not block a reader, so they are skipped without a check whether they are alive.
     """
-    minds_all = ticket.limit is not None
-    rows = txn.rows(_AHEAD, ticket.name, _NO_NUMBER if number is None else number, minds_all)
-    for place in map(_Place._make, rows):
-        if not _is_over(txn, ticket.name, place):
-            yield place
+    with_shared = ticket.limit is not None
+    rows = txn.rows(_AHEAD, ticket.name, _LAST_PLACE if number is None else number, with_shared)
+    for entry in map(_QueueEntry._make, rows):
+        if not _reaped(txn, ticket.name, entry):
+            yield entry
 
 
-def _is_over(txn: Transaction, name: str, place: _Place) -> bool:
-    if place.expires <= txn.now:
-        txn.change(_REMOVE, name, place.number)
+def _reaped(txn: Transaction, name: str, entry: _QueueEntry) -> bool:
+    """Remove the ticket if it has ended, and with it all others of a dead session. Whether it was removed."""
+    if entry.expires <= txn.now:
+        txn.change(_REMOVE, name, entry.number)
         return True
-    if place.session != txn.session and not place.outlives_its_process and txn.is_dead(place.session):
-        txn.change(REMOVE_SESSION, place.session)
-        txn.bury(place.session)
+    if entry.session != txn.session and not entry.outlives_process and txn.is_dead(entry.session):
+        txn.change(REMOVE_SESSION, entry.session)
+        txn.reap(entry.session)
         return True
     return False
 
 
-def _agree_on_limit(txn: Transaction, ticket: Ticket) -> None:
-    for place in map(_Place._make, txn.rows(_OTHER_LIMIT, ticket.name, ticket.limit)):
-        if place.nonce != ticket.nonce and not _is_over(txn, ticket.name, place):
+def _check_limit(txn: Transaction, ticket: Ticket) -> None:
+    for entry in map(_QueueEntry._make, txn.rows(_OTHER_LIMIT, ticket.name, ticket.limit)):
+        if entry.nonce != ticket.nonce and not _reaped(txn, ticket.name, entry):
             raise LimitConflict(
-                lock=ticket.name, ours=ticket.limit, theirs=place.limit, holder=process_text(place.info)
+                lock=ticket.name, ours=ticket.limit, theirs=entry.limit, holder=process_text(entry.info)
             )
 
 
 def _wake_next(txn: Transaction, name: str) -> None:
-    """Ring those waiters that the rule lets in now, in order, up to the first that it does not; and the owner's own."""
-    if txn.row(_SOMEBODY_WAITS, name) is None:
+    """Wake the waiters that the rule grants now, up to the first blocked one, and waiters of owners that hold."""
+    if txn.row(_HAS_WAITERS, name) is None:
         return
-    ahead: list[_Place] = []
-    owners: set[str] = set()  # of those that are in
-    is_over = False
-    for place in map(_Place._make, txn.rows(_QUEUE, name)):
-        if place.granted:
-            owners |= {place.owner} - {""}
+    ahead: list[_QueueEntry] = []
+    owners: set[str] = set()  # of granted tickets
+    is_blocked = False
+    for entry in map(_QueueEntry._make, txn.rows(_QUEUE, name)):
+        if entry.granted:
+            owners |= {entry.owner} - {""}
         else:
-            is_over = is_over or first_blocker(place.limit, ahead) is not None
-            if is_over and place.owner not in owners:
+            is_blocked = is_blocked or first_blocker(entry.limit, ahead) is not None
+            if is_blocked and entry.owner not in owners:
                 if not owners:
                     return
                 continue
-            if _is_over(txn, name, place):
+            if _reaped(txn, name, entry):
                 continue
-            txn.change(_SHORTEN, min(place.expires, txn.now + WOKEN_LEASE), name, place.number)
-            txn.ring(place.session, place.nonce)
-        ahead.append(place)
+            txn.change(_SHORTEN, min(entry.expires, txn.now + WOKEN_LEASE), name, entry.number)
+            txn.wake(entry.session, entry.nonce)
+        ahead.append(entry)
 
 
 def _inspect(txn: Transaction, name: str | None) -> list[LockInfo]:
-    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
+    infos: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
     for row in txn.rows(_INSPECT, name, name):
-        lock, fence, session, exclusive, limit, expires, since, agent, info, outlives_its_process = row
+        lock, fence, session, exclusive, limit, expires, since, agent, info, outlives_process = row
         if expires <= txn.now:
             continue
-        if session != txn.session and not outlives_its_process and txn.is_dead(session):
+        if session != txn.session and not outlives_process and txn.is_dead(session):
             continue
-        described = make_ticket_info(
+        entry = make_ticket_info(
             info=info,
             fence=fence,
             agent=agent,
@@ -415,10 +416,10 @@ def _inspect(txn: Transaction, name: str | None) -> list[LockInfo]:
             exclusive=bool(exclusive),
             limit=limit,
         )
-        found.setdefault(lock, ([], []))[fence is None].append(described)
-    return [LockInfo(lock, tuple(holders), tuple(waiters)) for lock, (holders, waiters) in found.items()]
+        infos.setdefault(lock, ([], []))[fence is None].append(entry)
+    return [LockInfo(lock, tuple(holders), tuple(waiters)) for lock, (holders, waiters) in infos.items()]
 
 
-def _mark(txn: Transaction, name: str, number: int, nonce: str, keep: float) -> bool:
-    txn.change(_REAP_MARKS, txn.wall, txn.now)
-    return txn.change(_MARK, name, number, nonce, txn.wall + keep + MARK_GRACE, txn.now + keep) == 1
+def _advance_register(txn: Transaction, name: str, number: int, nonce: str, keep: float) -> bool:
+    txn.change(_REAP_REGISTERS, txn.wall, txn.now)
+    return txn.change(_ADVANCE_REGISTER, name, number, nonce, txn.wall + keep + REGISTER_GRACE, txn.now + keep) == 1

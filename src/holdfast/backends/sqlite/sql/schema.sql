@@ -1,9 +1,9 @@
--- The lock file. One row for every ticket, waiting or granted, and none for a free lock; ordered by number within a
--- name: the queue. Numbers and fences are drawn from one counter for all names, with the wall clock (in microseconds) as
--- its floor.
+-- The lock file. It has one row for every ticket, waiting or granted, and none for a free lock. The rows of a name,
+-- ordered by number, are its queue. Numbers and fences come from one counter for all names, with the wall clock (in
+-- microseconds) as its floor.
 --
--- The row without a name is the file's own: its counter is in `fence`. In a table of its own it would have a page of its
--- own, which every grant would have to write too.
+-- The row with an empty name describes the file; its `fence` is the counter. In a separate table it would need a
+-- separate page, which every grant would have to write too.
 CREATE TABLE IF NOT EXISTS tickets (
     name TEXT NOT NULL,
     number INTEGER NOT NULL,

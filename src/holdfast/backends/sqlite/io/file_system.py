@@ -1,4 +1,4 @@
-"""Where a lock file is, and whether it can do its work there: path, file system, boot. By stat and /proc."""
+"""The environment of a lock file: its path, its file system and the boot of the machine. It uses stat() and /proc."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ import stat
 import subprocess
 import time
 from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
 
 from holdfast.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from holdfast.url import Address
-
-_LEAST_SQLITE = (3, 37, 0)  # STRICT tables
+_LEAST_SQLITE = (3, 37, 0)  # for STRICT tables
 _WRITE_LOCK_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK, in SQLite's "WAL-mode File Format", section 2.3
 _LOCK_FIELDS = ("id", "kind", "advisory", "access", "pid", "inode", "start", "end")  # of a line in /proc/locks
 
@@ -37,40 +32,8 @@ _NETWORK = {
 }
 
 
-def path_of(address: Address) -> str:
-    """The file that a URL names, by an absolute path: `sqlite:///folder/file`, or with four slashes as in SQLAlchemy.
-
-    Raises:
-        ConfigurationError: it names a host, or a path that looks relative; shows the right spelling.
-    """
-    host, path = unquote(address.host).rpartition("@")[2], address.path  # before an @ there may be a password
-    if host:
-        right = os.path.abspath(os.path.expanduser(host + path) if host[0] in "~." else f"/{host}{path}")
-        raise ConfigurationError(
-            f"url has the host {host!r}, but a lock file is on this machine: its absolute path stands behind three "
-            f"slashes, {_url(right)}"
-        )
-    if not path.startswith("/") or path == "/":
-        raise ConfigurationError("url must name the absolute path of a lock file, as in sqlite:///folder/file")
-    if path.startswith("//"):
-        return "/" + path.lstrip("/")
-    # As root, these would be made in the root folder, by a program that meant its working folder.
-    top, _, rest = path[1:].partition("/")
-    if not (os.path.isdir(f"/{top}") if rest else os.path.exists(path)):
-        raise ConfigurationError(
-            f"url names {path!r}, but there is no {top!r} in the root folder. Relative paths are refused, because each "
-            f"working folder would have its own locks: write {_url(os.path.abspath(path[1:]))} for a path in this one, "
-            f"or {_url('//' + path[1:])} for a new one in the root folder"
-        )
-    return path
-
-
-def _url(path: str) -> str:
-    return f"sqlite://{quote(path, safe='/@')}"
-
-
 def check_path(path: str, *, is_local: bool = False) -> None:
-    """Refuse at construction a path that cannot work. `is_local` allows a file system of an unknown type.
+    """Refuse a path that cannot work. `is_local` allows a file system of an unknown type.
 
     Raises:
         ConfigurationError: names the path and the fix.
@@ -101,8 +64,8 @@ def check_file_system(path: str, kind: str | None, *, is_local: bool) -> None:
     """Raise ConfigurationError if other machines may use the same files on a file system of this type."""
     if kind in _NETWORK:
         raise ConfigurationError(
-            f"url names {path!r}, which is on a network file system ({kind}), where other machines could not be kept "
-            "out: choose a local path, or a store that is made for a network"
+            f"url names {path!r}, which is on a network file system ({kind}), where other machines could not be "
+            "excluded: choose a local path, or a store that is made for a network"
         )
     if not (is_local or kind is None or kind in _LOCAL):
         raise ConfigurationError(
@@ -140,15 +103,15 @@ def second_path_problem(path: str) -> str | None:
 
 
 def make_folder(folder: str) -> None:
-    """Make the folder and those above it that are missing, private to the user whatever the umask is."""
+    """Make the folder and its missing parents, private to the user regardless of the umask."""
     if not os.path.isdir(folder):
         make_folder(os.path.dirname(folder))
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
 
 
-def identity(path: str) -> tuple[int, int] | None:
-    """What tells this file from every other that may come to stand at the same path; None: nothing is there."""
+def inode_of(path: str) -> tuple[int, int] | None:
+    """Device and inode, which identify the file at this path; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -156,54 +119,54 @@ def identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class Standing:
-    """Which files stand at the path: the lock file, and the two beside it by which processes see each other.
+class FileIdentity:
+    """The identity of the files at the path: the lock file, and the two files by which processes see each other.
 
-    Asked after every transaction, so one look at their folder has to do most times. Every file that comes, goes or is
-    renamed there sets the folder's time; a folder that still has the time it had when we looked at each file, and had
-    been left alone for a while before that, has had no such change since. The while is because these times come from a
-    coarse clock: two changes within one of its ticks would leave one time.
+    It is checked after every transaction, so most checks must be one stat() of the folder. Creating, removing or
+    renaming a file sets the folder's change time. If that time is unchanged since we checked each file, and was settled
+    then, no file was replaced since. It is settled 100 ms after a change, because it comes from a coarse clock: two
+    changes within one tick of that clock have the same time.
     """
 
-    _SETTLED_NS = 100_000_000  # ticks take 1 ms to 10 ms
+    _SETTLED_NS = 100_000_000  # a tick takes 1 ms to 10 ms
 
     def __init__(self, path: str) -> None:
         self._paths = (path, f"{path}-wal", f"{path}-shm")
         self._folder = os.path.dirname(path)
-        self._noted: tuple[tuple[int, int] | None, ...] = ()
+        self._recorded: tuple[tuple[int, int] | None, ...] = ()
         self._settled: tuple[int, ...] | None = None
 
-    def note(self) -> Hashable:
-        """Take what stands there now for what should; the answer tells it from all others."""
+    def record(self) -> Hashable:
+        """Record the files that are at the path now. The result identifies them."""
         self._settled = None
-        self._noted = self._look()
-        return self._noted
+        self._recorded = self._inodes()
+        return self._recorded
 
-    def is_as_noted(self) -> bool:
-        """Nothing was removed or replaced since."""
-        folder = self._look_at_folder()
+    def is_unchanged(self) -> bool:
+        """No file was removed or replaced since `record`."""
+        folder = self._folder_status()
         if folder is not None and folder == self._settled:
             return True
-        if self._look() != self._noted:
+        if self._inodes() != self._recorded:
             return False
         self._settled = folder if self._is_settled(folder) else None
         return True
 
-    def _look(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(map(identity, self._paths))
+    def _inodes(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(map(inode_of, self._paths))
 
-    def _look_at_folder(self) -> tuple[int, ...] | None:
+    def _folder_status(self) -> tuple[int, ...] | None:
         try:
             status = os.stat(self._folder)
         except OSError:
             return None
-        return status.st_ctime_ns, status.st_ino, status.st_dev  # unlike its mtime, nobody can set its ctime
+        return status.st_ctime_ns, status.st_ino, status.st_dev  # unlike the mtime, no program can set the ctime
 
     def _is_settled(self, folder: tuple[int, ...] | None) -> bool:
-        if folder is None or os.path.islink(self._paths[0]):  # then the file is in some other folder
+        if folder is None or os.path.islink(self._paths[0]):  # then the file is in another folder
             return False
-        # Some file systems keep times in whole seconds only (ext3, ext4 with small inodes, HFS+). There a later change
-        # within the same second would leave the same time.
+        # Some file systems store times in whole seconds only (ext3, ext4 with small inodes, HFS+). There a later change
+        # within the same second would have the same time.
         return folder[0] % 1_000_000_000 != 0 and time.time_ns() - folder[0] > self._SETTLED_NS
 
 
@@ -218,12 +181,12 @@ def prepare_new(path: str) -> None:
                 os.unlink(path + suffix)
         with contextlib.suppress(
             FileExistsError, PermissionError
-        ):  # macOS allows it to root only: SQLite makes it there
+        ):  # on macOS only root may; there SQLite creates the file
             os.mknod(path, stat.S_IFREG | 0o600)
 
 
 def boot_id() -> str:
-    """What tells this run of this kernel, and its clock as seen from here, from every other."""
+    """Identifies this boot of the machine, and the offset of its clock in this time namespace."""
     try:
         boot = _read("/proc/sys/kernel/random/boot_id").strip()
     except OSError:  # macOS
@@ -238,7 +201,7 @@ def boot_id() -> str:
 
 
 def file_system_of(folder: str) -> str | None:
-    """The type of the file system that this folder is on, where the kernel says so."""
+    """The type of the file system of this folder; None where the kernel does not report it."""
     try:
         mounts = _read("/proc/self/mountinfo")
     except OSError:
@@ -249,10 +212,10 @@ def file_system_of(folder: str) -> str | None:
 def file_system_in(mounts: str, folder: str) -> str | None:
     """The same, from the text of a mountinfo: the mount with the longest path, of equal ones the last."""
     best, kind = "", None
-    for point, kind_there in _mount_points(mounts):
+    for point, kind_of_mount in _mount_points(mounts):
         inside = folder == point or folder.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
-            best, kind = point, kind_there
+            best, kind = point, kind_of_mount
     return kind
 
 
@@ -266,22 +229,22 @@ def _mount_points(mounts: str) -> Iterator[tuple[str, str]]:
 
 
 def write_lock_holder(shm: str) -> int | None:
-    """The process that holds SQLite's write lock, from the kernel's list: opening the file to ask would break it."""
-    file = identity(shm)
-    if file is None:
+    """The process that holds SQLite's write lock, from /proc/locks: opening and closing the file would drop it."""
+    inode = inode_of(shm)
+    if inode is None:
         return None
     try:
         lines = _read("/proc/locks").splitlines()
     except OSError:
         return None
     for line in lines:
-        # 1: POSIX  ADVISORY  WRITE 812 fd:01:1234 120 120; those that wait have an arrow in the second column
+        # 1: POSIX  ADVISORY  WRITE 812 fd:01:1234 120 120; a blocked request has an arrow in the second column
         fields = line.split()
         if len(fields) < len(_LOCK_FIELDS) or fields[1] != "POSIX" or fields[3] != "WRITE":
             continue
-        inode, start, end = fields[5].rpartition(":")[2], fields[6], fields[7]
+        number, start, end = fields[5].rpartition(":")[2], fields[6], fields[7]
         covers = int(start) <= _WRITE_LOCK_BYTE and (end == "EOF" or int(end) >= _WRITE_LOCK_BYTE)
-        if inode == str(file[1]) and covers:
+        if number == str(inode[1]) and covers:
             return int(fields[4])
     return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite.io.location import Standing
+from holdfast.backends.sqlite.io.file_system import FileIdentity
 from tests.support.processes import eventually
 
 
@@ -22,12 +22,12 @@ def path(tmp_path: Path) -> Path:
     return folder / "locks.db"
 
 
-def settled(path: Path) -> Standing:
+def settled(path: Path) -> FileIdentity:
     """One that looks at nothing but the folder from now on."""
-    standing = Standing(str(path))
-    standing.note()
-    eventually(lambda: standing.is_as_noted() and standing._settled is not None)
-    return standing
+    identity = FileIdentity(str(path))
+    identity.record()
+    eventually(lambda: identity.is_unchanged() and identity._settled is not None)
+    return identity
 
 
 def replace(path: Path) -> None:
@@ -48,36 +48,36 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("make", [settled, None], ids=["settled", "fresh"])
-def test_every_change_is_noticed(path: Path, make: Callable[[Path], Standing] | None, change: str) -> None:
+def test_every_change_is_noticed(path: Path, make: Callable[[Path], FileIdentity] | None, change: str) -> None:
     if make is not None:
-        standing = make(path)
+        identity = make(path)
     else:
-        standing = Standing(str(path))
-        standing.note()
-    assert standing.is_as_noted()
+        identity = FileIdentity(str(path))
+        identity.record()
+    assert identity.is_unchanged()
 
     CHANGES[change](path)
 
-    assert not standing.is_as_noted()
+    assert not identity.is_unchanged()
 
 
 def test_files_of_others_that_come_and_go_do_not_matter(path: Path) -> None:
-    standing = settled(path)
+    identity = settled(path)
 
     path.with_name("other").touch()
 
-    assert standing.is_as_noted()
-    assert standing._settled is None  # until the folder is at rest again, each file is looked at
+    assert identity.is_unchanged()
+    assert identity._settled is None  # until the folder is at rest again, each file is looked at
 
 
 def test_a_file_behind_a_symbolic_link_is_looked_at_each_time(path: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(path)
-    standing = Standing(str(link))
-    standing.note()
-    eventually(lambda: time.time_ns() - os.stat(tmp_path).st_ctime_ns > 2 * Standing._SETTLED_NS)
-    assert standing.is_as_noted()
+    identity = FileIdentity(str(link))
+    identity.record()
+    eventually(lambda: time.time_ns() - os.stat(tmp_path).st_ctime_ns > 2 * FileIdentity._SETTLED_NS)
+    assert identity.is_unchanged()
 
     replace(path)
 
-    assert not standing.is_as_noted()
+    assert not identity.is_unchanged()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.backends.sqlite.config import config_of
 from holdfast.backends.sqlite.io.blocking import BlockingPort
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
@@ -125,7 +126,7 @@ def test_locks_and_marks_of_one_name_do_not_meet(verbs: Verbs) -> None:
 
 def test_what_has_to_outlive_a_power_cut_waits_for_the_disk_and_nothing_else_does(store: Store) -> None:
     runtime = ThreadRuntime()
-    port = BlockingPort(parse(store.url), runtime)
+    port = BlockingPort(config_of(parse(store.url)), runtime)
 
     def level(*, durable: bool) -> object:
         by = runtime.now() + 5.0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.sqlite.io import location
+from holdfast.backends.sqlite.config import config_of
+from holdfast.backends.sqlite.io import file_system
 from holdfast.errors import ConfigurationError
 from holdfast.url import parse
 
@@ -36,7 +37,7 @@ MOUNTS = r"""
     ],
 )
 def test_a_folder_is_on_the_nearest_mount_above_it(folder: str, kind: str) -> None:
-    assert location.file_system_in(MOUNTS, folder) == kind
+    assert file_system.file_system_in(MOUNTS, folder) == kind
 
 
 @pytest.mark.parametrize(
@@ -50,12 +51,12 @@ def test_a_folder_is_on_the_nearest_mount_above_it(folder: str, kind: str) -> No
     ],
 )
 def test_a_url_names_an_absolute_path_behind_three_or_four_slashes(url: str, path: str) -> None:
-    assert location.path_of(parse(url)) == path
+    assert config_of(parse(url)).path == path
 
 
 def refusal(kind: str | None, *, is_local: bool) -> str | None:
     try:
-        location.check_file_system("/folder/locks.db", kind, is_local=is_local)
+        file_system.check_file_system("/folder/locks.db", kind, is_local=is_local)
     except ConfigurationError as error:
         return str(error)
     return None
@@ -78,17 +79,17 @@ def test_a_file_system_of_unknown_type_is_refused_unless_the_user_calls_it_local
 
 
 def test_the_kernel_says_what_a_folder_is_on(tmp_path: Path) -> None:
-    assert location.file_system_of(str(tmp_path)) == location.file_system_in(
+    assert file_system.file_system_of(str(tmp_path)) == file_system.file_system_in(
         Path("/proc/self/mountinfo").read_text(), os.path.realpath(tmp_path)
     )
-    assert location.file_system_of("/proc") == "proc"
+    assert file_system.file_system_of("/proc") == "proc"
 
 
 def test_the_boot_id_stays_the_same() -> None:
-    assert location.boot_id() == location.boot_id() != ""
+    assert file_system.boot_id() == file_system.boot_id() != ""
 
 
 def test_nobody_holds_the_write_lock_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert location.write_lock_holder(str(tmp_path / "locks.db-shm")) is None
+    assert file_system.write_lock_holder(str(tmp_path / "locks.db-shm")) is None
     (tmp_path / "locks.db-shm").touch()
-    assert location.write_lock_holder(str(tmp_path / "locks.db-shm")) is None
+    assert file_system.write_lock_holder(str(tmp_path / "locks.db-shm")) is None

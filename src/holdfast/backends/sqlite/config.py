@@ -1,0 +1,64 @@
+"""The configuration of a client of a lock file, parsed from its URL."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from holdfast.backends.url_parts import choice
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.url import Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteConfig:
+    """A lock file."""
+
+    url: str
+    path: str  # absolute
+    is_local: bool = False  # the user asserts that no other machine can use the file system
+
+
+def config_of(address: Address) -> SqliteConfig:
+    """The configuration in an address.
+
+    Raises:
+        ConfigurationError: names the part or the option that is wrong, and the fix.
+    """
+    return SqliteConfig(
+        url=address.redacted,
+        path=_path(address),
+        is_local=choice(address.options, "local", ("no", "yes")) == "yes",
+    )
+
+
+def _path(address: Address) -> str:
+    """The absolute path in a URL: `sqlite:///folder/file`, or with four slashes as in SQLAlchemy."""
+    host, path = unquote(address.host).rpartition("@")[2], address.path  # before an @ there may be a password
+    if host:
+        right = os.path.abspath(os.path.expanduser(host + path) if host[0] in "~." else f"/{host}{path}")
+        raise ConfigurationError(
+            f"url has the host {host!r}, but a lock file is on this machine: write its absolute path after three "
+            f"slashes, {_url(right)}"
+        )
+    if not path.startswith("/") or path == "/":
+        raise ConfigurationError("url must name the absolute path of a lock file, as in sqlite:///folder/file")
+    if path.startswith("//"):
+        return "/" + path.lstrip("/")
+    # A program that runs as root and means its working folder would create these in the root folder.
+    top, _, rest = path[1:].partition("/")
+    if not (os.path.isdir(f"/{top}") if rest else os.path.exists(path)):
+        raise ConfigurationError(
+            f"url names {path!r}, but there is no {top!r} in the root folder. Relative paths are refused, because each "
+            f"working folder would have its own locks: write {_url(os.path.abspath(path[1:]))} for a path in this one, "
+            f"or {_url('//' + path[1:])} for a new one in the root folder"
+        )
+    return path
+
+
+def _url(path: str) -> str:
+    return f"sqlite://{quote(path, safe='/@')}"
