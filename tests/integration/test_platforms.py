@@ -111,7 +111,7 @@ def test_only_what_needs_posix_cannot_be_imported_without_it() -> None:
     done = without_posix(textwrap.dedent(program))
 
     assert done.returncode == 0, done.stderr
-    run = [f"holdfast.cli.run.{module}" for module in ("guard", "kernel", "supervisor")]
+    run = [f"holdfast.cli.run.{module}" for module in ("guard", "linux", "supervisor")]
     assert done.stdout.split() == [*run, "holdfast.fencing.files"]
 
 

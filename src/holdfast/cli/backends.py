@@ -1,9 +1,9 @@
-"""`holdfast backends`: which stores there are, what each promises, and what it takes to use it.
+"""`holdfast backends`: list the stores, their guarantees, primitives, URL options and drivers.
 
-Read from the table in url.py and from the backend's protocol.py, neither of which needs a driver or a server:
+The data comes from the table in url.py and from the protocol package of each backend. Neither needs a driver:
 
     GUARANTEES   one Guarantees, or one for each `method=` of its URL, the default first
-    LACKS        what it cannot do, and why, in the same form
+    LACKS        the missing primitives and the reasons, in the same form
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.cli import options, statuses
+from holdfast.cli import options as cli_options
+from holdfast.cli import statuses
 from holdfast.cli.help import USAGE, Commands, add_command
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from holdfast.url import Scheme
 
 _DESCRIPTION = """\
-List the stores that holdfast can keep locks in: what each promises, what it
-can do (or why not), which options its URL takes, and whether its driver is
-installed. No server is asked.
+List the stores that holdfast supports: their guarantees, their primitives (or
+why one is missing), their URL options, and whether the driver is installed. No
+server is contacted.
 """
 
 
@@ -34,21 +35,21 @@ _WIDTH = 80  # columns
 
 
 class Backend(NamedTuple):
-    """One scheme, as far as it can be known without opening a store."""
+    """One scheme, as far as it is known without opening a store."""
 
     scheme: str
-    folder: str  # of the code behind it, which other schemes may share
-    guarantees: Mapping[str, Guarantees]  # for each method; the key is "" if there is only one
-    lacks: Mapping[str, Lacks]  # in the same form
+    folder: str  # the package; several schemes may share it
+    guarantees: Mapping[str, Guarantees]  # by method; the key is "" if there is only one
+    lacks: Mapping[str, Lacks]  # by method, as above
     options: tuple[str, ...]
-    driver: str | None  # the module
-    package: str | None  # what holds the module
+    driver: str | None  # module
+    package: str | None  # distribution that contains the module
     version: str | None
     is_installed: bool
-    install: str | None  # how to, unless it is part of Python
+    install: str | None  # command to install it; None if it is part of Python
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         from holdfast.cli import primitives
 
         return {
@@ -74,36 +75,36 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "backends",
-        summary="list the stores there are, and what each promises",
+        summary="list the supported stores and their guarantees",
         description=_DESCRIPTION,
         examples={
-            "holdfast backends": "all of them",
-            'holdfast backends --url "$HOLDFAST_URL"': "what this very store promises",
+            "holdfast backends": "all stores",
+            'holdfast backends --url "$HOLDFAST_URL"': "the guarantees of this store",
         },
         results={statuses.DONE: "done", **USAGE},
     )
-    parser.add_argument("--url", help="only the backend of this store, as configured by this URL")
-    options.add_json(parser)
+    parser.add_argument("--url", help="only the store of this URL, as configured by it")
+    cli_options.add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from holdfast.url import SCHEMES
 
-    found = [_of_url(arguments.url)] if arguments.url else [describe(name, row) for name, row in SCHEMES.items()]
+    backends = [_of_url(arguments.url)] if arguments.url else [describe(name, row) for name, row in SCHEMES.items()]
     if arguments.json:
         import json
 
-        print(json.dumps([each.as_dict() for each in found], indent=2))
+        print(json.dumps([backend.as_dict() for backend in backends], indent=2))
     else:
         from holdfast.cli.terminal import Terminal
 
-        print(*_lines(found, Terminal.of(sys.stdout)), sep="\n")
+        print(*_lines(backends, Terminal.of(sys.stdout)), sep="\n")
     return statuses.DONE
 
 
 def describe(name: str, scheme: Scheme) -> Backend:
-    """What is known of one row of `url.SCHEMES`."""
+    """Return the Backend of one row of `url.SCHEMES`."""
     from holdfast.url import declared, lacking
 
     guarantees, lacks = declared(scheme), lacking(scheme)
@@ -127,14 +128,14 @@ def _of_url(url: str) -> Backend:
     from holdfast.url import SCHEMES, parse
 
     address = parse(url)
-    found = describe(address.scheme, SCHEMES[address.scheme])
-    method = address.options.get("method", next(iter(found.lacks)))
+    backend = describe(address.scheme, SCHEMES[address.scheme])
+    method = address.options.get("method", next(iter(backend.lacks)))
     with Client(url) as client:
-        return found._replace(guarantees={"": client.guarantees}, lacks={"": found.lacks[method]})
+        return backend._replace(guarantees={"": client.guarantees}, lacks={"": backend.lacks[method]})
 
 
 def _driver(module: str | None) -> tuple[bool, str | None, str | None]:
-    """Whether it is installed, by which package, in which version. Nothing that was installed is imported for this."""
+    """Return whether the module is installed, its distribution and version. No third-party module is imported."""
     if module is None:
         return True, None, None
     import importlib.metadata
@@ -143,7 +144,7 @@ def _driver(module: str | None) -> tuple[bool, str | None, str | None]:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         try:
-            importlib.import_module(top)  # it may have been left out when this Python was built
+            importlib.import_module(top)  # a Python build may lack it
         except ImportError:
             return False, "Python", None
         return True, "Python", ".".join(map(str, sys.version_info[:3]))
@@ -158,37 +159,41 @@ def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
     from holdfast.cli.tables import Column, draw
     from holdfast.guarantees import Guarantees
 
-    # Several schemes may lead to one backend; what it promises is said once.
-    alike: dict[str, list[Backend]] = {}
-    for each in backends:
-        alike.setdefault(each.folder, []).append(each)
-    promises = draw(
+    # Schemes that share a package have the same guarantees, which are listed once.
+    by_package: dict[str, list[Backend]] = {}
+    for backend in backends:
+        by_package.setdefault(backend.folder, []).append(backend)
+    guarantees = draw(
         [Column("backend", flexible=True), *map(Column, Guarantees._fields)],
-        [row for first, *_ in alike.values() for row in _promises(first)],
+        [row for first, *_ in by_package.values() for row in _guarantee_rows(first)],
         terminal,
     )
-    same = [
+    aliases = [
         f"{', '.join(f'{other.scheme}://' for other in others)}: as {first.scheme}://"
-        for first, *others in alike.values()
+        for first, *others in by_package.values()
         if others
     ]
-    can = primitives.grid([row for first, *_ in alike.values() for row in _lacks(first)], terminal)
-    needs = draw(
+    grid = primitives.grid([row for first, *_ in by_package.values() for row in _primitive_rows(first)], terminal)
+    drivers = draw(
         [Column("backend"), Column("driver", flexible=True)],
-        [(f"{each.scheme}://", _driver_words(each)) for each in backends],
+        [(f"{backend.scheme}://", _driver_text(backend)) for backend in backends],
         terminal,
     )
-    taken = [line for each in backends if each.options for line in _options(each)]
-    missing = [f"  {each.scheme}://  {each.install}" for each in backends if each.install and not each.is_installed]
+    options = [line for backend in backends if backend.options for line in _options(backend)]
+    missing = [
+        f"  {backend.scheme}://  {backend.install}"
+        for backend in backends
+        if backend.install and not backend.is_installed
+    ]
     return [
-        *promises,
-        *same,
+        *guarantees,
+        *aliases,
         "",
-        *can,
+        *grid,
         "",
-        *needs,
-        *(["", "options:", *taken] if taken else []),
-        *(["", "to install what is missing:", *missing] if missing else []),
+        *drivers,
+        *(["", "options:", *options] if options else []),
+        *(["", "to install missing drivers:", *missing] if missing else []),
     ]
 
 
@@ -199,7 +204,7 @@ def _options(backend: Backend) -> list[str]:
     return textwrap.wrap(name + ", ".join(backend.options), _WIDTH, subsequent_indent=" " * len(name))
 
 
-def _promises(backend: Backend) -> list[list[str]]:
+def _guarantee_rows(backend: Backend) -> list[list[str]]:
     name = f"{backend.scheme}://"
     rows: list[list[str]] = []
     for method, guarantees in backend.guarantees.items():
@@ -209,14 +214,14 @@ def _promises(backend: Backend) -> list[list[str]]:
     return rows
 
 
-def _lacks(backend: Backend) -> list[tuple[str, Lacks | None]]:
+def _primitive_rows(backend: Backend) -> list[tuple[str, Lacks | None]]:
     name = f"{backend.scheme}://"
     if "" in backend.lacks:
         return [(name, backend.lacks[""])]
     return [(name, None), *((f"  {method}", lacks) for method, lacks in backend.lacks.items())]
 
 
-def _driver_words(backend: Backend) -> str:
+def _driver_text(backend: Backend) -> str:
     if backend.driver is None:
         return "none needed"
     if not backend.is_installed:

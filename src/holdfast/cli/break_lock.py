@@ -1,4 +1,4 @@
-"""`holdfast break`: end leases by force. Exactly those that were shown, by their fences; never a successor."""
+"""`holdfast break`: end leases by force. Leases are broken by fence, so a successor is never broken."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
-from holdfast.cli.facts import fences
 from holdfast.cli.help import STORE_READ, Commands, add_command
-from holdfast.cli.text import shown
+from holdfast.cli.lock_info import fences
+from holdfast.cli.text import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import LockInfo, TicketInfo
 
 _DESCRIPTION = """\
-Show who holds the lock, ask, and end the leases that were shown, or the one
-that --fence names. A lease that is granted meanwhile is not touched.
+Show the holders of a lock, ask for confirmation, and end their leases, or only
+the lease with the fence of --fence. A lease that is granted after the holders
+were shown is not ended.
 
-WARNING: the holder learns of it at its next renewal (every third of its ttl)
-and may work on until then, beside the next holder. Make sure that it has
-stopped, or that what the lock protects refuses the older fence.
+WARNING: the holder notices the loss at its next renewal (every third of its
+ttl) and may work until then, at the same time as the next holder. Make sure
+that it has stopped, or that the protected resource rejects the older fence.
 """
 
 
@@ -33,100 +34,100 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "break",
-        summary="end a lease by force, for a holder that does not",
+        summary="end a lease by force",
         description=_DESCRIPTION,
         examples={
-            "holdfast break nightly-report": "show, ask, break",
+            "holdfast break nightly-report": "show the holders, ask, break",
             "holdfast break pool --fence 1754989261000123": "one of several holders",
             "holdfast break nightly-report --yes": "do not ask, for scripts",
         },
         results={
-            statuses.DONE: "every lease that was asked for is broken",
-            statuses.NOT_DONE: "one was gone already, nobody holds the lock, or the answer was no",
+            statuses.DONE: "every requested lease is broken",
+            statuses.NOT_DONE: "a lease had already ended, the lock has no holder, or the answer was no",
             **STORE_READ,
         },
     )
     options.add_name(parser)
     parser.add_argument("--fence", type=options.whole(0), metavar="N", help="break only the lease with this fence")
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can answer")
+    parser.add_argument("--yes", action="store_true", help="do not ask; required without a terminal")
     options.add_url(parser)
     options.add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with options.open_to_read(arguments) as client:
+    with options.open_existing(arguments) as client:
         info = client.inspect(arguments.name)
-        doomed = [holder for holder in info.holders if arguments.fence in (None, holder.fence)]
-        if doomed:
-            _tell(*_announcement(info, doomed))
-            if not (arguments.yes or _agreed(len(doomed))):
-                _tell("nothing was broken")
-                doomed = []
+        targets = [holder for holder in info.holders if arguments.fence in (None, holder.fence)]
+        if targets:
+            _print_to_stderr(*_describe_targets(info, targets))
+            if not (arguments.yes or _confirm(len(targets))):
+                _print_to_stderr("no lease was broken")
+                targets = []
         else:
-            _tell(_nothing_to_break(info, arguments.fence))
-        return _report(client, info.name, fences(doomed), as_json=arguments.json)
+            _print_to_stderr(_no_target(info, arguments.fence))
+        return _break(client, info.name, fences(targets), as_json=arguments.json)
 
 
-def _announcement(info: LockInfo, doomed: Sequence[TicketInfo]) -> list[str]:
-    from holdfast.cli.facts import kind_words
+def _describe_targets(info: LockInfo, targets: Sequence[TicketInfo]) -> list[str]:
+    from holdfast.cli.lock_info import kind_text
     from holdfast.cli.show import describe_holder
 
     now = time.time()
-    lines = [f"{shown(info.name)} ({kind_words(info)})"]
-    for holder in doomed:
+    lines = [f"{display_name(info.name)} ({kind_text(info)})"]
+    for holder in targets:
         lines += ["", *describe_holder(holder, info, now)]
-    others = len(info.holders) - len(doomed)
-    return [*lines, *([f"({others} more, not to be broken)"] if others else []), ""]
+    others = len(info.holders) - len(targets)
+    return [*lines, *([f"({others} more, which will not be broken)"] if others else []), ""]
 
 
-def _nothing_to_break(info: LockInfo, fence: int | None) -> str:
+def _no_target(info: LockInfo, fence: int | None) -> str:
     if not info.holders:
-        waiting = f"; {len(info.waiters)} wait for it" if info.waiters else ""
-        return f"nobody holds {shown(info.name)}{waiting}: nothing to break"
+        waiting = f" ({len(info.waiters)} waiting)" if info.waiters else ""
+        return f"{display_name(info.name)} has no holder{waiting}"
     held = ", ".join(map(str, fences(info.holders)))
-    return f"{shown(info.name)} is not held with fence {fence} (but with {held}): nothing was broken"
+    return f"{display_name(info.name)} is not held with fence {fence} (held fences: {held}): no lease was broken"
 
 
-def _agreed(leases: int) -> bool:
-    """Ask.
+def _confirm(leases: int) -> bool:
+    """Ask for confirmation.
 
     Raises:
-        ConfigurationError: nobody could answer.
+        ConfigurationError: stdin is not a terminal.
     """
     if sys.stdin is None or not sys.stdin.isatty():
         from holdfast.errors import ConfigurationError
 
-        raise ConfigurationError("nobody can be asked here (no terminal), so nothing was broken: say --yes to go on")
+        raise ConfigurationError("cannot ask for confirmation without a terminal, no lease was broken: use --yes")
     what = "this lease" if leases == 1 else f"these {leases} leases"
-    question = f"break {what}? The holder may work on until its next renewal. [y/N] "
+    question = f"break {what}? The holder may keep working until its next renewal. [y/N] "
     try:
         print(question, end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()
     except KeyboardInterrupt:
-        _tell("")
+        _print_to_stderr("")
         raise
     if not answer.endswith("\n"):
-        _tell("")
+        _print_to_stderr("")
     return answer.strip().lower() in ("y", "yes")
 
 
-def _report(client: Client, name: str, doomed: Sequence[int], *, as_json: bool) -> int:
-    """Break them one by one, saying what became of each, also if the store fails on the way."""
+def _break(client: Client, name: str, targets: Sequence[int], *, as_json: bool) -> int:
+    """Break the leases one by one. Print the result of each, also if the store fails on the way."""
     broken: list[int] = []
     gone: list[int] = []
     try:
-        for fence in doomed:
+        for fence in targets:
             is_broken = client.break_lock(name, fence)
             (broken if is_broken else gone).append(fence)
             if not as_json:
-                happened = "broken" if is_broken else "it was already gone; nothing was broken"
-                print(f"{shown(name)}, fence {fence}: {happened}")
+                outcome = "broken" if is_broken else "had already ended"
+                print(f"{display_name(name)}, fence {fence}: {outcome}")
     finally:
         if as_json:
             print(json.dumps({"lock": name, "broken": broken, "gone": gone}, indent=2))
     return statuses.DONE if broken and not gone else statuses.NOT_DONE
 
 
-def _tell(*lines: str) -> None:
+def _print_to_stderr(*lines: str) -> None:
     print(*lines, sep="\n", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""How a command explains itself: the same parts in the same order for all, readable at 80 columns."""
+"""The parser of a command. Every help text has the same parts in the same order and fits in 80 columns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.cli import statuses
 
 _COLUMNS = 78
 USAGE: dict[int | str, str] = {statuses.USAGE: "bad arguments, or a URL that cannot be used"}
-STORE = {**USAGE, statuses.UNAVAILABLE: "the store could not be asked"}
-STORE_READ = {**USAGE, statuses.UNAVAILABLE: "the store could not be asked, or does not exist"}
+STORE = {**USAGE, statuses.UNAVAILABLE: "the store is not available"}
+STORE_READ = {**USAGE, statuses.UNAVAILABLE: "the store is not available, or does not exist"}
 SIGNALS: dict[int | str, str] = {"130, 143": "ended by Ctrl-C, by SIGTERM"}
 
-Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse gives what add_subparsers returns no public name
+Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for the result of add_subparsers
 
 
 def add_command(
@@ -26,13 +26,13 @@ def add_command(
     examples: Mapping[str, str],
     results: Mapping[int | str, str],
 ) -> argparse.ArgumentParser:
-    """A parser for one command.
+    """Add the parser of one command.
 
     Args:
         summary: One line, for the list of commands.
-        description: What it does, in lines of at most 78 columns.
-        examples: Command lines, and what each of them does.
-        results: Its exit statuses, and what each of them means.
+        description: Lines of at most 78 columns.
+        examples: Maps command lines to explanations.
+        results: Maps exit statuses to their meanings.
     """
     meanings = {str(status): meaning for status, meaning in results.items()}
     parts = [_listed("examples:", examples), _listed("exit status:", meanings)]

@@ -1,4 +1,4 @@
-"""`holdfast init`: the tables of a store that has some, created or printed."""
+"""`holdfast init`: create or print the tables and functions of a database."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from holdfast.url import Scheme
 
 _DESCRIPTION = """\
-Create what locks need in a database: tables and functions. What is there
-already stays; so do the locks. There is no need for it where holdfast's own
-user may create tables: then the first use does. A store without tables needs
-nothing, and gets nothing.
+Create the tables and functions that holdfast needs in a database. Existing
+objects and locks stay as they are. This is only needed if the user that
+holdfast connects as may not create tables; otherwise the first use creates
+them. For a store without tables this command does nothing.
 """
 
 
@@ -30,13 +30,13 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         summary="create the tables of a database, or print the SQL that does",
         description=_DESCRIPTION,
         examples={
-            "holdfast init postgresql://db/shop": "create them",
-            "holdfast init --print postgresql://db/shop >locks.sql": "for somebody else to run; asks no server",
+            "holdfast init postgresql://db/shop": "create the tables and functions",
+            "holdfast init --print postgresql://db/shop >locks.sql": "write the SQL to a file; no server is contacted",
         },
-        results={statuses.DONE: "they are there, or were printed", **STORE},
+        results={statuses.DONE: "the tables and functions exist, or the SQL was printed", **STORE},
     )
     parser.add_argument("url", metavar="URL", nargs="?", help="the store (default: $HOLDFAST_URL)")
-    parser.add_argument("--print", action="store_true", dest="prints", help="print the SQL, and change nothing")
+    parser.add_argument("--print", action="store_true", dest="prints", help="print the SQL and change nothing")
     parser.set_defaults(run=_run)
 
 
@@ -48,14 +48,14 @@ def _run(arguments: argparse.Namespace) -> int:
         address = urls.parse(default_url() if arguments.url is None else arguments.url)
     scheme = urls.SCHEMES[address.scheme]
     if not scheme.tables:
-        print(f"holdfast: {address.scheme}:// needs no tables: use it as it is", file=sys.stderr)
+        print(f"holdfast: {address.scheme}:// needs no tables", file=sys.stderr)
     elif arguments.prints:
         sys.stdout.write(_module(scheme, "sql").ddl(address))
     else:
         if scheme.driver is not None:
             urls.require_driver(address.scheme, scheme.driver, scheme.extra)
         _module(scheme, "io.blocking").create_tables(address)
-        print(f"{address.redacted}: the tables are there")
+        print(f"{address.redacted}: the tables exist")
     return statuses.DONE
 
 

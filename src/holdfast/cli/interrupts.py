@@ -1,4 +1,4 @@
-"""Signals that end a command, noted instead of raised, so that clean-up is never cut in half."""
+"""Record the signals that end a command instead of raising an exception, so that clean-up always completes."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Any, Self
 from holdfast.backends.net.waker import Waker
 
 # Windows has no SIGHUP.
-_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Interrupts:
-    """While entered: the first of SIGINT, SIGTERM and SIGHUP is kept in `received`, for loops to look at.
+    """A context manager that stores the first SIGINT, SIGTERM or SIGHUP in `received`, for loops to check.
 
-    What is ignored stays ignored (`nohup`, a job in the background of a script). For the main thread only.
+    An ignored signal stays ignored (`nohup`, a background job of a script). Use it in the main thread only.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
-        self._bell: Waker | None = None  # rung by the handler
+        self._previous: dict[signal.Signals, Any] = {}
+        self._waker: Waker | None = None
 
     @property
     def status(self) -> int:
-        """The exit status that a shell expects of a program that such a signal ended; 0 without one."""
+        """128 + the number of the signal, as shells report it; 0 if no signal was received."""
         return 0 if self.received is None else 128 + self.received
 
     def wait(self, seconds: float) -> None:
-        """Sleep for that long; a signal ends it at once, which would not end `time.sleep`."""
-        if self.received is None and self._bell is not None:
-            select.select([self._bell.fileno()], [], [], seconds)
+        """Sleep; a signal ends the sleep at once, which it does not do with `time.sleep`."""
+        if self.received is None and self._waker is not None:
+            select.select([self._waker.fileno()], [], [], seconds)
 
     def __enter__(self) -> Self:
-        self._bell = Waker()
-        for number in _ENDING:
+        self._waker = Waker()
+        for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
+                self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self._bell is not None:
-            self._bell.close()
-            self._bell = None
+        if self._waker is not None:
+            self._waker.close()
+            self._waker = None
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
-        if self._bell is not None:
-            self._bell.wake()
+        if self._waker is not None:
+            self._waker.wake()

@@ -1,4 +1,4 @@
-"""`holdfast ls`: which locks are in use, and by whom."""
+"""`holdfast ls`: list the locks in use and their holders."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import LockInfo
 
 _DESCRIPTION = """\
-List the locks that somebody holds or waits for. A lock with several holders
-has a line for each of them: how long it is held, and how much of the ttl is
-left, unless it is renewed.
+List the locks that have a holder or a waiter. Each holder has a line: how long
+it has held the lock, and how much of the ttl is left.
 
-Long names are shortened in the middle, and on a narrow terminal columns are
-left out: `holdfast show` and --json have everything.
+Long names are shortened in the middle, and columns are omitted on a narrow
+terminal. `holdfast show` and --json print everything.
 
-Redis, Redlock and memcached have no index of their locks: all keys are
-searched. On Redis and Redlock that is slow on purpose, because it takes at most
-5 % of the server's time: a minute or more for a million keys. A terminal shows
-the progress.
+Redis, Redlock and memcached have no index of their locks, so all keys are
+searched. On Redis and Redlock the search uses at most 5 % of the server's time
+and takes a minute or more for a million keys. A terminal shows the progress.
 """
 
 
@@ -39,20 +37,18 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         description=_DESCRIPTION,
         examples={
             "holdfast ls": "all locks in use",
-            "holdfast ls order:": "those whose names begin with order:",
+            "holdfast ls order:": "locks whose names begin with order:",
             "holdfast ls --json | jq '.[].lock'": "their names, for a program",
         },
         results={statuses.DONE: "done, also if no lock is in use", **STORE_READ},
     )
     options.add_prefix(parser)
-    parser.add_argument(
-        "--no-search", action="store_true", help="list nothing where all keys of the store would have to be searched"
-    )
+    parser.add_argument("--no-search", action="store_true", help="print nothing if the store has no index of its locks")
     options.add_url(parser)
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
     form.add_argument(
-        "--names", action="store_true", help="print names only, one to a line, unprintable ones quoted as for bash"
+        "--names", action="store_true", help="print only names, one per line; unprintable names are quoted for bash"
     )
     parser.set_defaults(run=_run)
 
@@ -60,7 +56,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.listing import LocksInUse, has_index
 
-    with options.open_to_read(arguments) as client:
+    with options.open_existing(arguments) as client:
         url = client.url
         if arguments.no_search and not has_index(client):
             from holdfast.cli.text import escape
@@ -73,51 +69,51 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         import json
 
-        from holdfast.cli.facts import lock_as_dict
+        from holdfast.cli.lock_info import lock_as_dict
 
         print(json.dumps([lock_as_dict(info) for info in locks], indent=2))
     elif arguments.names:
-        from holdfast.cli.text import shown
+        from holdfast.cli.text import display_name
 
         for info in locks:
-            print(shown(info.name))
+            print(display_name(info.name))
     elif locks:
         from holdfast.cli.terminal import Terminal
 
         print(*table(locks, Terminal.of(sys.stdout), time.time()), sep="\n")
     else:
-        from holdfast.cli.text import escape, shown
+        from holdfast.cli.text import display_name, escape
 
-        those = f" whose name begins with {shown(arguments.prefix)}" if arguments.prefix else ""
-        print(f"no lock{those} is in use ({escape(url)})", file=sys.stderr)
+        which = f" whose name begins with {display_name(arguments.prefix)}" if arguments.prefix else ""
+        print(f"no lock{which} is in use ({escape(url)})", file=sys.stderr)
     return statuses.DONE
 
 
 def table(locks: Sequence[LockInfo], terminal: Terminal, now: float) -> list[str]:
-    """A heading, and a line for each holder."""
+    """Return a heading and one line per holder."""
     from holdfast.cli.tables import Column, draw
 
     columns = (
         Column("lock", flexible=True),
-        Column("kind", goes=1),
+        Column("kind", drop_order=1),
         Column("holder", flexible=True),
-        Column("fence", right=True, goes=5),
-        Column("held", right=True, goes=4),
-        Column("left", right=True, goes=2),
-        Column("waiters", right=True, goes=3),
+        Column("fence", align_right=True, drop_order=5),
+        Column("held", align_right=True, drop_order=4),
+        Column("left", align_right=True, drop_order=2),
+        Column("waiters", align_right=True, drop_order=3),
     )
     return draw(columns, [row for info in locks for row in _rows(info, now)], terminal)
 
 
 def _rows(info: LockInfo, now: float) -> Sequence[Sequence[str]]:
-    from holdfast.cli.durations import age, short
-    from holdfast.cli.facts import kind_words, who
-    from holdfast.cli.text import shown
+    from holdfast.cli.lock_info import host_pid, kind_text
+    from holdfast.cli.text import display_name
+    from holdfast.cli.times import age, short
 
-    name, kind, waiters = shown(info.name), kind_words(info), str(len(info.waiters))
+    name, kind, waiters = display_name(info.name), kind_text(info), str(len(info.waiters))
     rows = []
     for holder in info.holders:
         held = short(age(holder.since, now))
-        rows.append((name, kind, who(holder), str(holder.fence), held, short(holder.remaining), waiters))
-        name = kind = waiters = ""  # said once
-    return rows or [(name, kind, "(nobody)", "", "", "", waiters)]
+        rows.append((name, kind, host_pid(holder), str(holder.fence), held, short(holder.remaining), waiters))
+        name = kind = waiters = ""  # only in the first line of a lock
+    return rows or [(name, kind, "(none)", "", "", "", waiters)]

@@ -1,4 +1,4 @@
-"""Options that commands share, so that they are spelled, explained and refused alike."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ if TYPE_CHECKING:
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
-    """--url, for a command that uses `open_client`."""
+    """Add --url, for a command that uses `open_client`."""
     parser.add_argument(
         "--url",
-        help="the store, such as sqlite:///var/lib/app/locks.db (default: $HOLDFAST_URL, or a file of this user's)",
+        help="the store, such as sqlite:///var/lib/app/locks.db (default: $HOLDFAST_URL, or a file of this user)",
     )
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
-    """--json: the same facts for a program."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:
-    """NAME, of one lock. Completion offers the locks that are in use."""
+    """Add NAME. Completion offers the locks in use."""
     parser.add_argument("name", metavar="NAME", help="the lock's name")
 
 
 def add_prefix(parser: argparse.ArgumentParser) -> None:
-    """[PREFIX], for some of the locks. Completion offers those that are in use."""
+    """Add [PREFIX]. Completion offers the locks in use."""
     parser.add_argument(
-        "prefix", metavar="PREFIX", nargs="?", default="", help="only locks whose names begin like this"
+        "prefix", metavar="PREFIX", nargs="?", default="", help="only locks whose names begin with PREFIX"
     )
 
 
 def open_client(arguments: argparse.Namespace) -> Client:
-    """A client for the store that `add_url` was told of.
+    """Return a client for the store of `add_url`.
 
     Raises:
-        ConfigurationError: there is no such store, or one that no other process could see.
+        ConfigurationError: the URL is invalid, or the store is private to one process.
     """
     from holdfast.client import Client
     from holdfast.errors import ConfigurationError
@@ -50,42 +50,44 @@ def open_client(arguments: argparse.Namespace) -> Client:
     client = Client(arguments.url)
     if client.guarantees.scope is Scope.PROCESS:
         client.close()
-        raise ConfigurationError(f"url {client.url} is private to one process: name a store that others can see too")
+        raise ConfigurationError(
+            f"url {client.url} is private to one process: use a store that other processes can reach"
+        )
     return client
 
 
-def open_to_read(arguments: argparse.Namespace) -> Client:
-    """The same, for a command that only reads: where the store is missing, that is an error, and nothing is created."""
+def open_existing(arguments: argparse.Namespace) -> Client:
+    """Return a client that does not create a missing store: using it is an error. For commands that only read."""
     client = open_client(arguments)
-    client._engine.needs_store = True  # noqa: SLF001 - to a program, a missing store is a store without locks
+    client._engine.needs_store = True  # noqa: SLF001 - the public API treats a missing store as a store without locks
     return client
 
 
-def seconds(*, least: float = 0.0) -> Callable[[str], float]:
-    """A type for argparse: a finite number of seconds, `least` or more."""
+def seconds(*, minimum: float = 0.0) -> Callable[[str], float]:
+    """Return a type for argparse: a finite number of seconds, `minimum` or more."""
 
     def convert(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}") from None
-        if not least <= value < math.inf:
-            raise argparse.ArgumentTypeError(f"must be {least:g} or more seconds, not {text}")
+        if not minimum <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be {minimum:g} or more seconds, not {text}")
         return value
 
     return convert
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A type for argparse: a whole number, `least` or more and `most` or less."""
+def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return a type for argparse: a whole number from `minimum` to `maximum`."""
 
     def convert(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            value = least - 1
-        if value < least or (most is not None and value > most):
-            bounds = f"{least} or more" if most is None else f"from {least} to {most:,}"
+            value = minimum - 1
+        if value < minimum or (maximum is not None and value > maximum):
+            bounds = f"{minimum} or more" if maximum is None else f"from {minimum} to {maximum:,}"
             raise argparse.ArgumentTypeError(f"must be a whole number, {bounds}, not {text!r}")
         return value
 

@@ -1,4 +1,4 @@
-"""Which primitives the backends have: a grid with a mark where one is there, and the number of a reason where not."""
+"""The table of primitives per backend: `yes`, or the number of the reason why the primitive is missing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _YES = "yes"
 
 
 def as_dict(lacks: Lacks) -> dict[str, bool | str]:
-    """For JSON: True, or why not."""
+    """Return the JSON object: True or the reason, for each primitive."""
     return {primitive.value: lacks.get(primitive, True) for primitive in Primitive}
 
 
 def grid(rows: Sequence[tuple[str, Lacks | None]], terminal: Terminal) -> list[str]:
-    """A line for each row, one without marks where it is None; as many grids below each other as the columns need."""
-    numbers: dict[str, int] = {}  # of reasons, in the order in which they are met
+    """Return one line per row (an empty one for None), split into several tables if the terminal is too narrow."""
+    numbers: dict[str, int] = {}  # reasons, numbered in the order of their first use
     for _, lacks in rows:
         for primitive in Primitive:
             if lacks and primitive in lacks:
@@ -42,7 +42,7 @@ def grid(rows: Sequence[tuple[str, Lacks | None]], terminal: Terminal) -> list[s
 
 
 def _parts(room: int) -> list[list[Primitive]]:
-    """The primitives, as many together as fit."""
+    """Split the primitives into groups that fit in `room` columns."""
     parts: list[list[Primitive]] = [[]]
     left = room
     for primitive in Primitive:

@@ -1,4 +1,4 @@
-"""`holdfast revoke`: ask holders to let go. Nothing is taken from them: those that listen decide what to do."""
+"""`holdfast revoke`: request that holders release a lock. A holder that is revocable decides what to do."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
-from holdfast.cli.facts import fences, who
 from holdfast.cli.help import STORE_READ, Commands, add_command
-from holdfast.cli.text import shown
+from holdfast.cli.lock_info import fences, host_pid
+from holdfast.cli.text import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,39 +20,44 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import LockInfo, TicketInfo
 
 _DESCRIPTION = """\
-Ask whoever holds the lock to let go, or the lease that --fence names; of
-several holders, those with older fences too. A lease that is granted later is
-not asked for.
+Request that the holders of a lock release it. With --fence, the request is for
+the lease with this fence and for leases with smaller fences. A lease that is
+granted later is not affected.
 
-The lease is not ended: its holder hears of it at its next renewal (after a
-third of its ttl at most), if it listens, and decides what to do. Listening are
-locks taken with revocable=True or on_revoke=, and `holdfast run --revocable`.
-For the others there is `holdfast break`.
+The request does not end a lease. A revocable holder receives it at its next
+renewal, within a third of its ttl, and decides what to do. A holder is
+revocable if it uses revocable=True, on_revoke= or `holdfast run --revocable`.
+Use `holdfast break` for other holders.
 """
-_LOOK = 0.1  # seconds between two looks at whether a lease is over
+_POLL_INTERVAL = 0.1  # seconds between two checks whether the leases have ended
 
 
 def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "revoke",
-        summary="ask the holder of a lock to let go",
+        summary="request that the holder of a lock releases it",
         description=_DESCRIPTION,
         examples={
-            "holdfast revoke nightly-report": "ask, and say whether the holder listens",
-            "holdfast revoke nightly-report --wait 60": "ask, and wait until it has let go",
-            "holdfast revoke pool --fence 1754989261000123": "one of several holders, and those before it",
+            "holdfast revoke nightly-report": "send the request, and print whether the holder is revocable",
+            "holdfast revoke nightly-report --wait 60": "send the request, and wait until the lease has ended",
+            "holdfast revoke pool --fence 1754989261000123": "one of several holders, and those with smaller fences",
         },
         results={
-            statuses.DONE: "every holder was asked and listens; with --wait: every one has let go",
-            statuses.NOT_DONE: "nobody holds the lock, one does not listen, or has not let go in time",
+            statuses.DONE: "every holder received a request and is revocable; with --wait: every lease has ended",
+            statuses.NOT_DONE: "the lock has no holder, a holder is not revocable, or a lease has not ended in time",
             **STORE_READ,
         },
     )
     options.add_name(parser)
-    parser.add_argument("--fence", type=options.whole(0), metavar="N", help="ask for the lease with this fence")
     parser.add_argument(
-        "--wait", type=options.seconds(), metavar="S", help="wait until the leases are over, at most this long"
+        "--fence",
+        type=options.whole(0),
+        metavar="N",
+        help="revoke the lease with this fence, and those with smaller fences",
+    )
+    parser.add_argument(
+        "--wait", type=options.seconds(), metavar="S", help="wait until the leases have ended, at most S seconds"
     )
     options.add_url(parser)
     options.add_json(parser)
@@ -60,72 +65,74 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with options.open_to_read(arguments) as client:
+    with options.open_existing(arguments) as client:
         info = client.inspect(arguments.name)
-        asked = _to_ask(info, arguments.fence)
-        if asked:
-            client.request_revoke(info.name, max(fences(asked)))
+        targets = _targets(info, arguments.fence)
+        if targets:
+            client.request_revoke(info.name, max(fences(targets)))
         else:
-            print(_nobody(info, arguments.fence), file=sys.stderr)
+            print(_no_target(info, arguments.fence), file=sys.stderr)
         if not arguments.json:
-            print(*(_answer(info.name, holder) for holder in asked), sep="\n", end="\n" if asked else "")
-        over = None if arguments.wait is None else _over(client, info.name, asked, arguments)
+            print(*(_result_line(info.name, holder) for holder in targets), sep="\n", end="\n" if targets else "")
+        ended = None if arguments.wait is None else _wait_until_ended(client, info.name, targets, arguments)
     if arguments.json:
-        print(json.dumps({"lock": info.name, "asked": [_as_dict(holder, over) for holder in asked]}, indent=2))
-    if over is not None:
-        return statuses.DONE if asked and over.issuperset(fences(asked)) else statuses.NOT_DONE
-    return statuses.DONE if asked and all(holder.revocable for holder in asked) else statuses.NOT_DONE
+        print(json.dumps({"lock": info.name, "asked": [_as_dict(holder, ended) for holder in targets]}, indent=2))
+    if ended is not None:
+        return statuses.DONE if targets and ended.issuperset(fences(targets)) else statuses.NOT_DONE
+    return statuses.DONE if targets and all(holder.revocable for holder in targets) else statuses.NOT_DONE
 
 
-def _to_ask(info: LockInfo, fence: int | None) -> list[TicketInfo]:
-    """Those that a request for this fence is for."""
-    held = [holder for holder in info.holders if holder.fence]  # a program that gives no fences cannot be asked
+def _targets(info: LockInfo, fence: int | None) -> list[TicketInfo]:
+    """Return the holders that a request for this fence applies to."""
+    held = [holder for holder in info.holders if holder.fence]  # a lease without a fence cannot be revoked
     if fence is None:
         return held
     return [holder for holder in held if fence in fences(held) and (holder.fence or 0) <= fence]
 
 
-def _nobody(info: LockInfo, fence: int | None) -> str:
+def _no_target(info: LockInfo, fence: int | None) -> str:
     if not info.holders:
-        waiting = f"; {len(info.waiters)} wait for it" if info.waiters else ""
-        return f"nobody holds {shown(info.name)}{waiting}: nobody to ask"
+        waiting = f" ({len(info.waiters)} waiting)" if info.waiters else ""
+        return f"{display_name(info.name)} has no holder{waiting}"
     if fence is None:
-        return f"{shown(info.name)} is held by {who(info.holders[0])}, which cannot be asked"
+        return f"{display_name(info.name)} is held by {host_pid(info.holders[0])}, which cannot receive requests"
     held = ", ".join(map(str, fences(info.holders)))
-    return f"{shown(info.name)} is not held with fence {fence} (but with {held}): nobody was asked"
+    return f"{display_name(info.name)} is not held with fence {fence} (held fences: {held}): no request was sent"
 
 
-def _answer(name: str, holder: TicketInfo) -> str:
-    listens = "" if holder.revocable else ", but does not listen"
-    return f"{shown(name)}, fence {holder.fence}: {who(holder)} was asked to let go{listens}"
+def _result_line(name: str, holder: TicketInfo) -> str:
+    note = "" if holder.revocable else ", which is not revocable"
+    return f"{display_name(name)}, fence {holder.fence}: release requested from {host_pid(holder)}{note}"
 
 
-def _over(client: Client, name: str, asked: Sequence[TicketInfo], arguments: argparse.Namespace) -> set[int]:
-    """Wait for their leases to end; the fences of those that have."""
-    over: set[int] = set()
+def _wait_until_ended(
+    client: Client, name: str, targets: Sequence[TicketInfo], arguments: argparse.Namespace
+) -> set[int]:
+    """Wait until the leases have ended. Return the fences of those that have."""
+    ended: set[int] = set()
     end = time.monotonic() + arguments.wait
     while True:
         left = set(fences(client.inspect(name).holders))
-        for fence in dict.fromkeys(fences(asked)):
-            if fence not in left and fence not in over:
-                over.add(fence)
+        for fence in dict.fromkeys(fences(targets)):
+            if fence not in left and fence not in ended:
+                ended.add(fence)
                 if not arguments.json:
-                    print(f"{shown(name)}, fence {fence}: over", flush=True)
+                    print(f"{display_name(name)}, fence {fence}: ended", flush=True)
         now = time.monotonic()
-        if over.issuperset(fences(asked)) or now >= end:
+        if ended.issuperset(fences(targets)) or now >= end:
             break
-        time.sleep(min(_LOOK, end - now))
-    for fence in sorted(set(fences(asked)) - over):
-        print(f"{shown(name)}, fence {fence}: still held after {arguments.wait:g} s", file=sys.stderr)
-    return over
+        time.sleep(min(_POLL_INTERVAL, end - now))
+    for fence in sorted(set(fences(targets)) - ended):
+        print(f"{display_name(name)}, fence {fence}: still held after {arguments.wait:g} s", file=sys.stderr)
+    return ended
 
 
-def _as_dict(holder: TicketInfo, over: set[int] | None) -> dict[str, object]:
+def _as_dict(holder: TicketInfo, ended: set[int] | None) -> dict[str, object]:
     return {
         "fence": holder.fence,
         "host": holder.host,
         "pid": holder.pid,
         "program": holder.program,
         "listens": holder.revocable,
-        "over": None if over is None else holder.fence in over,
+        "over": None if ended is None else holder.fence in ended,
     }

@@ -1,20 +1,20 @@
-"""Exit statuses, the same for every command, so that a script can tell the cases apart.
+"""Exit statuses. They are the same for every command.
 
-Those from 122 on are chosen so that a command run under a lock hardly uses them itself; a shell uses 126 and above.
+The statuses from 122 to 125 are rarely used by commands that `holdfast run` starts. Shells use 126 and above.
 """
 
 from __future__ import annotations
 
 DONE = 0
-NOT_DONE = 1  # what was asked for did not come out: the lock is free, nothing was broken, a check failed
-USAGE = 2  # bad arguments or settings; argparse uses the same number
-REVOKED = 122  # a lease was asked for, and its command ended
+NOT_DONE = 1  # the lock is free, nothing was broken, or a check failed
+USAGE = 2  # bad arguments or settings, as in argparse
+REVOKED = 122  # the lease was revoked and its command ended
 LOST = 123  # a lease was lost
-BUSY = 124  # the lock was busy until the time was up
-UNAVAILABLE = 125  # the store could not be asked
-BROKEN_PIPE = 141  # the reader of the output has gone: 128 + SIGPIPE, a signal that Windows does not have
+BUSY = 124  # the lock was not acquired before the timeout
+UNAVAILABLE = 125  # the store is not available
+BROKEN_PIPE = 141  # the reader closed the pipe: 128 + SIGPIPE, which Windows does not define
 
 
 def of_signal(number: int) -> int:
-    """What a shell says of a program that this signal ended."""
+    """Return the status that a shell reports for a program ended by this signal."""
     return 128 + number

@@ -1,4 +1,4 @@
-"""What the place that output goes to can show: escape codes, colours, which characters, how many."""
+"""The capabilities of an output stream: cursor movement, colours, character set, size."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _UNICODE = "·…─×"
 
 
 class Terminal(NamedTuple):
-    """What one output can show."""
+    """The capabilities of one stream."""
 
-    can_move: bool  # a terminal whose cursor can be moved; otherwise plain lines, without any escape code
+    can_move_cursor: bool  # False: print plain lines without escape codes
     has_color: bool
     has_unicode: bool
     columns: int
@@ -23,31 +23,31 @@ class Terminal(NamedTuple):
 
     @classmethod
     def of(cls, stream: TextIO) -> Terminal:
-        """Ask the stream and the environment: TERM and NO_COLOR (see no-color.org)."""
-        can_move = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        columns, lines = _size(stream) if can_move else (_wanted_columns(), 0)
+        """Read them from the stream and from $TERM and $NO_COLOR (no-color.org)."""
+        can_move_cursor = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        columns, lines = _size(stream) if can_move_cursor else (_wanted_columns(), 0)
         return cls(
-            can_move=can_move,
-            has_color=can_move and not os.environ.get("NO_COLOR"),
+            can_move_cursor=can_move_cursor,
+            has_color=can_move_cursor and not os.environ.get("NO_COLOR"),
             has_unicode=_can_encode(stream.encoding),
             columns=columns,
             lines=lines,
         )
 
     def fit(self, text: str, columns: int) -> str:
-        """The text in characters that this output has, shortened to that many columns."""
+        """Encode the text for this stream and shorten it to `columns`."""
         known = text if self.has_unicode else text.encode("ascii", "backslashreplace").decode()
         return shorten(known, columns, ellipsis="…" if self.has_unicode else "~")
 
     def paint(self, text: str, *codes: int) -> str:
-        """The text in colours (SGR codes), or as it is."""
+        """Add SGR codes to the text, if the stream has colours."""
         return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if self.has_color and codes else text
 
 
-class Picture:
-    """Lines that are drawn again and again in the same place.
+class Display:
+    """Lines that are redrawn in place.
 
-    The cursor stays visible and rests below them, so there is nothing to restore however the process ends.
+    The cursor stays visible below the lines, so the terminal needs no clean-up when the process ends or is killed.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -55,21 +55,21 @@ class Picture:
         self._height = 0
 
     def draw(self, lines: Sequence[str]) -> None:
-        """In place of what was drawn before. No line may be wider than the terminal."""
+        """Replace the lines drawn before. No line may be wider than the terminal."""
         up = f"\x1b[{self._height}A" if self._height else ""
-        # Each line clears what is left of the one before it. One write, so that nothing flickers.
+        # Each line clears the rest of the old one. A single write avoids flicker.
         self._stream.write("\r" + up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         self._stream.flush()
         self._height = len(lines)
 
     def end(self, lines: Sequence[str]) -> None:
-        """Leave it in sight, and these lines below it, in place of a `^C` that the terminal wrote there."""
+        """Keep the lines on screen and print these below them, over a `^C` that the terminal has echoed."""
         self._stream.write("\r\x1b[K" + "".join(f"{line}\n" for line in lines))
         self._stream.flush()
 
 
 def _wanted_columns() -> int:
-    """$COLUMNS, where no terminal says how wide it is."""
+    """Return $COLUMNS, for output that is not a terminal."""
     wanted = os.environ.get("COLUMNS", "")
     return int(wanted) if wanted.isdecimal() and int(wanted) else WIDTH_MAX
 
@@ -79,7 +79,7 @@ def _size(stream: TextIO) -> tuple[int, int]:
         size = os.get_terminal_size(stream.fileno())
     except OSError:
         return WIDTH_MAX, 24
-    return size.columns or WIDTH_MAX, size.lines or 24  # a terminal that does not know says 0
+    return size.columns or WIDTH_MAX, size.lines or 24  # 0 means unknown
 
 
 def _can_encode(encoding: str) -> bool:

@@ -1,7 +1,7 @@
-"""Text that others wrote (names of locks, hosts, programs, meta), made safe for a terminal and fitted into columns.
+"""Escape untrusted text (names of locks, hosts, programs, meta) for a terminal, and fit it into columns.
 
-Whoever takes a lock chooses its name. Shown as it is, it could move the operator's cursor, clear the screen or turn the
-reading direction round: everything that `str.isprintable` refuses is escaped.
+Any client can choose a lock name. Printed unescaped, it could move the cursor, clear the screen or reverse the reading
+direction. So every character that is not `str.isprintable` is escaped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _BMP_MAX = 0xFFFF
 
 
 def escape(text: str) -> str:
-    r"""What cannot be printed, as \n, \u001b and so on. The rest stays, so this may be done twice.
+    r"""Replace unprintable characters by \n, \u001b and so on. Applying it twice changes nothing.
 
     >>> print(escape("red \x1b[31m"))
     red \u001b[31m
@@ -21,10 +21,10 @@ def escape(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
-def shown(name: str) -> str:
-    r"""A name as a person reads it. One that cannot be printed is quoted as bash and zsh read it: ready to be pasted.
+def display_name(name: str) -> str:
+    r"""Return a printable form of a name. An unprintable name is quoted for bash and zsh, so that it can be pasted.
 
-    >>> print(shown("order:42"), shown("two\nlines"))
+    >>> print(display_name("order:42"), display_name("two\nlines"))
     order:42 $'two\nlines'
     """
     if name.isprintable() and name.strip() == name and not name.startswith("$'"):
@@ -33,7 +33,7 @@ def shown(name: str) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal it takes.
+    """Return the number of terminal columns that the text occupies.
 
     >>> width("lock"), width("錠前")
     (4, 4)
@@ -42,7 +42,7 @@ def width(text: str) -> int:
 
 
 def shorten(text: str, columns: int, *, ellipsis: str = "…") -> str:
-    """At most `columns` wide. The middle goes: names often begin alike, and differ at the end.
+    """Shorten to at most `columns`. The middle is cut, because names often share a prefix and differ at the end.
 
     >>> shorten("invoices:2031-04-17:eu", 14)
     'invoice…-17:eu'
@@ -64,13 +64,13 @@ def _escaped(character: str) -> str:
 
 
 def _columns(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):  # drawn over the one before
+    if unicodedata.category(character) in ("Mn", "Me"):  # combining characters
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def _first(text: str, columns: int) -> str:
-    """As much of its beginning as fits."""
+    """Return the longest prefix that fits."""
     taken = 0
     for index, character in enumerate(text):
         taken += _columns(character)

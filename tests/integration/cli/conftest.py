@@ -1,4 +1,4 @@
-"""The command line on a store of the test's own, and programs that use locks there."""
+"""Fixtures: the command line on a private store, and processes that use locks in it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Result(NamedTuple):
         return self.out.splitlines()
 
 
-class Place:
-    """A store, the environment that names it, and a look at it that does not go through the command line."""
+class CliStore:
+    """A store, the environment that names it, and a client to inspect it without the command line."""
 
     def __init__(self, folder: Path, client: holdfast.Client) -> None:
         self.path = folder / "locks.db"
@@ -53,7 +53,7 @@ class Place:
         }
 
     def run(self, *arguments: str, **more: str) -> Result:
-        """A command, without a terminal; `more` goes into its environment."""
+        """Run a command without a terminal; `more` is added to its environment."""
         process = self.start(*arguments, **more)
         out, errors = process.communicate(timeout=PATIENCE)
         return Result(process.returncode, out, errors)
@@ -77,11 +77,11 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def store(tmp_path: Path) -> Iterator[CliStore]:
     with holdfast.Client(f"sqlite://{tmp_path}/locks.db") as client:
-        with client.lock("any"):  # so that the store exists: reading does not create it
+        with client.lock("any"):  # creates the store, which reading commands do not
             pass
-        yield Place(tmp_path, client)
+        yield CliStore(tmp_path, client)
 
 
 @pytest.fixture
@@ -91,23 +91,23 @@ def pool() -> Iterator[WorkerPool]:
 
 
 @pytest.fixture
-def holder(pool: WorkerPool, place: Place) -> Worker:
-    return pool.start(place.url)
+def holder(pool: WorkerPool, store: CliStore) -> Worker:
+    return pool.start(store.url)
 
 
-Screens = Callable[..., OnTerminal]
+StartOnTerminal = Callable[..., OnTerminal]
 
 
 @pytest.fixture
-def screen(place: Place) -> Iterator[Screens]:
-    """Starts a command on a terminal: `screen("watch", columns=40)`."""
+def start_on_terminal(store: CliStore) -> Iterator[StartOnTerminal]:
+    """Start a command on a terminal: `start_on_terminal("watch", columns=40)`."""
     started: list[OnTerminal] = []
 
     def start(*arguments: str, columns: int = 80, lines: int = 24, **more: str) -> OnTerminal:
-        environment = {**place.environment, **more}
+        environment = {**store.environment, **more}
         started.append(OnTerminal([*HOLDFAST, *arguments], environment, columns=columns, lines=lines))
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for terminal in started:
+        terminal.close()

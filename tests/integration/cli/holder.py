@@ -33,17 +33,17 @@ class Holder:
                 answer = {"error": type(error).__name__, "message": str(error)}
             self._answer(answer)
 
-    def pose(self, host: str | None = None, program: str | None = None, thread: str | None = None) -> None:
-        """Be another machine, program or thread, as far as others can see. Before anything else."""
+    def impersonate(self, host: str | None = None, program: str | None = None, thread: str | None = None) -> None:
+        """Report another host, program or thread as its own. Must be the first command."""
         if host is not None:
             real = os.uname()
-            posed = os.uname_result((real.sysname, host, real.release, real.version, real.machine))
-            os.uname = lambda: posed
+            faked = os.uname_result((real.sysname, host, real.release, real.version, real.machine))
+            os.uname = lambda: faked
         sys.argv[0] = program or sys.argv[0]
         threading.current_thread().name = thread or threading.current_thread().name
 
     def hold(self, lock: str, **options: Any) -> dict[str, Any]:
-        """Take a lock: `shared` as a reader, with `limit` as a permit of a semaphore."""
+        """Acquire a lock: with `shared` as a reader, with `limit` as a permit of a semaphore."""
         lease = self._lock(lock, **options).acquire(timeout=0)
         assert lease is not None, f"{lock!r} is busy"
         self._leases.setdefault(lock, []).append(lease)
@@ -54,7 +54,7 @@ class Holder:
             self.hold(lock=name)
 
     def wait(self, lock: str, **options: Any) -> None:
-        """Stand in line, on a thread of its own."""
+        """Wait for a lock on a thread of its own."""
 
         def take() -> None:
             lease = self._lock(lock, **options).acquire()
@@ -64,20 +64,20 @@ class Holder:
         threading.Thread(target=take, name="waiting", daemon=True).start()
 
     def release(self, lock: str) -> None:
-        """All that it holds of it."""
+        """Release all leases of the lock."""
         for lease in self._leases.pop(lock):
             lease.release()
 
-    def let_go_when_asked(self, lock: str, **options: Any) -> dict[str, Any]:
-        """Take a lock and give it back when somebody asks for it."""
+    def release_on_request(self, lock: str, **options: Any) -> dict[str, Any]:
+        """Acquire a lock and release it when it is revoked."""
         return self.hold(lock, on_revoke=lambda lease: lease.release(), **options)
 
-    def asked(self, lock: str) -> dict[str, Any]:
-        """Which fences it was asked for."""
-        return {"asked": [lease.fence for lease in self._leases[lock] if lease.revoke_requested]}
+    def revoked(self, lock: str) -> dict[str, Any]:
+        """Return the fences with a revoke request."""
+        return {"revoked": [lease.fence for lease in self._leases[lock] if lease.revoke_requested]}
 
     def lost(self, lock: str) -> dict[str, Any]:
-        """Which fences it has lost, found out by renewing."""
+        """Renew all leases. Return the fences of those that are lost."""
         lost = []
         for lease in self._leases[lock]:
             try:

@@ -1,4 +1,4 @@
-"""`holdfast backends`: a promise shown that the backend does not make, a driver said to be there that is not."""
+"""Hazard: `holdfast backends` prints a guarantee that the backend does not give, or a driver that is not installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.cli.backends import describe
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks, Primitive
 from holdfast.url import SCHEMES, Scheme, lacking
-from tests.integration.cli.conftest import Place
+from tests.integration.cli.conftest import CliStore
 
 WEAK = Guarantees(Exclusion.CACHE, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
 STRONG = WEAK._replace(exclusion=Exclusion.CONSENSUS, order=Order.FIFO)
@@ -26,20 +26,21 @@ ALONE = dict.fromkeys([Primitive.RWLOCK, Primitive.SEMAPHORE], "there is room fo
 
 
 @pytest.fixture
-def someone_elses(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A backend of two methods that is no part of holdfast."""
-    protocol = types.ModuleType("elsewhere.protocol")
-    vars(protocol).update(GUARANTEES={"queue": STRONG, "plain": WEAK}, LACKS={"queue": {}, "plain": ALONE})
-    monkeypatch.setitem(sys.modules, "elsewhere", types.ModuleType("elsewhere"))
-    monkeypatch.setitem(sys.modules, "elsewhere.protocol", protocol)
-    return protocol
+def third_party(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A backend with two methods that is not part of holdfast."""
+    guarantees = types.ModuleType("elsewhere.protocol.guarantees")
+    vars(guarantees).update(GUARANTEES={"queue": STRONG, "plain": WEAK}, LACKS={"queue": {}, "plain": ALONE})
+    for name in ("elsewhere", "elsewhere.protocol"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, guarantees.__name__, guarantees)
+    return guarantees
 
 
-def test_every_scheme_is_listed_with_what_its_backend_promises(place: Place) -> None:
-    listed = {each["scheme"]: each for each in place.run("backends", "--json").json}
+def test_every_scheme_is_listed_with_its_guarantees(store: CliStore) -> None:
+    listed = {each["scheme"]: each for each in store.run("backends", "--json").json}
 
     assert listed.keys() == SCHEMES.keys()
-    for scheme, url in (("memory", "memory://"), ("sqlite", place.url)):
+    for scheme, url in (("memory", "memory://"), ("sqlite", store.url)):
         with holdfast.Client(url) as client:
             (method,) = listed[scheme]["methods"]
             assert method.pop("primitives").keys() == {primitive.value for primitive in Primitive}
@@ -48,8 +49,8 @@ def test_every_scheme_is_listed_with_what_its_backend_promises(place: Place) -> 
     assert listed["sqlite"]["driver"] == "sqlite3"
 
 
-def test_the_table_fits_80_columns(place: Place) -> None:
-    result = place.run("backends")
+def test_the_table_fits_80_columns(store: CliStore) -> None:
+    result = store.run("backends")
 
     assert (result.status, result.errors) == (0, "")
     assert all(len(line) <= 80 for line in result.lines)
@@ -59,8 +60,8 @@ def test_the_table_fits_80_columns(place: Place) -> None:
     assert re.search(r"^sqlite:// +sqlite3, part of Python 3\.", result.out, re.MULTILINE)
 
 
-def test_what_each_method_can_do_or_why_not_is_listed_as_its_protocol_says(place: Place) -> None:
-    for each in place.run("backends", "--json").json:
+def test_primitives_of_every_method_are_listed_as_its_protocol_declares_them(store: CliStore) -> None:
+    for each in store.run("backends", "--json").json:
         lacks = lacking(SCHEMES[each["scheme"]])
         for method in each["methods"]:
             assert method["primitives"] == {
@@ -69,8 +70,8 @@ def test_what_each_method_can_do_or_why_not_is_listed_as_its_protocol_says(place
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_the_grid_of_primitives_says_the_same_at_any_width(place: Place, columns: str) -> None:
-    shown = read_grid(place.run("backends", COLUMNS=columns).out)
+def test_the_table_of_primitives_has_the_same_content_at_any_width(store: CliStore, columns: str) -> None:
+    shown = read_grid(store.run("backends", COLUMNS=columns).out)
 
     declared: dict[tuple[str, str], Lacks] = {}
     for folder in dict.fromkeys(scheme.package for scheme in SCHEMES.values()):
@@ -105,14 +106,14 @@ def read_grid(printed: str) -> dict[tuple[str, str], dict[str, str]]:
     return {row: {word: notes.get(cell, cell) for word, cell in cells.items()} for row, cells in rows.items() if cells}
 
 
-def test_a_url_shows_its_own_backend_only(place: Place) -> None:
-    (only,) = place.run("backends", "--json", "--url", place.url).json
+def test_url_limits_the_list_to_its_backend(store: CliStore) -> None:
+    (only,) = store.run("backends", "--json", "--url", store.url).json
 
     assert only["scheme"] == "sqlite"
 
 
-def test_a_url_shows_what_its_own_method_can_do(place: Place) -> None:
-    (only,) = place.run("backends", "--json", "--url", "redis://nobody.example/0?method=setnx").json
+def test_url_limits_the_primitives_to_its_method(store: CliStore) -> None:
+    (only,) = store.run("backends", "--json", "--url", "redis://nobody.example/0?method=setnx").json
 
     (method,) = only["methods"]
     assert method["order"] == "none"
@@ -120,7 +121,7 @@ def test_a_url_shows_what_its_own_method_can_do(place: Place) -> None:
     assert "one" in method["primitives"]["semaphore"]
 
 
-def test_a_backend_of_somebody_else_is_described_from_its_data(someone_elses: types.ModuleType) -> None:
+def test_a_third_party_backend_is_described_from_its_declarations(third_party: types.ModuleType) -> None:
     scheme = Scheme("elsewhere", driver="no_such_driver", extra="elsewhere", options=("method", "prefix"))
 
     found = describe("elsewhere", scheme)
@@ -133,7 +134,7 @@ def test_a_backend_of_somebody_else_is_described_from_its_data(someone_elses: ty
 
 
 def test_an_installed_driver_is_found_with_its_version_but_not_imported() -> None:
-    """Mypy stands for a driver here: it is installed wherever the tests are."""
+    """Mypy represents a driver: it is always installed with the tests."""
     code = (
         "import sys; from holdfast.cli.backends import describe; from holdfast.url import Scheme\n"
         "found = describe('x', Scheme('holdfast.backends.memory', driver='mypy.api', extra='x'))\n"
@@ -145,8 +146,8 @@ def test_an_installed_driver_is_found_with_its_version_but_not_imported() -> Non
     assert done.stdout.split() == ["True", "mypy", importlib.metadata.version("mypy"), "False"]
 
 
-def test_methods_options_and_what_is_missing_are_shown(
-    someone_elses: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_methods_options_and_missing_drivers_are_listed(
+    third_party: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from holdfast.cli import main
 

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.cli import make_parser
 from holdfast.cli.completion import SHELLS, spec
-from tests.integration.cli.conftest import Place
+from tests.integration.cli.conftest import CliStore
 from tests.support.processes import Worker
 from tests.support.terminals import ESCAPE_CODES, OnTerminal
 
@@ -45,14 +45,14 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def session(shell: str, place: Place, tmp_path: Path) -> Iterator[Session]:
+def session(shell: str, store: CliStore, tmp_path: Path) -> Iterator[Session]:
     """An interactive shell with completion. Given keys, it answers with the words of the line that they made."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
     (folder / "holdfast").chmod(0o755)
     environment = {
-        **place.environment,
+        **store.environment,
         "PATH": f"{folder}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "PS1": "> ",
@@ -99,7 +99,7 @@ def test_names_of_locks_in_use_are_completed(session: Session, holder: Worker) -
     assert session("holdfast ls gr\t") == ["holdfast", "ls", "größe"]
 
 
-def test_a_quote_that_is_open_is_closed(shell: str, session: Session, holder: Worker) -> None:
+def test_an_open_quote_is_closed(shell: str, session: Session, holder: Worker) -> None:
     holder.call("hold", lock="nightly report: eu")
 
     assert session("holdfast show 'nightly rep\t") == ["holdfast", "show", "nightly report: eu"]
@@ -107,22 +107,26 @@ def test_a_quote_that_is_open_is_closed(shell: str, session: Session, holder: Wo
 
 
 @pytest.mark.parametrize("name", ["x$(touch ran)", "x`touch ran`", "x'; touch ran; '", "x\\$(touch ran)", "x{a,b}*"])
-def test_a_name_is_never_run_by_the_shell(session: Session, holder: Worker, tmp_path: Path, name: str) -> None:
+def test_a_lock_name_is_never_executed_by_the_shell(
+    session: Session, holder: Worker, tmp_path: Path, name: str
+) -> None:
     holder.call("hold", lock=name)
 
     assert session("holdfast show x\t") == ["holdfast", "show", name]
     assert not (tmp_path / "ran").exists()
 
 
-def test_names_come_from_the_store_on_the_line(session: Session, holder: Worker, place: Place, tmp_path: Path) -> None:
+def test_names_are_read_from_the_store_in_the_command_line(
+    session: Session, holder: Worker, store: CliStore, tmp_path: Path
+) -> None:
     holder.call("hold", lock="here")
 
     other = f"sqlite://{tmp_path}/other.db"
     assert session(f"holdfast show --url {other} he\t") == ["holdfast", "show", "--url", other, "he"]
-    assert session(f"holdfast show --url {place.url} he\t") == ["holdfast", "show", "--url", place.url, "here"]
+    assert session(f"holdfast show --url {store.url} he\t") == ["holdfast", "show", "--url", store.url, "here"]
 
 
-def test_a_store_that_cannot_be_asked_is_silence(session: Session) -> None:
+def test_completion_prints_nothing_when_the_store_is_unavailable(session: Session) -> None:
     assert session("holdfast show --url nonsense x\t") == ["holdfast", "show", "--url", "nonsense", "x"]
 
 
@@ -137,8 +141,8 @@ def test_files_are_completed_for_the_command_of_run(session: Session, tmp_path: 
 
 
 @pytest.mark.parametrize("name", SHELLS)
-def test_a_script_names_every_command_and_every_option_of_the_parser(place: Place, name: str) -> None:
-    result = place.run("completion", name)
+def test_a_script_names_every_command_and_every_option_of_the_parser(store: CliStore, name: str) -> None:
+    result = store.run("completion", name)
 
     known = spec.read(make_parser())
     assert (result.status, result.errors) == (0, "")
@@ -152,10 +156,10 @@ def test_a_script_names_every_command_and_every_option_of_the_parser(place: Plac
                 assert re.search(rf"(?<![\w-])(-l |-s |-{{0,2}}){spelling.lstrip('-')}(?![\w-])", result.out), spelling
 
 
-def test_the_shell_finds_no_fault_with_its_script(shell: str, place: Place) -> None:
+def test_each_shell_accepts_its_script(shell: str, store: CliStore) -> None:
     check = ["--no-execute"] if shell == "fish" else ["-n"]
 
-    script = place.run("completion", shell).out
+    script = store.run("completion", shell).out
     done = subprocess.run([shell, *check], input=script, text=True, capture_output=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")

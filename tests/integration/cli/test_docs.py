@@ -1,14 +1,14 @@
-"""docs/cli.md: a command that is not described, and output that no longer looks like that.
+"""Hazard: docs/cli.md omits a command, or shows output that a command no longer prints.
 
 Every ```console block is run, in order, in one private store: as one bash script, with stdout and stderr together.
-What each `$ command` printed is compared with the lines below it. In the document
+The output of each `$ command` is compared with the lines below it. In the document
 
-    …                       stands for any text within a line; how many blanks there are does not matter
-    $ command &             runs in the background; the next command starts when somebody has come to hold or to wait
-    > more                  is the rest of a command whose line ends with a backslash
-    <!-- meanwhile: … -->   starts a program like holder.py, invisible to the reader: what to tell it, as JSON
+    …                       matches any text within a line; the number of blanks does not matter
+    $ command &             runs in the background; the next command starts when there is another holder or waiter
+    > more                  continues a command whose line ends with a backslash
+    <!-- holder: … -->      starts holder.py, invisible to the reader, with these commands as JSON
 
-As a program (`make readme`) this writes the help of every command, and the list of backends, anew.
+As a program (`make readme`) this module updates the help of every command and the list of backends.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import pytest
 
 from holdfast.cli import make_parser
 from holdfast.cli.completion import spec
-from tests.integration.cli.conftest import Place
+from tests.integration.cli.conftest import CliStore
 from tests.support.processes import WorkerPool
 
-WRITTEN = re.compile(r"holdfast( \w+)? --help|holdfast backends")  # commands whose output is put in by `write`
+WRITTEN = re.compile(r"holdfast( \w+)? --help|holdfast backends")  # commands whose output `write` updates
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
-PART = re.compile(r"<!-- meanwhile: (?P<program>.*?) -->|```console\n(?P<block>.*?)```", re.DOTALL)
-# Of a search that takes long on a busy machine.
+PART = re.compile(r"<!-- holder: (?P<program>.*?) -->|```console\n(?P<block>.*?)```", re.DOTALL)
+# Progress lines of a search on a busy machine.
 PROGRESS = re.compile(r"^(worlds|runs|states|cancellations|shrinking): [\d,]+( of [\d,]+)?(, .*)?\n", re.MULTILINE)
 BLOCK_MAX = 200.0  # seconds; a block that takes longer hangs
 
-# What runs in the background is ended with its block. `changed` waits until there are not $1 holders and waiters.
+# Background jobs are ended with their block. `changed` waits until the number of holders and waiters is not $1.
 PRELUDE = """
 tickets() { holdfast ls --json | grep -c '"pid"'; }
 changed() { for _ in $(seq 600); do [ "$(tickets)" != "$1" ] && return; sleep 0.05; done; echo "nothing happened"; }
@@ -52,7 +52,7 @@ class Command(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A block of commands, or a program to start before the next one."""
+    """A block of commands, or a holder to start before the next block."""
 
     commands: list[Command]
     program: dict[str, Any] | None
@@ -79,7 +79,7 @@ def commands(lines: list[str], first: int) -> Iterator[Command]:
 
 
 def script(block: list[Command]) -> str:
-    """Each command between marks. `$?` is still that of the command before."""
+    """Return a script that prints a mark before each command. `$?` is that of the command before."""
     lines = [PRELUDE]
     for number, command in enumerate(block):
         lines.append(f"last=$?; echo @@{number}@@")
@@ -91,7 +91,7 @@ def script(block: list[Command]) -> str:
 
 
 def is_as_written(command: Command, printed: str) -> bool:
-    """`…` for anything, blanks for blanks. Python's own layout of help differs from version to version."""
+    """Compare, with `…` as a wildcard. Blanks in help are ignored: its layout depends on the Python version."""
     expected = command.expected
     if "--help" in command.text:
         expected, printed = (" ".join(_spelled(text).split()) for text in (expected, printed))
@@ -106,14 +106,14 @@ def _spelled(text: str) -> str:
 
 
 @pytest.fixture
-def environment(place: Place, tmp_path: Path) -> dict[str, str]:
+def environment(store: CliStore, tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
     (folder / "holdfast").chmod(0o755)
     (tmp_path / "work").mkdir()
     return {
-        **place.environment,
+        **store.environment,
         "PATH": f"{folder}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": str(tmp_path / "state"),
@@ -124,13 +124,13 @@ def environment(place: Place, tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_block_does_what_it_says(
-    place: Place, pool: WorkerPool, environment: dict[str, str], tmp_path: Path
+def test_every_console_block_prints_what_the_document_shows(
+    store: CliStore, pool: WorkerPool, environment: dict[str, str], tmp_path: Path
 ) -> None:
     wrong = []
     for part in parts():
         if part.program is not None:
-            start(part.program, place, pool)
+            start(part.program, store, pool)
         else:
             for command, printed in run(part.commands, environment, tmp_path):
                 if not is_as_written(command, printed):
@@ -147,16 +147,16 @@ def test_every_command_has_its_help_in_the_document() -> None:
     assert "holdfast --help" in documented
 
 
-def test_every_help_is_readable_at_80_columns_and_says_how_it_ends(place: Place) -> None:
+def test_every_help_fits_80_columns_and_lists_exit_statuses(store: CliStore) -> None:
     for command in spec.read(make_parser()).commands:
-        shown = place.run(command.name, "--help", COLUMNS="80")
+        shown = store.run(command.name, "--help", COLUMNS="80")
         assert (shown.status, shown.errors) == (0, "")
         assert all(len(line) <= 80 for line in shown.lines), command.name
         assert "\nexit status:\n" in shown.out, command.name
         assert "\nexamples:\n" in shown.out, command.name
 
 
-def test_a_document_that_is_wrong_is_noticed(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_check_detects_wrong_output(environment: dict[str, str], tmp_path: Path) -> None:
     block = ["$ echo one two", "one … two", "$ false", "$ echo $?; echo three", "1", "three", "$ echo \\", "> 4", "5"]
 
     results = run(list(commands(block, 1)), environment, tmp_path)
@@ -164,17 +164,17 @@ def test_a_document_that_is_wrong_is_noticed(environment: dict[str, str], tmp_pa
     assert [is_as_written(command, printed) for command, printed in results] == [True, True, True, False]
 
 
-def start(program: dict[str, Any], place: Place, pool: WorkerPool) -> None:
-    worker = pool.start(place.url)
+def start(program: dict[str, Any], store: CliStore, pool: WorkerPool) -> None:
+    worker = pool.start(store.url)
     for verb, arguments in program.items():
-        waiting = len(place.client.inspect(arguments["lock"]).waiters) if verb == "wait" else 0
+        waiting = len(store.client.inspect(arguments["lock"]).waiters) if verb == "wait" else 0
         worker.call(verb, **arguments)
         if verb == "wait":
-            place.await_waiters(arguments["lock"], waiting + 1)
+            store.await_waiters(arguments["lock"], waiting + 1)
 
 
 def run(block: list[Command], environment: dict[str, str], folder: Path) -> list[tuple[Command, str]]:
-    """What each command printed. Into a file: what is left in the background could keep a pipe open."""
+    """Return the output of each command. It is written to a file, because a background job could keep a pipe open."""
     path = folder / "output"
     with path.open("wb") as output:
         subprocess.run(
@@ -193,7 +193,7 @@ def run(block: list[Command], environment: dict[str, str], folder: Path) -> list
 
 
 def write(text: str) -> str:
-    """The document with fresh output of those commands that print the same everywhere but for versions."""
+    """Return the document with updated output of the commands in WRITTEN, without version numbers."""
 
     def fresh(found: re.Match[str]) -> str:
         first, *rest = found["block"].splitlines()

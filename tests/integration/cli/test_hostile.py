@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.text import escape, shorten, shown, width
-from tests.integration.cli.conftest import HOLDFAST, Place, Screens
+from holdfast.cli.text import display_name, escape, shorten, width
+from tests.integration.cli.conftest import HOLDFAST, CliStore, StartOnTerminal
 from tests.support.processes import PATIENCE, Worker
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m\r\n\u202egnp.exe\u2028\x7f\xad"
@@ -35,12 +35,12 @@ with open("/proc/self/uid_map", "w") as map:
 @pytest.mark.parametrize(
     "arguments", [("ls",), ("ls", "--names"), ("show", EVIL), ("break", EVIL, "--yes"), ("show", EVIL, "--json")]
 )
-def test_nothing_that_others_wrote_reaches_the_terminal_as_a_code(
-    place: Place, holder: Worker, arguments: tuple[str, ...]
+def test_no_command_prints_control_characters_of_untrusted_text(
+    store: CliStore, holder: Worker, arguments: tuple[str, ...]
 ) -> None:
     take_everything_evil(holder)
 
-    result = place.run(*arguments)
+    result = store.run(*arguments)
 
     assert result.status == 0
     printed = set(result.out + result.errors) - {"\n"}
@@ -48,9 +48,11 @@ def test_nothing_that_others_wrote_reaches_the_terminal_as_a_code(
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_nor_does_it_while_watching(holder: Worker, screen: Screens, term: str) -> None:
+def test_watch_prints_no_control_characters_of_untrusted_text(
+    holder: Worker, start_on_terminal: StartOnTerminal, term: str
+) -> None:
     take_everything_evil(holder)
-    terminal = screen("watch", TERM=term, NO_COLOR="1")
+    terminal = start_on_terminal("watch", TERM=term, NO_COLOR="1")
     terminal.read_until("holds")
     terminal.type("\x03")
     terminal.finish()
@@ -59,34 +61,34 @@ def test_nor_does_it_while_watching(holder: Worker, screen: Screens, term: str) 
     assert "$'" in terminal.text  # it was shown
 
 
-def test_an_error_message_is_escaped_as_well(place: Place) -> None:
-    result = place.run("ls", "--url", f"sqlite:///proc/{EVIL}/locks.db")
+def test_error_messages_are_escaped(store: CliStore) -> None:
+    result = store.run("ls", "--url", f"sqlite:///proc/{EVIL}/locks.db")
 
     assert result.status in (2, 125)
     assert set(result.errors.removesuffix("\n")) & BAD == set()
 
 
-def test_a_name_that_cannot_be_printed_can_be_pasted_into_bash(place: Place, holder: Worker) -> None:
+def test_an_unprintable_name_is_quoted_so_that_bash_reads_it_back(store: CliStore, holder: Worker) -> None:
     names = ["two\nlines", "tab\there", "$'quoted'", " blank ", "it's\x1b\\", "$(touch ran)`touch ran`\n"]
     holder.call("hold_many", locks=names)
 
-    listed = place.run("ls", "--names").out.splitlines()
+    listed = store.run("ls", "--names").out.splitlines()
     pasted = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {' '.join(listed)}"],
         capture_output=True,
         check=True,
         text=True,
-        cwd=place.path.parent,
-        env={**place.environment, "LC_ALL": "C.UTF-8"},
+        cwd=store.path.parent,
+        env={**store.environment, "LC_ALL": "C.UTF-8"},
     ).stdout
 
     assert sorted(pasted.split("\0")[:-1]) == sorted(names)
-    assert not (place.path.parent / "ran").exists()
+    assert not (store.path.parent / "ran").exists()
 
 
-def test_a_terminal_without_unicode_gets_none(holder: Worker, screen: Screens) -> None:
+def test_output_is_ascii_on_a_terminal_without_unicode(holder: Worker, start_on_terminal: StartOnTerminal) -> None:
     holder.call("hold", lock="錠前" * 50)
-    terminal = screen("ls", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    terminal = start_on_terminal("ls", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
 
     assert terminal.finish() == 0
     assert terminal.output.isascii()
@@ -97,45 +99,45 @@ def test_a_terminal_without_unicode_gets_none(holder: Worker, screen: Screens) -
 
 
 @pytest.mark.parametrize("command", ["ls", "ls --names", "ls --json", "backends", "completion bash"])
-def test_a_reader_that_has_seen_enough_is_no_error(place: Place, holder: Worker, command: str) -> None:
+def test_no_error_is_printed_when_the_reader_closes_the_pipe(store: CliStore, holder: Worker, command: str) -> None:
     holder.call("hold_many", locks=[f"{number:04}{'x' * 500}" for number in range(200)])  # more than a pipe holds
 
     shell = f'{" ".join(HOLDFAST)} {command} | head -1; echo "${{PIPESTATUS[0]}}"'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=place.environment, check=True)
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=store.environment, check=True)
 
     assert done.stdout.splitlines()[-1] in ("141", "0")  # 0: head took all of it before it went
     assert done.stderr == ""
 
 
-def test_a_closed_output_leaves_the_status(place: Place, holder: Worker) -> None:
+def test_the_status_is_unchanged_when_stdout_is_closed(store: CliStore, holder: Worker) -> None:
     holder.call("hold", lock="a")
 
     for command, status in (("show a", 0), ("show b", 1)):
         shell = f"{' '.join(HOLDFAST)} {command} >&- 2>&- <&-"
-        closed = subprocess.run(["bash", "-c", shell], env=place.environment, check=False)
+        closed = subprocess.run(["bash", "-c", shell], env=store.environment, check=False)
         assert closed.returncode == status
 
 
-def test_a_store_that_cannot_be_asked_is_status_125(place: Place) -> None:
-    place.path = place.path.with_name("text.db")  # SQLite's log would restore the file of the fixture
-    place.environment["HOLDFAST_URL"] = f"sqlite://{place.path}"
-    place.path.write_text("this is no lock file, whatever it is called\n" * 100)
+def test_every_command_exits_with_125_when_the_store_is_unavailable(store: CliStore) -> None:
+    store.path = store.path.with_name("text.db")  # SQLite's log would restore the file of the fixture
+    store.environment["HOLDFAST_URL"] = f"sqlite://{store.path}"
+    store.path.write_text("this is no lock file, whatever it is called\n" * 100)
 
     for arguments in (("ls",), ("show", "a"), ("break", "a", "--yes"), ("watch",)):
-        result = place.run(*arguments)
+        result = store.run(*arguments)
         assert (result.status, result.out) == (125, "")
         assert result.errors.startswith("holdfast: ")
         assert result.errors.count("\n") == 1
 
 
-def test_a_name_that_is_not_text_is_refused(place: Place) -> None:
-    done = subprocess.run([*HOLDFAST, "show", b"\xff\xfe"], env=place.environment, capture_output=True, check=False)
+def test_a_name_that_is_not_utf_8_is_refused(store: CliStore) -> None:
+    done = subprocess.run([*HOLDFAST, "show", b"\xff\xfe"], env=store.environment, capture_output=True, check=False)
 
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
 
 
-def test_without_a_home_folder_it_says_so_and_makes_no_file(tmp_path: Path) -> None:
+def test_a_missing_home_folder_is_reported_and_no_file_is_created(tmp_path: Path) -> None:
     code = f"{BECOME_UNKNOWN}\nfrom holdfast.cli import main; sys.exit(main(['ls']))"
     bare = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_STATE_HOME", "HOLDFAST_URL")}
     done = subprocess.run(
@@ -158,19 +160,19 @@ def test_without_a_home_folder_it_says_so_and_makes_no_file(tmp_path: Path) -> N
 # ── fitting ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_shortened_text_is_never_wider_than_its_room() -> None:
+def test_a_shortened_text_fits_its_columns() -> None:
     for text in ("a" * 50, "錠" * 50, "e\u0301" * 50, "a錠" * 20, ""):
         for room in range(45):
             assert width(shorten(text, room)) <= room
 
 
-def test_escaping_twice_changes_nothing_more() -> None:
+def test_escape_is_idempotent() -> None:
     assert escape(escape(EVIL)) == escape(EVIL)
     assert escape(EVIL).isprintable()
-    assert shown(EVIL).isprintable()
-    assert shown("order:42 größe") == "order:42 größe"
+    assert display_name(EVIL).isprintable()
+    assert display_name("order:42 größe") == "order:42 größe"
 
 
 def take_everything_evil(holder: Worker) -> None:
-    holder.call("pose", host=EVIL, program=EVIL, thread=EVIL)
+    holder.call("impersonate", host=EVIL, program=EVIL, thread=EVIL)
     holder.call("hold", lock=EVIL, meta={EVIL: EVIL})

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 
-from tests.integration.cli.conftest import Place, Screens
+from tests.integration.cli.conftest import CliStore, StartOnTerminal
 from tests.support.processes import Worker, WorkerPool
 
 LONG = "invoices:" + "x" * 400 + ":2031-04-17"
 
 
 def test_a_lock_in_use_is_listed_with_its_holder_and_its_waiters(
-    place: Place, pool: WorkerPool, holder: Worker
+    store: CliStore, pool: WorkerPool, holder: Worker
 ) -> None:
     fence = holder.call("hold", lock="nightly-report")["fence"]
     for _ in range(2):
-        pool.start(place.url).call("wait", lock="nightly-report")
-    place.await_waiters("nightly-report", 2)
+        pool.start(store.url).call("wait", lock="nightly-report")
+    store.await_waiters("nightly-report", 2)
 
-    result = place.run("ls")
+    result = store.run("ls")
 
     heading, row = result.lines
     assert heading.split() == ["lock", "kind", "holder", "fence", "held", "left", "waiters"]
@@ -28,10 +28,10 @@ def test_a_lock_in_use_is_listed_with_its_holder_and_its_waiters(
     assert (result.status, result.errors) == (0, "")
 
 
-def test_every_holder_of_a_semaphore_has_a_line(place: Place, pool: WorkerPool) -> None:
-    fences = [pool.start(place.url).call("hold", lock="pool", limit=3)["fence"] for _ in range(2)]
+def test_every_holder_of_a_semaphore_has_a_line(store: CliStore, pool: WorkerPool) -> None:
+    fences = [pool.start(store.url).call("hold", lock="pool", limit=3)["fence"] for _ in range(2)]
 
-    _, first, second = place.run("ls").lines
+    _, first, second = store.run("ls").lines
 
     assert first.startswith("pool")
     assert "semaphore 3" in first
@@ -40,38 +40,38 @@ def test_every_holder_of_a_semaphore_has_a_line(place: Place, pool: WorkerPool) 
     assert str(fences[1]) in second
 
 
-def test_a_lock_that_is_read_is_called_read_write(place: Place, holder: Worker) -> None:
+def test_a_lock_with_readers_is_listed_as_read_write(store: CliStore, holder: Worker) -> None:
     holder.call("hold", lock="catalogue", shared=True)
 
-    assert "read-write" in place.run("ls").lines[1]
-    assert place.run("ls", "--json").json[0]["kind"] == "read-write"
+    assert "read-write" in store.run("ls").lines[1]
+    assert store.run("ls", "--json").json[0]["kind"] == "read-write"
 
 
-def test_a_prefix_is_taken_literally(place: Place, holder: Worker) -> None:
+def test_a_prefix_is_taken_literally(store: CliStore, holder: Worker) -> None:
     holder.call("hold_many", locks=["a%", "a_b", "ab", "A%"])
 
-    assert place.run("ls", "--names", "a%").out == "a%\n"
-    assert place.run("ls", "--names", "a").out == "a%\na_b\nab\n"
-    assert place.run("ls", "--names", "--", "-x").out == ""
+    assert store.run("ls", "--names", "a%").out == "a%\n"
+    assert store.run("ls", "--names", "a").out == "a%\na_b\nab\n"
+    assert store.run("ls", "--names", "--", "-x").out == ""
 
 
-def test_nothing_in_use_is_said_and_is_no_failure(place: Place, holder: Worker) -> None:
+def test_ls_exits_with_0_when_no_lock_is_in_use(store: CliStore, holder: Worker) -> None:
     holder.call("hold", lock="other")
 
-    result = place.run("ls", "order:")
+    result = store.run("ls", "order:")
 
-    assert result == (0, "", f"no lock whose name begins with order: is in use ({place.url})\n")
-    assert place.run("ls", "order:", "--json").json == []
+    assert result == (0, "", f"no lock whose name begins with order: is in use ({store.url})\n")
+    assert store.run("ls", "order:", "--json").json == []
 
 
-def test_json_has_every_fact_in_the_words_of_the_house(place: Place, pool: WorkerPool, holder: Worker) -> None:
-    holder.call("pose", host="web-3", program="report.py", thread="main")
+def test_json_has_every_field(store: CliStore, pool: WorkerPool, holder: Worker) -> None:
+    holder.call("impersonate", host="web-3", program="report.py", thread="main")
     fence = holder.call("hold", lock=LONG, limit=2, meta={"day": "2031-04-17"})["fence"]
-    waiter = pool.start(place.url)
+    waiter = pool.start(store.url)
     waiter.call("wait", lock=LONG)
-    place.await_waiters(LONG, 1)
+    store.await_waiters(LONG, 1)
 
-    (lock,) = place.run("ls", "--json").json
+    (lock,) = store.run("ls", "--json").json
 
     assert (lock["lock"], lock["kind"], lock["limit"]) == (LONG, "semaphore", 2)
     (held,) = lock["holders"]
@@ -92,24 +92,26 @@ def test_json_has_every_fact_in_the_words_of_the_house(place: Place, pool: Worke
     assert (waits["pid"], waits["fence"], waits["exclusive"]) == (waiter.pid, None, True)
 
 
-def test_long_and_wide_names_are_shortened_in_the_middle_and_every_line_fits(place: Place, holder: Worker) -> None:
-    holder.call("pose", host="a-machine-with-a-very-long-name.in-some.datacentre.example")
+def test_long_and_wide_names_are_shortened_in_the_middle_and_every_line_fits(store: CliStore, holder: Worker) -> None:
+    holder.call("impersonate", host="a-machine-with-a-very-long-name.in-some.datacentre.example")
     holder.call("hold_many", locks=[LONG, "錠前" * 100, "short"])
 
-    lines = place.run("ls").lines
+    lines = store.run("ls").lines
 
     assert all(columns(line) <= 80 for line in lines)
     assert lines[1].startswith("invo")
     assert "-17 " in lines[1]
     assert len({columns(line) for line in lines}) == 1  # all columns end at the same place
-    assert LONG in place.run("ls", "--names").out.splitlines()
-    assert LONG in place.run("ls", COLUMNS="600").out
+    assert LONG in store.run("ls", "--names").out.splitlines()
+    assert LONG in store.run("ls", COLUMNS="600").out
 
 
-def test_a_narrow_terminal_gets_fewer_columns_not_broken_lines(place: Place, holder: Worker, screen: Screens) -> None:
+def test_columns_are_dropped_on_a_narrow_terminal(
+    store: CliStore, holder: Worker, start_on_terminal: StartOnTerminal
+) -> None:
     holder.call("hold", lock=LONG)
 
-    terminal = screen("ls", columns=40)
+    terminal = start_on_terminal("ls", columns=40)
 
     assert terminal.finish() == 0
     heading, row = terminal.text.splitlines()
@@ -118,11 +120,11 @@ def test_a_narrow_terminal_gets_fewer_columns_not_broken_lines(place: Place, hol
     assert len(row) <= 40
 
 
-def test_a_hundred_locks_are_listed_in_order(place: Place, holder: Worker) -> None:
+def test_a_hundred_locks_are_listed_in_order(store: CliStore, holder: Worker) -> None:
     names = [f"job-{number:03}" for number in range(100)]
     holder.call("hold_many", locks=names[::-1])
 
-    assert [line.split()[0] for line in place.run("ls").lines[1:]] == names
+    assert [line.split()[0] for line in store.run("ls").lines[1:]] == names
 
 
 def columns(line: str) -> int:

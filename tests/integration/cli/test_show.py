@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from tests.integration.cli.conftest import Place
+from tests.integration.cli.conftest import CliStore
 from tests.support.processes import Worker, WorkerPool
 
 
-def test_a_holder_is_shown_with_all_that_is_known_of_it(place: Place, holder: Worker) -> None:
-    holder.call("pose", host="web-3", program="report.py", thread="main loop")
+def test_show_prints_every_property_of_a_holder(store: CliStore, holder: Worker) -> None:
+    holder.call("impersonate", host="web-3", program="report.py", thread="main loop")
     fence = holder.call("hold", lock="nightly report", meta={"day": "2031-04-17", "größe": [1, 2]})["fence"]
 
-    result = place.run("show", "nightly report")
+    result = store.run("show", "nightly report")
 
     assert (result.status, result.errors) == (0, "")
     assert result.lines[0] == "nightly report (lock)"
@@ -25,39 +25,39 @@ def test_a_holder_is_shown_with_all_that_is_known_of_it(place: Place, holder: Wo
     assert fact("meta", result.out) == '{"day": "2031-04-17", "größe": [1, 2]}'
 
 
-def test_waiters_are_shown_in_the_order_of_the_queue(place: Place, pool: WorkerPool, holder: Worker) -> None:
+def test_show_lists_waiters_in_queue_order(store: CliStore, pool: WorkerPool, holder: Worker) -> None:
     holder.call("hold", lock="a")
-    waiters = [pool.start(place.url) for _ in range(3)]
+    waiters = [pool.start(store.url) for _ in range(3)]
     for number, waiter in enumerate(waiters, start=1):
         waiter.call("wait", lock="a")
-        place.await_waiters("a", number)
+        store.await_waiters("a", number)
 
-    shown = place.run("show", "a")
-    as_json = place.run("show", "a", "--json").json
+    shown = store.run("show", "a")
+    as_json = store.run("show", "a", "--json").json
 
     places = re.findall(r"^(\d)  \S+/(\d+)", shown.out, re.MULTILINE)
     assert places == [(str(number), str(waiter.pid)) for number, waiter in enumerate(waiters, start=1)]
     assert [waiter["pid"] for waiter in as_json["waiters"]] == [waiter.pid for waiter in waiters]
 
 
-def test_readers_and_a_waiting_writer_are_told_apart(place: Place, pool: WorkerPool) -> None:
-    readers = [pool.start(place.url) for _ in range(2)]
+def test_show_distinguishes_readers_from_a_waiting_writer(store: CliStore, pool: WorkerPool) -> None:
+    readers = [pool.start(store.url) for _ in range(2)]
     for reader in readers:
         reader.call("hold", lock="catalogue", shared=True)
-    writer = pool.start(place.url)
+    writer = pool.start(store.url)
     writer.call("wait", lock="catalogue")
-    place.await_waiters("catalogue", 1)
+    store.await_waiters("catalogue", 1)
 
-    shown = place.run("show", "catalogue").out
+    shown = store.run("show", "catalogue").out
 
     assert [int(pid) for pid in re.findall(r"^reader +\S+/(\d+)", shown, re.MULTILINE)] == [one.pid for one in readers]
     assert re.search(rf"^1  \S+/{writer.pid} .* writer$", shown, re.MULTILINE)
 
 
-def test_a_free_lock_is_said_to_be_free_with_status_1(place: Place) -> None:
-    assert place.run("show", "a b") == (1, "a b is free\n", "")
+def test_show_reports_a_free_lock_with_status_1(store: CliStore) -> None:
+    assert store.run("show", "a b") == (1, "a b is free\n", "")
 
-    as_json = place.run("show", "a b", "--json")
+    as_json = store.run("show", "a b", "--json")
     assert (as_json.status, as_json.json["lock"], as_json.json["holders"], as_json.json["waiters"]) == (
         1,
         "a b",

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.watch.changes import Change, between
+from holdfast.cli.watch.changes import Change, diff
 from holdfast.core.tickets import LockInfo, TicketInfo
-from tests.integration.cli.conftest import Place, Screens
+from tests.integration.cli.conftest import CliStore, StartOnTerminal
 from tests.support.processes import PATIENCE, Worker, WorkerPool
 from tests.support.terminals import ESCAPE_CODES
 
@@ -55,11 +55,11 @@ class Watching:
 
 
 @pytest.fixture
-def watching(place: Place) -> Iterator[Any]:
+def watching(store: CliStore) -> Iterator[Any]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> Watching:
-        process = place.start("watch", *FAST, *arguments)
+        process = store.start("watch", *FAST, *arguments)
         started.append(process)
         return Watching(process)
 
@@ -72,14 +72,14 @@ def watching(place: Place) -> Iterator[Any]:
 # ── on a pipe ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_on_a_pipe_every_change_is_a_line_with_a_time(
-    place: Place, pool: WorkerPool, holder: Worker, watching: Any
+def test_watch_prints_a_timestamped_line_per_change_to_a_pipe(
+    store: CliStore, pool: WorkerPool, holder: Worker, watching: Any
 ) -> None:
     fence = holder.call("hold", lock="a")["fence"]
     watch = watching()
     watch.line("holds", f"/{holder.pid}  fence {fence}")
 
-    waiter = pool.start(place.url)
+    waiter = pool.start(store.url)
     waiter.call("wait", lock="a")
     watch.line("waits", f"/{waiter.pid}")
     holder.call("release", lock="a")
@@ -94,11 +94,11 @@ def test_on_a_pipe_every_change_is_a_line_with_a_time(
     assert "\x1b" not in "".join(watch.lines)
 
 
-def test_a_waiter_that_dies_has_left(place: Place, pool: WorkerPool, holder: Worker, watching: Any) -> None:
+def test_watch_reports_a_dead_waiter_as_left(store: CliStore, pool: WorkerPool, holder: Worker, watching: Any) -> None:
     holder.call("hold", lock="a")
-    waiter = pool.start(place.url)
+    waiter = pool.start(store.url)
     waiter.call("wait", lock="a")
-    place.await_waiters("a", 1)
+    store.await_waiters("a", 1)
     watch = watching()
     watch.line("waits", f"/{waiter.pid}")
 
@@ -107,7 +107,7 @@ def test_a_waiter_that_dies_has_left(place: Place, pool: WorkerPool, holder: Wor
     watch.line("left", f"/{waiter.pid}")
 
 
-def test_json_is_one_object_to_a_line(holder: Worker, watching: Any) -> None:
+def test_watch_prints_one_json_object_per_line(holder: Worker, watching: Any) -> None:
     holder.call("hold", lock="begun: two\nlines")
     watch = watching("--json", "begun")
     first = json.loads(watch.line("holds"))
@@ -123,15 +123,15 @@ def test_json_is_one_object_to_a_line(holder: Worker, watching: Any) -> None:
     assert "other" not in "".join(watch.lines)
 
 
-def test_it_outlives_an_outage_of_the_store(place: Place, holder: Worker, watching: Any) -> None:
+def test_watch_continues_after_an_outage_of_the_store(store: CliStore, holder: Worker, watching: Any) -> None:
     holder.call("hold", lock="a")
     watch = watching("--json")
     watch.line("holds")
-    gone = take_away(place)
+    gone = take_away(store)
 
     unavailable = json.loads(watch.line("unavailable"))
-    place.path.rmdir()
-    gone.rename(place.path)
+    store.path.rmdir()
+    gone.rename(store.path)
 
     assert unavailable["problem"]
     watch.line('"available"')
@@ -139,7 +139,9 @@ def test_it_outlives_an_outage_of_the_store(place: Place, holder: Worker, watchi
     assert "".join(watch.lines).count('"unavailable"') == 1  # said once, not at every look
 
 
-def test_a_reader_that_goes_away_ends_it_although_nothing_happens(place: Place, holder: Worker, watching: Any) -> None:
+def test_watch_ends_when_the_reader_closes_the_pipe_without_any_change(
+    store: CliStore, holder: Worker, watching: Any
+) -> None:
     holder.call("hold", lock="a")
     watch = watching()
     watch.line("holds")
@@ -153,9 +155,11 @@ def test_a_reader_that_goes_away_ends_it_although_nothing_happens(place: Place, 
 # ── on a terminal ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_on_a_terminal_a_table_is_drawn_in_place_until_ctrl_c(place: Place, holder: Worker, screen: Screens) -> None:
+def test_watch_redraws_a_table_in_place_until_ctrl_c(
+    store: CliStore, holder: Worker, start_on_terminal: StartOnTerminal
+) -> None:
     fence = holder.call("hold", lock="nightly-report")["fence"]
-    terminal = screen("watch", *FAST)
+    terminal = start_on_terminal("watch", *FAST)
     terminal.read_until(f"{fence}")
     holder.call("release", lock="nightly-report")
     terminal.read_until("no lock is in use")
@@ -171,9 +175,9 @@ def test_on_a_terminal_a_table_is_drawn_in_place_until_ctrl_c(place: Place, hold
     assert terminal.text.endswith("ended by SIGINT\r\n")
 
 
-def test_sigterm_leaves_the_terminal_clean_too(holder: Worker, screen: Screens) -> None:
+def test_watch_leaves_the_terminal_clean_after_sigterm(holder: Worker, start_on_terminal: StartOnTerminal) -> None:
     holder.call("hold", lock="a")
-    terminal = screen("watch", "--interval", "3600")
+    terminal = start_on_terminal("watch", "--interval", "3600")
     terminal.read_until("waiters")
 
     terminal.process.send_signal(signal.SIGTERM)
@@ -182,15 +186,17 @@ def test_sigterm_leaves_the_terminal_clean_too(holder: Worker, screen: Screens) 
     assert_clean(terminal.output)
 
 
-def test_an_outage_is_seen_on_the_terminal_and_passes(place: Place, holder: Worker, screen: Screens) -> None:
+def test_watch_shows_an_outage_on_the_terminal(
+    store: CliStore, holder: Worker, start_on_terminal: StartOnTerminal
+) -> None:
     holder.call("hold", lock="a")
-    terminal = screen("watch", *FAST)
+    terminal = start_on_terminal("watch", *FAST)
     terminal.read_until("waiters")
-    gone = take_away(place)
+    gone = take_away(store)
 
-    terminal.read_until("NOT AVAILABLE, last seen ")
-    place.path.rmdir()
-    gone.rename(place.path)
+    terminal.read_until("NOT AVAILABLE, last read ")
+    store.path.rmdir()
+    gone.rename(store.path)
 
     terminal.read_until(" available")
     terminal.type("\x03")
@@ -198,11 +204,11 @@ def test_an_outage_is_seen_on_the_terminal_and_passes(place: Place, holder: Work
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (40, 10), (200, 5)])
-def test_no_picture_is_wider_or_higher_than_the_terminal(
-    holder: Worker, screen: Screens, columns: int, lines: int
+def test_the_table_never_exceeds_the_terminal(
+    holder: Worker, start_on_terminal: StartOnTerminal, columns: int, lines: int
 ) -> None:
     holder.call("hold_many", locks=[f"{number:03} {'錠' * 100} x" for number in range(100)])
-    terminal = screen("watch", *FAST, columns=columns, lines=lines)
+    terminal = start_on_terminal("watch", *FAST, columns=columns, lines=lines)
     terminal.read_until(f"\x1b[{lines - 1}A")  # up again, by all the lines but the one that the cursor rests in
 
     terminal.type("\x03")
@@ -213,9 +219,11 @@ def test_no_picture_is_wider_or_higher_than_the_terminal(
     assert all(wide(line) < columns for line in terminal.text.splitlines())
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_lines(holder: Worker, screen: Screens) -> None:
+def test_watch_prints_lines_on_a_terminal_without_cursor_movement(
+    holder: Worker, start_on_terminal: StartOnTerminal
+) -> None:
     holder.call("hold", lock="a")
-    terminal = screen("watch", *FAST, TERM="dumb")
+    terminal = start_on_terminal("watch", *FAST, TERM="dumb")
     terminal.read_until("holds")
 
     terminal.type("\x03")
@@ -227,35 +235,35 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(holder: Worker, scree
 # ── what counts as a change ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_waiter_that_gets_the_lock_has_not_left() -> None:
+def test_a_waiter_that_acquires_the_lock_is_not_reported_as_left() -> None:
     before = LockInfo("a", (ticket(1, fence=10),), (ticket(2), ticket(3)))
     after = LockInfo("a", (ticket(2, fence=11),), (ticket(3),))
 
-    assert told(between([before], [after], 0.0)) == [("released", 1), ("acquired", 2)]
+    assert told(diff([before], [after], 0.0)) == [("released", 1), ("acquired", 2)]
 
 
-def test_a_lease_that_follows_another_of_the_same_holder_is_a_change() -> None:
+def test_a_new_lease_of_the_same_holder_is_reported() -> None:
     before, after = LockInfo("a", (ticket(1, fence=10),), ()), LockInfo("a", (ticket(1, fence=11),), ())
 
-    assert told(between([before], [after], 0.0)) == [("released", 1), ("acquired", 1)]
+    assert told(diff([before], [after], 0.0)) == [("released", 1), ("acquired", 1)]
 
 
-def test_of_two_that_look_alike_in_line_one_may_leave() -> None:
+def test_one_of_two_identical_waiters_is_reported_as_left() -> None:
     before = LockInfo("a", (ticket(1, fence=10),), (ticket(2), ticket(2)))
     after = LockInfo("a", (ticket(1, fence=10),), (ticket(2),))
 
-    assert told(between([before], [after], 0.0)) == [("left", 2)]
+    assert told(diff([before], [after], 0.0)) == [("left", 2)]
 
 
-def test_two_looks_that_are_alike_are_no_change() -> None:
+def test_equal_reads_have_no_changes() -> None:
     info = LockInfo("a", (ticket(1, fence=10),), (ticket(2),))
 
-    assert between([info], [info], 0.0) == []
-    assert between([], [], 0.0) == []
+    assert diff([info], [info], 0.0) == []
+    assert diff([], [], 0.0) == []
 
 
-def test_a_lock_that_is_free_again_is_told_of() -> None:
-    assert told(between([LockInfo("a", (ticket(1, fence=10),), (ticket(2),))], [], 0.0)) == [
+def test_a_released_lock_is_reported() -> None:
+    assert told(diff([LockInfo("a", (ticket(1, fence=10),), (ticket(2),))], [], 0.0)) == [
         ("released", 1),
         ("left", 2),
     ]
@@ -264,11 +272,11 @@ def test_a_lock_that_is_free_again_is_told_of() -> None:
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def take_away(place: Place) -> Any:
+def take_away(store: CliStore) -> Any:
     """The store becomes unavailable: where the file was, there is a folder."""
-    gone = place.path.with_suffix(".gone")
-    place.path.rename(gone)
-    place.path.mkdir()
+    gone = store.path.with_suffix(".gone")
+    store.path.rename(gone)
+    store.path.mkdir()
     return gone
 
 

@@ -1,7 +1,7 @@
-"""`holdfast completion`: a script for the shell, made from the parser itself, so that it knows what the parser knows.
+"""`holdfast completion`: print a completion script for a shell, generated from the argument parser.
 
-spec             what the parser says of commands, options and arguments
-bash, zsh, fish  the same as a script of that shell, which asks `holdfast ls --names --no-search` for names
+spec             the commands, options and arguments of the parser
+bash, zsh, fish  the script of each shell; it gets lock names from `holdfast ls --names --no-search`
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from holdfast.cli.help import Commands, add_command
 SHELLS = ("bash", "zsh", "fish")
 
 _DESCRIPTION = """\
-Print a script that has the shell complete commands, options and the names of
-the locks that are in use. Put the line below into the shell's start-up file.
+Print a script that completes commands, options and the names of locks in use.
+Put the line below into the start-up file of the shell.
 
-Names are not completed on Redis, Redlock and memcached: these have no index of
-their locks, and a Tab key must not start a search of all keys.
+Names are not completed on Redis, Redlock and memcached, because these have no
+index of their locks and a Tab key must not start a search of all keys.
 """
 
 
@@ -27,7 +27,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "completion",
-        summary="print a script for the shell's Tab key",
+        summary="print a completion script for a shell",
         description=_DESCRIPTION,
         examples={
             "source <(holdfast completion bash)": "in ~/.bashrc",

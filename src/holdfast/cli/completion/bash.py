@@ -1,7 +1,7 @@
 """The script for bash.
 
-Names of locks are other people's text: they are compared and quoted (`printf %q`), never expanded (`compgen -W` would
-run what they contain).
+Lock names are untrusted text. They are compared and quoted (`printf %q`), never expanded: `compgen -W` would execute
+command substitutions in them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from shlex import quote
 
-from holdfast.cli.completion.spec import Argument, Command, Option, Spec, fill
+from holdfast.cli.completion.spec import Argument, Command, Option, Spec, render
 
 _SCRIPT = r"""# Completion of holdfast for bash, made by `holdfast completion bash`.
 _holdfast() {
@@ -17,9 +17,9 @@ _holdfast() {
     local line=${COMP_LINE:0:COMP_POINT} here=${COMP_WORDS[COMP_CWORD]} program=${1/#\~/$HOME}
     local current quote="" word option="" command="" before
     local -a words=() url=() offers=()
-    local -i index place=0 asks=0
+    local -i index position=0 lock_names=0
 
-    # Bash breaks words at : and =, which names and options contain. Blanks tell better where a word begins.
+    # Bash breaks words at : and =, which names and options contain, so split the line at blanks.
     case $here in
         [\'\"]*) quote=${here:0:1} line=${line%"$here"} ;;
     esac
@@ -46,15 +46,15 @@ _holdfast() {
             --url=*) url=("$word") ;;
             @with_value@) option=$word ;;
             -*) ;;
-            *) if [[ -z $command ]]; then command=$word; else place+=1; fi ;;
+            *) if [[ -z $command ]]; then command=$word; else position+=1; fi ;;
         esac
         case $command in
-            @runs_another@) if ((place > 1)); then compopt -o bashdefault -o default; return; fi ;;
+            @runs_another@) if ((position > 1)); then compopt -o bashdefault -o default; return; fi ;;
         esac
     done
     case $command in
         @runs_another@)
-            if [[ $place == 1 && -z $option && $current != -* ]]; then
+            if [[ $position == 1 && -z $option && $current != -* ]]; then
                 compopt -o bashdefault -o default
                 return
             fi ;;
@@ -71,13 +71,13 @@ _holdfast() {
     elif [[ -z $command ]]; then
         offers=(@commands@)
     else
-        case "$command $place" in
+        case "$command $position" in
 @arguments@
         esac
     fi
 
-    if ((asks)); then
-        # Those that cannot be printed are quoted there; they are not offered.
+    if ((lock_names)); then
+        # `ls` quotes unprintable names; these are not offered.
         while IFS= read -r word; do
             [[ $word == "\$'"* ]] || offers+=("$word")
         done < <("$program" ls --names --no-search "${url[@]}" -- "$current" 2>/dev/null)
@@ -101,9 +101,9 @@ complete -F _holdfast holdfast
 
 
 def script(spec: Spec) -> str:
-    """The whole of it."""
-    of_commands = [case for command in spec.commands for case in _arguments(command)]
-    return fill(
+    """Return the script."""
+    argument_cases = [case for command in spec.commands for case in _arguments(command)]
+    return render(
         _SCRIPT,
         commands=_words(command.name for command in spec.commands),
         with_value="|".join(spec.with_value),
@@ -121,20 +121,20 @@ def script(spec: Spec) -> str:
             if option.choices
             for spelling in option.spellings
         ),
-        arguments="\n".join(of_commands),
+        arguments="\n".join(argument_cases),
     )
 
 
 def _arguments(command: Command) -> list[str]:
     return [
-        _case(quote(f"{command.name} {place}"), _offer(argument))
-        for place, argument in enumerate(command.arguments)
+        _case(quote(f"{command.name} {position}"), _offer(argument))
+        for position, argument in enumerate(command.arguments)
         if argument.is_lock or argument.choices
     ]
 
 
 def _offer(argument: Argument) -> str:
-    return "asks=1" if argument.is_lock else f"offers=({_words(argument.choices)})"
+    return "lock_names=1" if argument.is_lock else f"offers=({_words(argument.choices)})"
 
 
 def _spellings(options: tuple[Option, ...]) -> str:

@@ -1,8 +1,8 @@
-"""The script for fish, whose `complete` quotes what it offers."""
+"""The script for fish. Its `complete` quotes the candidates."""
 
 from __future__ import annotations
 
-from holdfast.cli.completion.spec import Command, Option, Spec, fill
+from holdfast.cli.completion.spec import Command, Option, Spec, render
 
 _SCRIPT = r"""# Completion of holdfast for fish, made by `holdfast completion fish`.
 function __holdfast_locks
@@ -11,7 +11,7 @@ function __holdfast_locks
     if set -l at (contains -i -- --url $words)
         set url --url $words[(math $at + 1)]
     end
-    # Those that cannot be printed are quoted there; they are not offered.
+    # `ls` quotes unprintable names; these are not offered.
     $words[1] ls --names --no-search $url 2>/dev/null | string match -v -- "\$'*"
 end
 
@@ -21,14 +21,14 @@ complete -c holdfast -f
 
 
 def script(spec: Spec) -> str:
-    """The whole of it."""
+    """Return the script."""
     lines = [_option("__fish_use_subcommand", option) for option in spec.options]
     lines += [
         _line("__fish_use_subcommand", f"-a {command.name} -d {_quote(command.summary)}") for command in spec.commands
     ]
     for command in spec.commands:
         lines += _of_command(command)
-    return fill(_SCRIPT, lines="\n".join(lines))
+    return render(_SCRIPT, lines="\n".join(lines))
 
 
 def _of_command(command: Command) -> list[str]:
@@ -40,7 +40,7 @@ def _of_command(command: Command) -> list[str]:
         elif argument.choices:
             lines.append(_line(condition, f"-a {_quote(' '.join(argument.choices))}"))
     if command.runs_another:
-        has_name = "test (count (string match -v -- '-*' (commandline -opc))) -gt 2"  # options' values counted, too
+        has_name = "test (count (string match -v -- '-*' (commandline -opc))) -gt 2"  # counts the values of options too
         lines.append(_line(f"{condition}; and {has_name}", "-F"))
     return lines
 
@@ -59,5 +59,5 @@ def _line(condition: str, rest: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """In single quotes fish knows two escapes only."""
+    """Quote for fish, which knows two escapes in single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""What the parser says: commands, their options and arguments. The one place that looks inside argparse."""
+"""Read commands, options and arguments from the parser. Only this module uses the internals of argparse."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import argparse
 from typing import NamedTuple
 
 _LOCK_NAMES = ("name", "prefix")  # see cli/options.py: add_name, add_prefix
-COMMAND_LINES = ("run",)  # what stands behind their name is another program's command line
+COMMAND_LINES = ("run",)  # commands whose arguments end with the command line of another program
 
 
 class Option(NamedTuple):
-    """One option, in all its spellings."""
+    """One option."""
 
     spellings: tuple[str, ...]
     takes_value: bool
-    value: str  # what to call it
+    value: str  # its placeholder in the help
     choices: tuple[str, ...]
     help: str
 
 
 class Argument(NamedTuple):
-    """What stands in one place of the command line."""
+    """One positional argument."""
 
     name: str
     choices: tuple[str, ...]
@@ -34,7 +34,7 @@ class Command(NamedTuple):
     summary: str
     options: tuple[Option, ...]
     arguments: tuple[Argument, ...]
-    runs_another: bool  # takes another program's command line behind `--`
+    runs_another: bool  # its arguments end with the command line of another program
 
 
 class Spec(NamedTuple):
@@ -45,39 +45,39 @@ class Spec(NamedTuple):
 
     @property
     def with_value(self) -> list[str]:
-        """Every spelling of an option whose value is the next word."""
-        each = {
+        """Every spelling of an option that takes a value."""
+        spellings = {
             spelling
             for options in (self.options, *(command.options for command in self.commands))
             for option in options
             if option.takes_value
             for spelling in option.spellings
         }
-        return sorted(each)
+        return sorted(spellings)
 
 
 def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Those of the commands, by name."""
+    """Return the parsers of the commands by name."""
     return dict(_commands(parser).choices)
 
 
 def option_values(parser: argparse.ArgumentParser) -> dict[str, bool]:
-    """Every spelling of every option of a command, and whether a value follows it."""
-    return {spelling: action.nargs != 0 for action in parser._actions for spelling in action.option_strings}  # noqa: SLF001 - argparse has no public way to read a parser
+    """Map every spelling of every option of a command to whether it takes a value."""
+    return {spelling: action.nargs != 0 for action in parser._actions for spelling in action.option_strings}  # noqa: SLF001 - argparse has no public API to inspect a parser
 
 
 def read(parser: argparse.ArgumentParser) -> Spec:
-    """All that completion needs to know of a parser."""
+    """Return the specification of the whole command line."""
     commands = _commands(parser)
     summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}  # noqa: SLF001 - as above
     return Spec(
         options=_options(parser),
-        commands=tuple(_command(name, summaries.get(name, ""), each) for name, each in commands.choices.items()),
+        commands=tuple(_command(name, summaries.get(name, ""), choice) for name, choice in commands.choices.items()),
     )
 
 
-def fill(script: str, **parts: str) -> str:
-    """A shell's script with the parts that stand between @ signs: % and braces mean something to shells."""
+def render(script: str, **parts: str) -> str:
+    """Replace `@name@` in a script. `%` and braces would collide with shell syntax."""
     for name, part in parts.items():
         script = script.replace(f"@{name}@", part)
     return script

@@ -1,10 +1,10 @@
-"""The script for zsh, on its own `_arguments`. `compadd` quotes what it offers."""
+"""The script for zsh. It uses `_arguments`; `compadd` quotes the candidates."""
 
 from __future__ import annotations
 
 from shlex import quote
 
-from holdfast.cli.completion.spec import Argument, Command, Option, Spec, fill
+from holdfast.cli.completion.spec import Argument, Command, Option, Spec, render
 
 _SCRIPT = r"""#compdef holdfast
 # Completion of holdfast for zsh, made by `holdfast completion zsh`.
@@ -17,7 +17,7 @@ _holdfast_locks() {
         url=(${(Q)words[(R)--url=*]})
     fi
     names=(${(f)"$("${(Q)_holdfast_program/#\~/$HOME}" ls --names --no-search $url 2>/dev/null)"})
-    # Those that cannot be printed are quoted there; they are not offered.
+    # `ls` quotes unprintable names; these are not offered.
     names=(${names:#\$\'*})
     compadd -a -- names
 }
@@ -50,8 +50,8 @@ fi
 
 
 def script(spec: Spec) -> str:
-    """The whole of it."""
-    return fill(
+    """Return the script."""
+    return render(
         _SCRIPT,
         commands="\n".join(
             f"        {quote(f'{command.name}:{_plain(command.summary)}')}" for command in spec.commands
@@ -63,7 +63,7 @@ def script(spec: Spec) -> str:
 
 def _case(command: Command) -> str:
     parts = [each for option in command.options for each in _option(option)]
-    parts += [_argument(place, argument) for place, argument in enumerate(command.arguments, start=1)]
+    parts += [_argument(position, argument) for position, argument in enumerate(command.arguments, start=1)]
     if command.runs_another:
         parts.append(quote("*:: :_normal"))
     lines = " \\\n".join(f"                        {part}" for part in parts)
@@ -76,9 +76,9 @@ def _option(option: Option) -> list[str]:
     return [quote(f"({together}){spelling}[{_plain(option.help)}]{value}") for spelling in option.spellings]
 
 
-def _argument(place: int, argument: Argument) -> str:
+def _argument(position: int, argument: Argument) -> str:
     action = "_holdfast_locks" if argument.is_lock else _choices(argument.choices)
-    return quote(f"{place}:{_plain(argument.name)}:{action}")
+    return quote(f"{position}:{_plain(argument.name)}:{action}")
 
 
 def _choices(choices: tuple[str, ...]) -> str:
@@ -86,5 +86,5 @@ def _choices(choices: tuple[str, ...]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what means something to `_arguments`."""
+    """Replace characters that are special for `_arguments`."""
     return "".join("-" if character in "[]:\\" else character for character in text)

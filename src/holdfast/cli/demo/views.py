@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.cli.demo import words
 from holdfast.cli.demo.record import Record, Turn
-from holdfast.cli.terminal import WIDTH_MAX, Picture, Terminal
+from holdfast.cli.terminal import WIDTH_MAX, Display, Terminal
 
 COLUMNS_MIN = 60
 WINDOW = 8.0  # seconds that the bar looks back
@@ -48,7 +48,7 @@ def choose(workers: int) -> View:
     """The live table, if there is a terminal with room for it."""
     terminal = Terminal.of(sys.stdout)
     has_room = terminal.columns >= COLUMNS_MIN and terminal.lines > workers + _OTHER_LINES
-    if terminal.can_move and has_room:
+    if terminal.can_move_cursor and has_room:
         return Live(terminal)
     return Plain()
 
@@ -80,7 +80,7 @@ class Live:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._told: list[tuple[str, int]] = []  # with their colours
-        self._picture = Picture(sys.stdout)
+        self._display = Display(sys.stdout)
 
     def begin(self, heading: str, url: str, pids: dict[int, int]) -> None:
         _write([self._paint(heading[: self._width], _BOLD), f"store: {url}"[: self._width]])
@@ -102,10 +102,10 @@ class Live:
             *(self._paint(line[: self._width], color) for line, color in self._told),
             *[""] * (_TOLD - len(self._told)),
         ]
-        self._picture.draw(lines)
+        self._display.draw(lines)
 
     def end(self, lines: Sequence[str]) -> None:
-        self._picture.end(["", *lines])
+        self._display.end(["", *lines])
 
     @property
     def _width(self) -> int:

@@ -1,9 +1,9 @@
-"""`holdfast run NAME COMMAND`: a command that runs only while the lock is held.
+"""`holdfast run NAME COMMAND`: run a command only while the lock is held.
 
-supervisor   takes the lock, has the command started, passes signals on, gives the lock back
-guard        the process between: ends the command in time, whatever becomes of the supervisor
-terminal     whose turn it is on the terminal
-kernel       parent-death signal, adoption of orphans, an alarm that goes on while the machine sleeps
+supervisor   acquires the lock, starts the command through the guard, forwards signals, releases the lock
+guard        the process between them: ends the command in time, also if the supervisor is killed or stopped
+terminal     the foreground process group of the terminal
+linux        parent-death signal, adoption of orphans, an alarm that counts the time while the machine sleeps
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from holdfast.errors import ConfigurationError
 TTL = 30.0
 
 _DESCRIPTION = """\
-Wait for the lock, run the command while it is held, give the lock back, and
-return the command's exit status. The lease is renewed all the while. The
-command finds HOLDFAST_LOCK and HOLDFAST_FENCE in its environment. Options
-behind COMMAND are the command's own; two dashes before it may be left out.
+Wait for the lock, run the command while it is held, release the lock, and
+return the exit status of the command. The lease is renewed while the command
+runs. The environment of the command has HOLDFAST_LOCK and HOLDFAST_FENCE.
+Options after COMMAND belong to the command; the two dashes are optional.
 
-If the lease cannot be renewed, the command's process group gets SIGTERM
---grace seconds before the lease ends, and SIGKILL a moment before it ends. If
-it was broken, or its store taken away, SIGKILL comes at once. If `holdfast
-run` itself is killed or stopped, the same is done by a guard process.
+If the lease cannot be renewed, the command's process group receives SIGTERM
+--grace seconds before the lease ends, and SIGKILL just before it ends. If the
+lease was broken or its store removed, SIGKILL is sent at once. If `holdfast
+run` itself is killed or stopped, a guard process does the same.
 
-With --revocable, `holdfast revoke NAME` ends the command as well: it gets
+With --revocable, `holdfast revoke NAME` also ends the command: it receives
 SIGTERM, and SIGKILL if it has not ended after --grace seconds.
 """
 
 _EPILOG = f"""\
 exit status:
-  the command's own; 128 + n if signal n ended it
-  {statuses.REVOKED}  somebody asked for the lock (--revocable); the command was ended
-  {statuses.LOST}  the lock was lost while the command ran; it was ended
-  {statuses.BUSY}  the lock was busy until the time was up (--busy-status changes this)
-  {statuses.UNAVAILABLE}  the store could not be asked
+  the status of the command; 128 + n if signal n ended it
+  {statuses.REVOKED}  the lock was revoked (--revocable); the command was ended
+  {statuses.LOST}  the lock was lost while the command ran; the command was ended
+  {statuses.BUSY}  the lock was not acquired in time (--busy-status changes this)
+  {statuses.UNAVAILABLE}  the store is not available
   126  the command cannot be executed
   127  the command was not found
   2    bad arguments
@@ -65,22 +65,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument("-n", "--no-wait", action="store_true", help="do not wait if the lock is busy")
     waiting.add_argument(
-        "-w", "--timeout", type=options.seconds(), metavar="S", help="wait at most this long (default: for ever)"
+        "-w", "--timeout", type=options.seconds(), metavar="S", help="wait at most this long (default: no limit)"
     )
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("-s", "--shared", action="store_true", help="with other --shared commands at the same time")
+    kind.add_argument("-s", "--shared", action="store_true", help="hold the lock together with other --shared commands")
     kind.add_argument(
         "--semaphore",
         type=options.whole(1, LIMIT_MAX),
         metavar="N",
-        help="with up to N - 1 other --semaphore N commands",
+        help="hold the lock together with at most N - 1 other --semaphore N commands",
     )
     parser.add_argument(
         "--ttl",
-        type=options.seconds(least=TTL_MIN),
+        type=options.seconds(minimum=TTL_MIN),
         default=TTL,
         metavar="S",
-        help="how long the lease lives without renewal (default: %(default)g)",
+        help="how long the lease lasts without a renewal (default: %(default)g)",
     )
     parser.add_argument(
         "--grace",
@@ -88,14 +88,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="S",
         help="seconds from SIGTERM to SIGKILL when the lease cannot be renewed (default: a third of the ttl)",
     )
-    parser.add_argument(
-        "--revocable", action="store_true", help="end the command when `holdfast revoke` asks for the lock"
-    )
+    parser.add_argument("--revocable", action="store_true", help="end the command when `holdfast revoke` requests it")
     parser.add_argument(
         "--max-hold",
-        type=options.seconds(least=TTL_MIN),
+        type=options.seconds(minimum=TTL_MIN),
         metavar="S",
-        help="kill the command after this long in any case, and send SIGTERM before that",
+        help="kill the command after this time, and send SIGTERM before that",
     )
     parser.add_argument(
         "--meta",
@@ -103,7 +101,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         type=_pair,
         metavar="KEY=VALUE",
-        help="shown with the holder by `holdfast show`; may be given several times",
+        help="shown by `holdfast show`; may be repeated",
     )
     parser.add_argument(
         "-E",
@@ -111,34 +109,34 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=options.whole(0, 255),
         default=statuses.BUSY,
         metavar="N",
-        help="exit status if the lock was busy (default: %(default)s)",
+        help="exit status if the lock was not acquired in time (default: %(default)s)",
     )
     parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="say when the lock is waited for and taken; with the time in each line",
+        help="print when the wait begins and when the lock is acquired; add the time to each line",
     )
     parser.set_defaults(run=_run, parser=parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if not arguments.command:
-        arguments.parser.error("no COMMAND: write it behind the name, holdfast run [options] NAME COMMAND")
+        arguments.parser.error("COMMAND is missing: holdfast run [options] NAME COMMAND")
     if not hasattr(os, "fork"):
         raise ConfigurationError(
-            f"holdfast run needs fork() and process groups, which {sys.platform} does not have: take the lock inside "
-            "the program"
+            f"holdfast run needs fork() and process groups, which {sys.platform} does not have: acquire the lock "
+            "inside the program"
         )
     grace = arguments.ttl / 3 if arguments.grace is None else arguments.grace
     if grace > arguments.ttl / 2:
         arguments.parser.error(
             f"argument --grace: must be at most half the ttl ({arguments.ttl / 2:g} s), not {grace:g}"
         )
-    from holdfast.cli.run.supervisor import Plan, run
+    from holdfast.cli.run.supervisor import RunOptions, run
 
     return run(
-        Plan(
+        RunOptions(
             name=arguments.name,
             command=arguments.command,
             ttl=arguments.ttl,

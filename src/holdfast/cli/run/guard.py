@@ -1,23 +1,24 @@
-"""The guard: the process between `holdfast run` and the command. It knows no lock, only a deadline, and enforces it.
+"""The guard: the process between `holdfast run` and the command. It knows only a deadline, which it enforces.
 
-    holdfast run     holds and renews the lease; tells the guard how long it lasts
+    holdfast run     holds and renews the lease; sends the deadline to the guard
       guard          parent of the command; SIGTERM at deadline - grace, SIGKILL at the deadline or at --max-hold
         command      in a process group of its own
 
-Why a process of its own: one that is stopped, or blocked on a dead disk, cannot kill anything at the deadline; and the
-kernel's parent-death signal reaches a child, not its children. Each of the three may be killed or stopped by itself:
+The guard is a separate process for two reasons. `holdfast run` can be stopped, or blocked on a dead disk, and then
+cannot kill the command at the deadline. And the parent-death signal reaches a child, but not the children of the child.
+Each of the three processes can be killed or stopped on its own:
 
-    run killed        its end of the socket closes: the guard kills all of the command, sees that it is gone, and ends
-    run stopped       no news from it: the guard kills the command at the deadline
-    guard killed      the kernel kills the command, `run` the rest of its process group
+    run killed        its end of the socket closes: the guard kills the whole command, waits for its end, and exits
+    run stopped       the deadline is not extended: the guard kills the command at the deadline
+    guard killed      the kernel kills the command, `run` kills the rest of its process group
     guard stopped     `run` kills the process group at the deadline
-    both killed       the kernel kills the command; what it had started keeps the lock until the ttl is over
+    both killed       the kernel kills the command; its child processes keep the lock until the ttl has passed
 
-The guard and the command share what stands for the holder's life (`Client.liveness_fds`), so where a store lets others
-in at a holder's death, it does so when the last of them is gone.
+The guard and the command inherit `Client.liveness_fds`. A store that detects the death of a holder by these descriptors
+grants the lock to the next client only when the last of the three processes has ended.
 
-What belongs to the command: its process group, and every descendant that has not left the terminal session. The guard
-adopts orphans, so it sees all of these end.
+The command consists of its process group and of every descendant in the same session. The guard adopts orphans, so it
+can wait for all of them.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from holdfast.cli.run import kernel
+from holdfast.cli.run import linux
 from holdfast.cli.run.terminal import give_terminal
 from holdfast.runtimes import system
 
 MESSAGE_MAX = 8192  # bytes
-LIFELINES_MAX = 16
-POLL_INTERVAL = 0.2  # seconds between two looks for what a command has left behind, where no SIGCHLD tells
-PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-_IGNORED = (*PASSED_ON, signal.SIGPIPE, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+LIVENESS_FDS_MAX = 16
+POLL_INTERVAL = 0.2  # seconds between two checks for leftover processes, whose end sends no SIGCHLD
+FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_IGNORED = (*FORWARDED_SIGNALS, signal.SIGPIPE, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
 class Guard:
-    """The guard as `holdfast run` sees it. Fork it before there is any thread or open store."""
+    """The guard as `holdfast run` uses it. Create it before any thread is started and any store is opened: it forks."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        kernel.adopt_orphans()  # of a guard that is killed
+        linux.adopt_orphans()  # of a guard that is killed
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             self._socket.close()
-            _be_guard(theirs, command, parent)
+            _run_guard(theirs, command, parent)
         theirs.close()
-        self.command: int | None = None  # the pid of the command, which is its process group too
+        self.command: int | None = None  # pid and process group of the command
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -68,38 +69,38 @@ class Guard:
         grace: float,
         takes_terminal: bool,
         liveness_fds: Sequence[int],
-        end: float = float("inf"),
-        end_grace: float = 0.0,
+        hard_deadline: float = float("inf"),
+        hard_grace: float = 0.0,
     ) -> None:
-        """Start the command, with this added to its environment. No renewal moves `end`, and its own grace."""
-        order = {
+        """Start the command with `environment` added to its own. No renewal extends `hard_deadline`."""
+        request = {
             "environment": dict(environment),
             "deadline": deadline,
             "grace": grace,
-            "end": end,
-            "end_grace": end_grace,
+            "end": hard_deadline,
+            "end_grace": hard_grace,
         }
-        message = json.dumps({"do": "start", "takes_terminal": takes_terminal, **order})
+        message = json.dumps({"command": "start", "takes_terminal": takes_terminal, **request})
         socket.send_fds(self._socket, [message.encode()], list(liveness_fds))
 
-    def tell(self, do: str, **arguments: float) -> None:
-        """From any thread. Does not wait: a guard that is stopped, or gone, is dealt with by who reads its answers."""
+    def send(self, command: str, **arguments: float) -> None:
+        """Send a message, from any thread, without blocking. The reader of its replies handles a guard that is dead."""
         with contextlib.suppress(OSError):
-            self._socket.send(json.dumps({"do": do, **arguments}).encode(), socket.MSG_DONTWAIT)
+            self._socket.send(json.dumps({"command": command, **arguments}).encode(), socket.MSG_DONTWAIT)
 
-    def hear(self) -> dict[str, Any] | None:
-        """What it says next; None if it is gone."""
+    def receive(self) -> dict[str, Any] | None:
+        """Return the next message of the guard, or None if it has ended."""
         try:
-            said = self._socket.recv(MESSAGE_MAX)
+            message = self._socket.recv(MESSAGE_MAX)
         except ConnectionResetError:
             return None
-        if not said:
+        if not message:
             return None
-        answer: dict[str, Any] = json.loads(said)
+        answer: dict[str, Any] = json.loads(message)
         return answer
 
     def kill_command(self) -> bool:
-        """In place of a guard that does not; whether there was anything to kill."""
+        """Kill the process group, if the guard does not. Return whether there was a process to kill."""
         try:
             if self.command is not None:
                 os.killpg(self.command, signal.SIGKILL)
@@ -109,83 +110,83 @@ class Guard:
         return False
 
     def kill(self) -> None:
-        """End the guard, also if it is stopped; the kernel then kills the command."""
+        """Kill the guard, also if it is stopped. The kernel then kills the command."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
-    def bury_orphans(self) -> None:
-        """Those of its children that have ended and that nobody else waits for."""
+    def reap_orphans(self) -> None:
+        """Reap adopted processes that have ended."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
     def close(self) -> None:
-        """Let it end; without a command it does so at once, with one only when that is gone."""
+        """Close the socket and wait for the guard. It ends at once, or when its command has been killed."""
         self._socket.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
 
-def _be_guard(orders: socket.socket, command: Sequence[str], parent: int) -> NoReturn:
+def _run_guard(sock: socket.socket, command: Sequence[str], parent: int) -> NoReturn:
     try:
-        _Guard(orders, command, parent).run()
-    except BaseException:  # a bug; the kernel kills the command with us
+        _GuardProcess(sock, command, parent).run()
+    except BaseException:  # a bug: the kernel kills the command when this process exits
         traceback.print_exc()
     finally:
-        os._exit(0)  # not a step further: the rest of this program is the other process's
+        os._exit(0)  # the rest of the program belongs to the parent process
 
 
-class _Guard:
-    """The guard itself: one thread, one loop."""
+class _GuardProcess:
+    """The process itself: one thread, one loop."""
 
-    def __init__(self, orders: socket.socket, command: Sequence[str], parent: int) -> None:
-        self._orders = orders
+    def __init__(self, sock: socket.socket, command: Sequence[str], parent: int) -> None:
+        self._socket = sock
         self._command = command
         self._parent = parent
         self._deadline = float("inf")
         self._grace = 0.0
-        self._end = float("inf")  # --max-hold
-        self._end_grace = 0.0
-        self._is_ending = False  # SIGTERM was sent, and that is not taken back
-        self._is_unwanted = False  # somebody asks for the lock, perhaps before the command has begun
+        self._hard_deadline = float("inf")  # --max-hold
+        self._hard_grace = 0.0
+        self._is_ending = False  # SIGTERM was sent; this is final
+        self._is_revoked = False  # possibly before the command has started
         self._group: int | None = None
-        self._status: int | None = None  # the command's, once it has ended
-        self._told_leftovers = False
-        os.setpgid(0, 0)  # signals of the terminal are not for us
+        self._status: int | None = None  # of the command, when it has ended
+        self._leftovers_reported = False
+        os.setpgid(0, 0)  # so that signals of the terminal do not reach the guard
         self._inherited: dict[int, Any] = {number: signal.getsignal(number) for number in signal.valid_signals()}
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        kernel.adopt_orphans()
-        kernel.rename(b"holdfast-guard")
+        linux.adopt_orphans()
+        linux.rename(b"holdfast-guard")
         self._wake, wake = socket.socketpair()
         self._wake.settimeout(0)
         wake.settimeout(0)
-        self._keep = wake
+        self._wake_sender = wake
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         self._poll = select.poll()
-        self._poll.register(orders, select.POLLIN)
+        self._poll.register(sock, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
-        self._alarm = kernel.Alarm(self._poll)
+        self._alarm = linux.Alarm(self._poll)
 
     def run(self) -> None:
         while os.getppid() == self._parent or self._group is not None:
-            ready = self._alarm.wait(self._due())
+            ready = self._alarm.wait(self._next_check())
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(4096)
-            # News of a renewal first, then the clock: whoever was stopped for a while has both waiting.
-            if self._orders.fileno() in ready and not self._obey():
+            # Read messages before the clock: after a stop of this process, a renewal may be waiting in the socket.
+            if self._socket.fileno() in ready and not self._handle_message():
                 if self._group is None:
                     return
                 self._deadline = float("-inf")
             self._enforce()
             self._reap()
-            if self._status is not None and self._is_gone():
-                self._say("ended", status=self._status, by_guard=self._is_ending)
+            if self._status is not None and self._all_ended():
+                self._send("ended", status=self._status, by_guard=self._is_ending)
                 return
 
-    def _due(self) -> float | None:
-        """When to look at the clock again, whatever happens."""
+    def _next_check(self) -> float | None:
+        """When to check the clock again at the latest."""
         if self._group is None:
             return None
         now = system.now()
@@ -196,65 +197,65 @@ class _Guard:
 
     @property
     def _kill_at(self) -> float:
-        return min(self._deadline, self._end)
+        return min(self._deadline, self._hard_deadline)
 
     @property
     def _term_at(self) -> float:
-        return min(self._deadline - self._grace, self._end - self._end_grace)
+        return min(self._deadline - self._grace, self._hard_deadline - self._hard_grace)
 
-    def _obey(self) -> bool:
-        """Do what `holdfast run` says; False if it is gone."""
-        said, liveness_fds, _, _ = socket.recv_fds(self._orders, MESSAGE_MAX, LIFELINES_MAX)
-        if not said:
-            self._poll.unregister(self._orders)
+    def _handle_message(self) -> bool:
+        """Handle a message of `holdfast run`. Return False if it has ended."""
+        message, liveness_fds, _, _ = socket.recv_fds(self._socket, MESSAGE_MAX, LIVENESS_FDS_MAX)
+        if not message:
+            self._poll.unregister(self._socket)
             return False
-        order = json.loads(said)
-        match order["do"]:
+        request = json.loads(message)
+        match request["command"]:
             case "start":
-                self._deadline, self._grace = order["deadline"], order["grace"]
-                self._end, self._end_grace = order["end"], order["end_grace"]
-                if self._is_unwanted or system.now() >= self._term_at:
-                    self._say("late")
+                self._deadline, self._grace = request["deadline"], request["grace"]
+                self._hard_deadline, self._hard_grace = request["end"], request["end_grace"]
+                if self._is_revoked or system.now() >= self._term_at:
+                    self._send("late")
                 else:
-                    self._start(order["environment"], liveness_fds, takes_terminal=order["takes_terminal"])
-            case "extend" if not (self._is_ending or self._is_unwanted):
-                self._deadline = max(self._deadline, order["deadline"])
+                    self._start(request["environment"], liveness_fds, takes_terminal=request["takes_terminal"])
+            case "extend" if not (self._is_ending or self._is_revoked):
+                self._deadline = max(self._deadline, request["deadline"])
             case "signal" if self._group is not None:
-                self._signal(order["number"])
-            case "end":  # as at the end of the lease, which goes on until the command is gone
-                self._is_unwanted = True
+                self._signal(request["number"])
+            case "end":  # the lease is kept until the command has ended
+                self._is_revoked = True
                 if not self._is_ending:
                     self._deadline = min(self._deadline, system.now() + self._grace)
             case "lost" if system.now() < self._deadline - self._grace:
-                self._deadline = float("-inf")  # not run out but taken: somebody else may be in already
+                self._deadline = float("-inf")  # the lease was taken, not expired: there may be another holder already
         return True
 
     # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, environment: Mapping[str, str], liveness_fds: Sequence[int], *, takes_terminal: bool) -> None:
         for fd in liveness_fds:
-            os.set_inheritable(fd, True)  # noqa: FBT003  (its only argument; the command's life counts too)
+            os.set_inheritable(fd, True)  # noqa: FBT003  (its only argument; the command keeps them open too)
         failed, fail = os.pipe()
         guard = os.getpid()
         pid = os.fork()
         if pid == 0:
             whole = {**os.environ, **environment}
-            _become(self._command, whole, self._inherited, guard, fail, takes_terminal=takes_terminal)
+            _exec_command(self._command, whole, self._inherited, guard, fail, takes_terminal=takes_terminal)
         os.close(fail)
-        with contextlib.suppress(OSError):  # it has done so itself, or has even ended
+        with contextlib.suppress(OSError):  # the child has done so itself, or has ended
             os.setpgid(pid, pid)
         with open(failed, "rb") as file:
             error = file.read()
         if error:
             os.waitpid(pid, 0)
-            self._say("failed", errno=int(error))
+            self._send("failed", errno=int(error))
             return
         self._group = pid
-        # From here on the command alone keeps these open: who reads its output sees the end of it.
+        # Only the command keeps these open from here on, so that a reader of its output sees the end of file.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd, inheritable=False)
-        self._say("started", pid=pid)
+        self._send("started", pid=pid)
 
     def _enforce(self) -> None:
         now = system.now()
@@ -262,12 +263,12 @@ class _Guard:
             return
         if now >= self._kill_at:
             self._signal(signal.SIGKILL)
-            for pid in self._rest():
+            for pid in self._live_children():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
         elif now >= self._term_at and not self._is_ending:
             self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # or one that is stopped could not end in time
+            self._signal(signal.SIGCONT)  # a stopped process could not handle SIGTERM
         else:
             return
         self._is_ending = True
@@ -288,17 +289,17 @@ class _Guard:
             if pid != self._group:
                 continue
             if os.WIFSTOPPED(status):
-                self._say("stopped", number=os.WSTOPSIG(status))
+                self._send("stopped", number=os.WSTOPSIG(status))
             else:
                 self._status = os.waitstatus_to_exitcode(status)
 
-    def _is_gone(self) -> bool:
-        """All of the command: the process that we started, and what it has left behind."""
-        if not self._group_lives() and next(self._rest(), None) is None:
+    def _all_ended(self) -> bool:
+        """Whether the command and all processes that it left behind have ended."""
+        if not self._group_lives() and next(self._live_children(), None) is None:
             return True
-        if not self._told_leftovers:
-            self._told_leftovers = True
-            self._say("left", status=self._status)
+        if not self._leftovers_reported:
+            self._leftovers_reported = True
+            self._send("left", status=self._status)
         return False
 
     def _group_lives(self) -> bool:
@@ -308,22 +309,22 @@ class _Guard:
         except ProcessLookupError:
             return False
         except PermissionError:
-            return True  # somebody is there, as another user
+            return True  # a process of another user
         return True
 
-    def _rest(self) -> Iterator[int]:
-        """Our children: the command, and orphans that it left and that have not become daemons."""
+    def _live_children(self) -> Iterator[int]:
+        """Yield the pids of the children: the command, and its orphans that have not started a session of their own."""
         me, session = os.getpid(), os.getsid(0)
         for pid, parent, theirs, state in _processes():
             if parent == me and theirs == session and state not in "ZX":
                 yield pid
 
-    def _say(self, what: str, **facts: object) -> None:
-        with contextlib.suppress(OSError):  # `holdfast run` is gone, and then nobody wants to know
-            self._orders.send(json.dumps({"what": what, **facts}).encode(), socket.MSG_DONTWAIT)
+    def _send(self, event: str, **facts: object) -> None:
+        with contextlib.suppress(OSError):  # `holdfast run` has ended and needs no reply
+            self._socket.send(json.dumps({"event": event, **facts}).encode(), socket.MSG_DONTWAIT)
 
 
-def _become(
+def _exec_command(
     command: Sequence[str],
     environment: Mapping[str, str],
     signals: Mapping[int, Any],
@@ -332,21 +333,21 @@ def _become(
     *,
     takes_terminal: bool,
 ) -> NoReturn:
-    """In the child of the guard: turn into the command, or write the error's number."""
+    """In the child of the guard: execute the command, or write the error number to `fail`."""
     try:
         os.setpgid(0, 0)
         if takes_terminal:
             give_terminal(os.getpgrp())
-        kernel.die_with_parent(signal.SIGKILL)
+        linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(1)
         signal.set_wakeup_fd(-1)
         for number, handler in signals.items():
-            # Python itself ignores SIGPIPE and SIGXFSZ; no other program expects that.
+            # Python ignores SIGPIPE and SIGXFSZ; other programs do not expect that.
             keep_ignoring = handler is signal.SIG_IGN and number not in (signal.SIGPIPE, signal.SIGXFSZ)
             with contextlib.suppress(OSError):  # SIGKILL, SIGSTOP
                 signal.signal(number, signal.SIG_IGN if keep_ignoring else signal.SIG_DFL)
-        os.execvpe(command[0], list(command), environment)  # noqa: S606  (what the user asked us to run)
+        os.execvpe(command[0], list(command), environment)  # noqa: S606  (the command of the user)
     except OSError as error:
         os.write(fail, str(error.errno).encode())
     finally:
@@ -354,10 +355,10 @@ def _become(
 
 
 def _processes() -> Iterator[tuple[int, int, int, str]]:
-    """Every process: pid, parent, session, state."""
+    """Yield pid, parent, session and state of every process."""
     try:
         names = os.listdir("/proc")
-    except OSError:  # no Linux: what is left of the process group is all that can be seen
+    except OSError:  # not Linux: only the process group can be checked
         return
     for name in names:
         if name.isdigit():
@@ -365,5 +366,5 @@ def _processes() -> Iterator[tuple[int, int, int, str]]:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     after_name = file.read().rpartition(b")")[2].split()
             except OSError:
-                continue  # it has just ended
+                continue  # it has ended
             yield int(name), int(after_name[1]), int(after_name[3]), after_name[0].decode()

@@ -1,4 +1,4 @@
-"""The terminal belongs to one process group at a time; the command needs it while it runs, as under a shell."""
+"""The foreground process group of the terminal. The command needs to be it while it runs, as in a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TTY = 0  # standard input
 
 
 def is_foreground() -> bool:
-    """The terminal at our standard input talks to our process group."""
+    """Whether our process group is in the foreground of the terminal at standard input."""
     try:
         return os.tcgetpgrp(_TTY) == os.getpgrp()
     except OSError:
@@ -17,17 +17,17 @@ def is_foreground() -> bool:
 
 
 def may_lend_terminal() -> bool:
-    """It talks to us, and we are no part of a pipeline, another part of which may need it too."""
+    """Whether we are in the foreground and not part of a pipeline, where another process may need the terminal."""
     return is_foreground() and os.isatty(1)
 
 
 def give_terminal(group: int) -> None:
-    """Make this the process group that the terminal talks to, if we are of the group that it talks to now."""
-    # Of a background process the kernel asks with SIGTTOU whether it means it.
+    """Put this process group in the foreground, if ours is in the foreground now."""
+    # tcsetpgrp() of a background process raises SIGTTOU.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         os.tcsetpgrp(_TTY, group)
     except OSError:
-        pass  # it is gone: then nobody needs it
+        pass  # the terminal is gone
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

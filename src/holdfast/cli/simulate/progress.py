@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Self, TextIO
 
-from holdfast.cli.terminal import Picture, Terminal
+from holdfast.cli.terminal import Display, Terminal
 
 _BAR = 24  # columns
 _FRAME, _LINE = 0.1, 10.0  # seconds from one to the next
@@ -18,15 +18,15 @@ class Progress:
     def __init__(self, *, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._terminal = Terminal.of(self._stream)
-        self._picture = Picture(self._stream) if self._terminal.can_move else None
-        self._next = time.monotonic() + (0.0 if self._picture else _LINE)
+        self._display = Display(self._stream) if self._terminal.can_move_cursor else None
+        self._next = time.monotonic() + (0.0 if self._display else _LINE)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._picture is not None:
-            self._picture.draw([])  # what was shown is of no use beside the result
+        if self._display is not None:
+            self._display.draw([])  # what was shown is of no use beside the result
 
     def show(self, what: str, done: int, of: int | None, more: str = "") -> None:
         """Say so, if it is time."""
@@ -35,13 +35,13 @@ class Progress:
             return
         count = f"{done:,}" if of is None else f"{done:,} of {of:,}"
         line = f"{what}: {count}{f', {more}' if more else ''}"
-        if self._picture is None:
+        if self._display is None:
             self._next = now + _LINE
             print(self._terminal.fit(line, self._terminal.columns), file=self._stream, flush=True)
             return
         self._next = now + _FRAME
         bar = "" if of is None else self._bar(done / of if of else 1.0) + " "
-        self._picture.draw([self._terminal.fit(bar + line, self._terminal.columns - 1)])
+        self._display.draw([self._terminal.fit(bar + line, self._terminal.columns - 1)])
 
     def _bar(self, share: float) -> str:
         full = round(min(1.0, share) * _BAR)

@@ -1,4 +1,4 @@
-"""What is different between two looks at the store. Pure: no store, no clock, no output."""
+"""The differences between two reads of the store. Pure: no store, no clock, no output."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast.cli.facts import ticket_as_dict
+from holdfast.cli.lock_info import ticket_as_dict
 from holdfast.core.tickets import LockInfo, TicketInfo
 
-# holds      at the first look somebody has the lock already
-# waits      somebody stands in line; left: not any more, and did not get the lock
-# released   the lease is over: from outside, a release, a break and a ttl that ran out look alike
-What = Literal["holds", "acquired", "released", "waits", "left", "unavailable", "available"]
+# holds      the lock already had this holder at the first read
+# waits      a waiter has joined the queue
+# left       a waiter has left the queue without the lock
+# released   the lease has ended: released, broken or expired, which cannot be told apart from outside
+ChangeKind = Literal["holds", "acquired", "released", "waits", "left", "unavailable", "available"]
 
 
 class Change(NamedTuple):
-    """One line of the story."""
+    """One change."""
 
-    at: float  # Unix time of the look that found it
-    what: What
+    at: float  # Unix time of the read that found it
+    what: ChangeKind
     lock: str = ""
     ticket: TicketInfo | None = None
-    problem: str = ""  # unavailable: why
+    problem: str = ""  # why the store is unavailable
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the JSON object."""
         known: dict[str, Any] = {"time": self.at, "change": self.what}
         if self.ticket is not None:
             known |= {"lock": self.lock, **ticket_as_dict(self.ticket)}
@@ -34,43 +35,43 @@ class Change(NamedTuple):
         return known
 
 
-def between(before: Sequence[LockInfo] | None, after: Sequence[LockInfo], at: float) -> list[Change]:
-    """All changes, lock by lock, what ended first. Without a `before`, all that is there."""
+def diff(before: Sequence[LockInfo] | None, after: Sequence[LockInfo], at: float) -> list[Change]:
+    """Return all changes by lock, ends first. Without `before`, return the current holders and waiters."""
     old = {info.name: info for info in before or ()}
     new = {info.name: info for info in after}
     is_first = before is None
-    found = []
+    changes = []
     for name in sorted(old.keys() | new.keys()):
         free = LockInfo(name, (), ())
         for what, ticket in _of_lock(old.get(name, free), new.get(name, free)):
-            found.append(Change(at, "holds" if is_first and what == "acquired" else what, name, ticket))
-    return found
+            changes.append(Change(at, "holds" if is_first and what == "acquired" else what, name, ticket))
+    return changes
 
 
-def _of_lock(old: LockInfo, new: LockInfo) -> Iterator[tuple[What, TicketInfo]]:
+def _of_lock(old: LockInfo, new: LockInfo) -> Iterator[tuple[ChangeKind, TicketInfo]]:
     had, has = _by_fence(old.holders), _by_fence(new.holders)
     acquired = [ticket for fence, ticket in has.items() if fence not in had]
-    # A waiter has no fence yet. Who it is has to do: one thread waits for one lock once, as a rule.
-    got_it = Counter(map(_who, acquired))
+    # A waiter has no fence, so it is identified by its thread or task, which usually waits for a lock only once.
+    acquirers = Counter(map(_client, acquired))
     yield from (("released", ticket) for fence, ticket in had.items() if fence not in has)
-    yield from (("left", ticket) for ticket in _missing(old.waiters, Counter(map(_who, new.waiters)) + got_it))
+    yield from (("left", ticket) for ticket in _missing(old.waiters, Counter(map(_client, new.waiters)) + acquirers))
     yield from (("acquired", ticket) for ticket in acquired)
-    yield from (("waits", ticket) for ticket in _missing(new.waiters, Counter(map(_who, old.waiters))))
+    yield from (("waits", ticket) for ticket in _missing(new.waiters, Counter(map(_client, old.waiters))))
 
 
 def _by_fence(holders: Iterable[TicketInfo]) -> dict[int | None, TicketInfo]:
     return {holder.fence: holder for holder in holders}
 
 
-def _who(ticket: TicketInfo) -> tuple[str, int, str]:
+def _client(ticket: TicketInfo) -> tuple[str, int, str]:
     return ticket.host, ticket.pid, ticket.agent
 
 
 def _missing(tickets: Iterable[TicketInfo], known: Counter[tuple[str, int, str]]) -> Iterator[TicketInfo]:
-    """Those beyond what is known, each of which accounts for one."""
+    """Yield the tickets that `known` does not account for."""
     left = known.copy()
     for ticket in tickets:
-        if left[_who(ticket)] > 0:
-            left[_who(ticket)] -= 1
+        if left[_client(ticket)] > 0:
+            left[_client(ticket)] -= 1
         else:
             yield ticket

@@ -39,7 +39,7 @@ def next_start(process: subprocess.Popen[str]) -> float:
 
 
 @pytest.mark.parametrize("time", range(20))
-def test_killed_with_9_its_command_is_gone_before_the_next_one_starts(
+def test_the_next_command_starts_only_after_the_command_of_a_killed_run_has_ended(
     runs: Runs, stamps: Stamps, client: Client, time: int
 ) -> None:
     holder = runs.start("a", "--", *STAMPER, str(stamps.path), "--children", str(time % 3))
@@ -55,7 +55,7 @@ def test_killed_with_9_its_command_is_gone_before_the_next_one_starts(
 
 
 @pytest.mark.parametrize("time", range(5))
-def test_killed_together_with_its_guard_its_command_is_gone_before_the_next_one_starts(
+def test_the_next_command_starts_only_after_the_command_of_a_killed_run_and_guard_has_ended(
     runs: Runs, stamps: Stamps, client: Client, time: int
 ) -> None:
     holder = runs.start("a", "--", *STAMPER, str(stamps.path))
@@ -70,7 +70,7 @@ def test_killed_together_with_its_guard_its_command_is_gone_before_the_next_one_
     assert stamps.last() < next_start(waiter)
 
 
-def test_a_killed_guard_takes_the_whole_command_with_it_and_the_lock_is_given_back(runs: Runs, stamps: Stamps) -> None:
+def test_the_whole_command_is_killed_and_the_lock_released_when_the_guard_is_killed(runs: Runs, stamps: Stamps) -> None:
     holder = runs.start("a", "--", *STAMPER, str(stamps.path), "--children", "2")
     stamps.wait_for(processes=3)
     (guard,) = children(holder.pid)
@@ -84,7 +84,7 @@ def test_a_killed_guard_takes_the_whole_command_with_it_and_the_lock_is_given_ba
     assert runs.run("a", "-n", "--", "true")[0] == 0
 
 
-def test_stopped_past_its_ttl_its_command_is_killed_at_the_deadline(runs: Runs, stamps: Stamps) -> None:
+def test_the_guard_kills_the_command_at_the_deadline_when_run_is_stopped(runs: Runs, stamps: Stamps) -> None:
     holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path), "--children", "1", "--ignore-term")
     stamps.wait_for(processes=2)
 
@@ -99,7 +99,9 @@ def test_stopped_past_its_ttl_its_command_is_killed_at_the_deadline(runs: Runs, 
     assert holder.returncode == 123
 
 
-def test_a_stopped_guard_does_not_let_the_command_outlive_the_lock(runs: Runs, stamps: Stamps, client: Client) -> None:
+def test_the_command_does_not_outlive_the_lock_when_the_guard_is_stopped(
+    runs: Runs, stamps: Stamps, client: Client
+) -> None:
     holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path))
     stamps.wait_for()
     (guard,) = children(holder.pid)
@@ -115,7 +117,9 @@ def test_a_stopped_guard_does_not_let_the_command_outlive_the_lock(runs: Runs, s
     assert holder.returncode == 123
 
 
-def test_stopped_as_a_whole_its_command_dies_on_resume(runs: Runs, stamps: Stamps) -> None:
+def test_the_command_is_killed_on_resume_when_all_processes_were_stopped_past_the_ttl(
+    runs: Runs, stamps: Stamps
+) -> None:
     holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path))
     stamps.wait_for()
     (guard,) = children(holder.pid)
@@ -136,7 +140,7 @@ def test_stopped_as_a_whole_its_command_dies_on_resume(runs: Runs, stamps: Stamp
 # ── the lease ends while all are well ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_when_the_lock_file_is_deleted_the_command_is_killed(runs: Runs, stamps: Stamps) -> None:
+def test_the_command_is_killed_when_the_lock_file_is_deleted(runs: Runs, stamps: Stamps) -> None:
     holder = runs.start("a", "--", *STAMPER, str(stamps.path), "--ignore-term")
     stamps.wait_for()
 
@@ -150,7 +154,7 @@ def test_when_the_lock_file_is_deleted_the_command_is_killed(runs: Runs, stamps:
     assert stamps.last() <= deleted + 30  # the ttl: its deadline
 
 
-def test_when_the_lease_is_broken_the_command_is_killed(runs: Runs, stamps: Stamps, client: Client) -> None:
+def test_the_command_is_killed_when_the_lease_is_broken(runs: Runs, stamps: Stamps, client: Client) -> None:
     holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path), "--ignore-term")
     stamps.wait_for()
     (lease,) = client.inspect("a").holders
@@ -178,7 +182,7 @@ def blocked(runs: Runs) -> subprocess.Popen[str]:
     return blocker
 
 
-def test_when_it_cannot_be_renewed_the_command_gets_sigterm_in_time_to_end_by_itself(runs: Runs) -> None:
+def test_the_command_receives_sigterm_before_a_lease_that_cannot_be_renewed_ends(runs: Runs) -> None:
     script = "trap 'echo tidying up; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     holder = runs.start("a", "--ttl", "3", "--grace", "1.4", "--", "sh", "-c", script)
     assert holder.stdout is not None
@@ -210,10 +214,10 @@ def test_max_hold_ends_a_command_that_takes_too_long(runs: Runs, stamps: Stamps)
     status, _, complaints = runs.run("a", "--ttl", "3", "--max-hold", "0.8", "--", *STAMPER, str(stamps.path))
 
     assert status == 123
-    assert "max_hold of 0.8 s is reached" in complaints
+    assert "max_hold of 0.8 s was reached" in complaints
 
 
-def test_max_hold_keeps_the_lock_until_the_command_is_gone(runs: Runs, stamps: Stamps, client: Client) -> None:
+def test_max_hold_keeps_the_lock_until_the_command_has_ended(runs: Runs, stamps: Stamps, client: Client) -> None:
     holder = runs.start(
         "a", "--ttl", "3", "--max-hold", "1", "--", *STAMPER, str(stamps.path), "--ignore-term", "--children", "2"
     )
@@ -232,7 +236,7 @@ def test_max_hold_keeps_the_lock_until_the_command_is_gone(runs: Runs, stamps: S
     assert holder.returncode == 123
 
 
-def test_a_reader_of_messages_that_has_stopped_does_not_keep_the_command_alive(
+def test_the_command_is_killed_in_time_when_the_reader_of_stderr_does_not_read(
     runs: Runs, stamps: Stamps, client: Client
 ) -> None:
     # The command fills the pipe of standard error, and the test does not read it.

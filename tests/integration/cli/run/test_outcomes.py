@@ -16,7 +16,7 @@ from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
 from tests.support.processes import PATIENCE, eventually
 
 
-def test_the_command_finds_lock_and_fence_in_its_environment(runs: Runs) -> None:
+def test_the_environment_of_the_command_has_lock_and_fence(runs: Runs) -> None:
     code = "import json, os; print(json.dumps([os.environ['HOLDFAST_LOCK'], os.environ['HOLDFAST_FENCE']]))"
 
     first, second = (json.loads(runs.run("näme with space", "--", sys.executable, "-c", code)[1]) for _ in range(2))
@@ -38,25 +38,23 @@ def test_the_command_finds_lock_and_fence_in_its_environment(runs: Runs) -> None
     ],
     ids=" ".join,
 )
-def test_options_behind_the_command_are_its_own(runs: Runs, before: list[str]) -> None:
+def test_options_after_the_command_belong_to_the_command(runs: Runs, before: list[str]) -> None:
     status, out, _ = runs.run(*before, "echo", "--ttl", "--", "-n")
 
     assert (status, out) == (0, "--ttl -- -n\n")
 
 
 @pytest.mark.parametrize("status", [0, 1, 77, 255])
-def test_the_status_is_the_commands_own(runs: Runs, status: int) -> None:
+def test_run_returns_the_status_of_the_command(runs: Runs, status: int) -> None:
     assert runs.run("a", "--", "sh", "-c", f"exit {status}")[0] == status
 
 
-def test_a_command_ended_by_a_signal_gives_128_and_its_number(runs: Runs) -> None:
+def test_run_returns_128_plus_the_signal_that_ended_the_command(runs: Runs) -> None:
     assert runs.run("a", "--", "sh", "-c", "kill -9 $$")[0] == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/", 126)])
-def test_a_command_that_cannot_be_started_is_named_and_the_lock_given_back(
-    runs: Runs, command: str, status: int
-) -> None:
+def test_run_names_a_command_that_cannot_start_and_releases_the_lock(runs: Runs, command: str, status: int) -> None:
     found, _, complaints = runs.run("a", "--", command)
 
     assert found == status
@@ -64,7 +62,7 @@ def test_a_command_that_cannot_be_started_is_named_and_the_lock_given_back(
     assert runs.run("a", "-n", "--", "true")[0] == 0
 
 
-def test_a_store_that_cannot_be_asked_has_a_status_of_its_own(runs: Runs) -> None:
+def test_run_exits_with_125_when_the_store_is_unavailable(runs: Runs) -> None:
     runs.file.parent.mkdir()
     runs.file.write_text("not a database, but a long enough text to be taken for a damaged one")
 
@@ -78,7 +76,7 @@ def test_a_store_that_cannot_be_asked_has_a_status_of_its_own(runs: Runs) -> Non
 
 
 @pytest.mark.parametrize("wait", [["-n"], ["--no-wait"], ["-w", "0.2"], ["--timeout", "0"]])
-def test_a_busy_lock_has_a_status_of_its_own(runs: Runs, client: Client, wait: list[str]) -> None:
+def test_run_exits_with_124_when_the_lock_is_busy(runs: Runs, client: Client, wait: list[str]) -> None:
     with client.lock("a"):
         status, _, complaints = runs.run("a", *wait, "--", "true")
 
@@ -87,12 +85,12 @@ def test_a_busy_lock_has_a_status_of_its_own(runs: Runs, client: Client, wait: l
     assert not client.inspect("a").waiters
 
 
-def test_the_status_for_busy_can_be_chosen(runs: Runs, client: Client) -> None:
+def test_busy_status_changes_the_status_for_a_busy_lock(runs: Runs, client: Client) -> None:
     with client.lock("a"):
         assert runs.run("a", "-n", "-E", "0", "--", "true")[0] == 0
 
 
-def test_it_waits_its_turn(runs: Runs, client: Client) -> None:
+def test_run_waits_until_the_lock_is_released(runs: Runs, client: Client) -> None:
     with client.lock("a"):
         waiter = runs.start("a", "-v", "--", "echo", "done")
         eventually(lambda: bool(client.inspect("a").waiters))
@@ -108,7 +106,7 @@ def test_it_waits_its_turn(runs: Runs, client: Client) -> None:
 # ── shared ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_shared_commands_run_together_and_keep_others_out(runs: Runs, client: Client, stamps: Stamps) -> None:
+def test_shared_commands_run_together_and_block_exclusive_ones(runs: Runs, client: Client, stamps: Stamps) -> None:
     for _ in range(2):
         runs.start("a", "--shared", "--", *STAMPER, str(stamps.path))
 
@@ -118,7 +116,7 @@ def test_shared_commands_run_together_and_keep_others_out(runs: Runs, client: Cl
     assert runs.run("a", "-n", "--", "true")[0] == 124
 
 
-def test_a_semaphore_lets_in_as_many_as_it_says(runs: Runs, stamps: Stamps) -> None:
+def test_a_semaphore_admits_its_limit(runs: Runs, stamps: Stamps) -> None:
     for _ in range(2):
         runs.start("a", "--semaphore", "2", "--", *STAMPER, str(stamps.path))
 
@@ -129,7 +127,7 @@ def test_a_semaphore_lets_in_as_many_as_it_says(runs: Runs, stamps: Stamps) -> N
     assert (status, "limit=2" in complaints) == (2, True)
 
 
-def test_the_holder_is_shown_with_its_command_and_meta(runs: Runs, client: Client, stamps: Stamps) -> None:
+def test_the_holder_has_the_command_and_meta(runs: Runs, client: Client, stamps: Stamps) -> None:
     runs.start("a", "--meta", "ticket=OPS-7", "--", *STAMPER, str(stamps.path))
 
     stamps.wait_for()
@@ -142,7 +140,7 @@ def test_the_holder_is_shown_with_its_command_and_meta(runs: Runs, client: Clien
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"])
-def test_signals_are_passed_on(runs: Runs, name: str) -> None:
+def test_signals_are_forwarded(runs: Runs, name: str) -> None:
     script = f"trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done"
     process = runs.start("a", "--", "sh", "-c", script)
     assert process.stdout is not None
@@ -154,7 +152,7 @@ def test_signals_are_passed_on(runs: Runs, name: str) -> None:
     assert (process.returncode, out) == (5, f"got {name}\n")
 
 
-def test_a_signal_ends_what_the_command_has_started_too(runs: Runs, stamps: Stamps) -> None:
+def test_a_signal_ends_the_children_of_the_command_too(runs: Runs, stamps: Stamps) -> None:
     process = runs.start("a", "--", *STAMPER, str(stamps.path), "--children", "2")
     stamps.wait_for(processes=3)
 
@@ -185,7 +183,7 @@ def test_ignored_signals_stay_ignored(runs: Runs, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_the_wait_and_leaves_no_place_in_line(runs: Runs, client: Client, number: signal.Signals) -> None:
+def test_a_signal_ends_the_wait_and_removes_the_queue_entry(runs: Runs, client: Client, number: signal.Signals) -> None:
     with client.lock("a"):
         waiter = runs.start("a", "--", "true")
         eventually(lambda: bool(client.inspect("a").waiters))
@@ -201,7 +199,7 @@ def test_a_signal_ends_the_wait_and_leaves_no_place_in_line(runs: Runs, client: 
 # ── what is left behind ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_lock_is_kept_until_what_the_command_left_behind_has_ended(runs: Runs, stamps: Stamps) -> None:
+def test_the_lock_is_kept_until_the_children_of_the_command_have_ended(runs: Runs, stamps: Stamps) -> None:
     script = f"{' '.join(STAMPER)} {stamps.path} & echo $!"
     process = runs.start("a", "--", "sh", "-c", script)
     assert process.stdout is not None
@@ -216,7 +214,7 @@ def test_the_lock_is_kept_until_what_the_command_left_behind_has_ended(runs: Run
     assert runs.run("a", "-n", "--", "true")[0] == 0
 
 
-def test_a_daemon_that_has_left_the_session_is_on_its_own(runs: Runs) -> None:
+def test_a_daemon_that_has_left_the_session_does_not_keep_the_lock(runs: Runs) -> None:
     code = "from subprocess import *; print(Popen(['sleep', '300'], start_new_session=True, stdout=DEVNULL).pid)"
     process = runs.start("a", "--", sys.executable, "-W", "ignore", "-c", code)
     assert process.stdout is not None
@@ -229,7 +227,7 @@ def test_a_daemon_that_has_left_the_session_is_on_its_own(runs: Runs) -> None:
         os.kill(daemon, signal.SIGKILL)
 
 
-def test_a_reader_of_its_output_sees_the_end_when_the_command_closes_it(runs: Runs) -> None:
+def test_a_reader_of_stdout_sees_the_end_of_file_when_the_command_closes_it(runs: Runs) -> None:
     script = "trap 'exit 3' TERM; echo first; exec 1>&-; while :; do sleep 0.05; done"
     process = runs.start("a", "--", "sh", "-c", script)
     assert process.stdout is not None
@@ -240,7 +238,7 @@ def test_a_reader_of_its_output_sees_the_end_when_the_command_closes_it(runs: Ru
     assert process.wait(PATIENCE) == 3
 
 
-def test_nothing_is_left_beside_the_lock_file(runs: Runs) -> None:
+def test_run_leaves_no_files_except_the_lock_file(runs: Runs) -> None:
     assert runs.run("a", "--", "true")[0] == 0
 
     assert not os.listdir(f"{runs.file}-sessions")

@@ -19,7 +19,7 @@ STUBBORN = "import signal, sys, time; signal.signal(15, lambda *_: open(sys.argv
 WAIT = "; open(sys.argv[1] + '.ready', 'w').close()\nwhile True: time.sleep(60)"
 
 
-def test_a_request_ends_the_command_with_a_status_of_its_own(runs: Runs, client: Client, tmp_path: Path) -> None:
+def test_revoke_ends_a_revocable_command_with_status_122(runs: Runs, client: Client, tmp_path: Path) -> None:
     noted, ready = tmp_path / "noted", tmp_path / "noted.ready"
     process = runs.start("a", "--revocable", "--ttl", "3", "--", sys.executable, "-c", POLITE + WAIT, str(noted))
     eventually(ready.exists)
@@ -31,11 +31,11 @@ def test_a_request_ends_the_command_with_a_status_of_its_own(runs: Runs, client:
     _, complaints = process.communicate(timeout=PATIENCE)
     assert process.returncode == 122
     assert noted.exists(), "it got SIGTERM"
-    assert "somebody asks for lock 'a'" in complaints
+    assert "lock 'a' was revoked" in complaints
     assert client.inspect("a").holders == ()
 
 
-def test_a_command_that_does_not_end_is_killed_and_only_then_the_lock_is_free(
+def test_the_lock_is_released_only_after_a_revoked_command_was_killed(
     runs: Runs, client: Client, stamps: Stamps, tmp_path: Path
 ) -> None:
     noted, ready = tmp_path / "noted", tmp_path / "noted.ready"
@@ -47,7 +47,7 @@ def test_a_command_that_does_not_end_is_killed_and_only_then_the_lock_is_free(
 
     client.request_revoke("a")
     assert process.stderr is not None
-    assert "somebody asks for lock 'a'" in process.stderr.readline()
+    assert "lock 'a' was revoked" in process.stderr.readline()
     eventually(noted.exists, within=3)  # well before its lease would have ended
     assert process.poll() is None
     assert stamps.read() == [], "the lock is kept while the command goes on"
@@ -59,7 +59,7 @@ def test_a_command_that_does_not_end_is_killed_and_only_then_the_lock_is_free(
     next_one.communicate(timeout=PATIENCE)
 
 
-def test_a_command_that_is_not_revocable_goes_on(runs: Runs, client: Client, stamps: Stamps) -> None:
+def test_a_command_that_is_not_revocable_keeps_running(runs: Runs, client: Client, stamps: Stamps) -> None:
     runs.start("a", "--ttl", "1", "--", *STAMPER, str(stamps.path))
     stamps.wait_for(processes=1)
     assert not client.inspect("a").holders[0].revocable
@@ -71,14 +71,14 @@ def test_a_command_that_is_not_revocable_goes_on(runs: Runs, client: Client, sta
     assert all(map(is_running, stamps.pids()))
 
 
-def test_a_command_that_is_asked_for_before_it_has_begun_does_not_begin(tmp_path: Path) -> None:
+def test_a_command_revoked_before_its_start_does_not_start(tmp_path: Path) -> None:
     code = f"""
 from holdfast.cli.run.guard import Guard
 from holdfast.runtimes import system
 guard = Guard(["touch", {str(tmp_path / "begun")!r}])
-guard.tell("end")
+guard.send("end")
 guard.start({{}}, deadline=system.now() + 60, grace=1, takes_terminal=False, liveness_fds=())
-print(guard.hear()["what"])
+print(guard.receive()["event"])
 guard.close()
 """
 
@@ -88,7 +88,7 @@ guard.close()
     assert not (tmp_path / "begun").exists()
 
 
-def test_the_next_command_does_not_hear_of_the_last_ones_request(runs: Runs, client: Client, stamps: Stamps) -> None:
+def test_a_revoke_request_does_not_affect_the_next_lease(runs: Runs, client: Client, stamps: Stamps) -> None:
     with client.lock("a") as lease:
         client.request_revoke("a", lease.fence)
 

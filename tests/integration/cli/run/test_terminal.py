@@ -13,7 +13,7 @@ from tests.support.terminals import TerminalStarter
 RUN = [sys.executable, "-m", "holdfast", "run", "a"]
 
 
-def test_the_command_reads_from_the_terminal(on_terminal: TerminalStarter, runs: Runs) -> None:
+def test_the_command_can_read_from_the_terminal(on_terminal: TerminalStarter, runs: Runs) -> None:
     session = on_terminal([*RUN, "--", "sh", "-c", "echo ready; read line; echo got $line"], runs.environment)
     session.read_until("ready")
 
@@ -23,7 +23,7 @@ def test_the_command_reads_from_the_terminal(on_terminal: TerminalStarter, runs:
     assert session.finish() == 0
 
 
-def test_ctrl_c_is_the_commands_to_handle(on_terminal: TerminalStarter, runs: Runs) -> None:
+def test_ctrl_c_reaches_the_command(on_terminal: TerminalStarter, runs: Runs) -> None:
     script = "trap 'echo tidy; exit 5' INT; echo ready; while :; do sleep 0.05; done"
     session = on_terminal([*RUN, "--", "sh", "-c", script], runs.environment)
     session.read_until("ready")
@@ -35,7 +35,7 @@ def test_ctrl_c_is_the_commands_to_handle(on_terminal: TerminalStarter, runs: Ru
     assert session.text.count("tidy") == 1  # it came once: from the terminal, not from us as well
 
 
-def test_ctrl_c_ends_a_script_that_runs_it(on_terminal: TerminalStarter, runs: Runs) -> None:
+def test_ctrl_c_ends_a_script_that_runs_holdfast_run(on_terminal: TerminalStarter, runs: Runs) -> None:
     script = f"{' '.join(RUN)} -- sh -c 'echo ready; exec sleep 300'; echo the script goes on"
     session = on_terminal(["/bin/bash", "-c", script], runs.environment)
     session.read_until("ready")
@@ -47,7 +47,7 @@ def test_ctrl_c_ends_a_script_that_runs_it(on_terminal: TerminalStarter, runs: R
     assert runs.run("a", "-n", "--", "true")[0] == 0
 
 
-def test_ctrl_c_while_it_waits_ends_the_wait(on_terminal: TerminalStarter, runs: Runs) -> None:
+def test_ctrl_c_ends_the_wait_for_the_lock(on_terminal: TerminalStarter, runs: Runs) -> None:
     holder = runs.start("a", "--", "sh", "-c", "echo ready; sleep 300")
     assert holder.stdout is not None
     holder.stdout.readline()
@@ -59,7 +59,7 @@ def test_ctrl_c_while_it_waits_ends_the_wait(on_terminal: TerminalStarter, runs:
     assert session.finish() == 128 + signal.SIGINT
 
 
-def test_ctrl_z_stops_both_and_the_shell_can_go_on_with_them(on_terminal: TerminalStarter, runs: Runs) -> None:
+def test_ctrl_z_stops_run_and_command_and_the_shell_can_continue_them(on_terminal: TerminalStarter, runs: Runs) -> None:
     session = on_terminal(["/bin/bash", "--norc", "-i"], {**runs.environment, "PS1": "PROMPT ", "HISTFILE": ""})
     session.read_until("PROMPT ")
     script = "echo run''ning; read line; echo got $line; read line; echo again $line"
@@ -80,7 +80,7 @@ def test_ctrl_z_stops_both_and_the_shell_can_go_on_with_them(on_terminal: Termin
     assert session.finish() == 0
 
 
-def test_stopped_for_longer_than_its_ttl_the_command_is_killed(on_terminal: TerminalStarter, runs: Runs) -> None:
+def test_a_command_stopped_for_longer_than_its_ttl_is_killed(on_terminal: TerminalStarter, runs: Runs) -> None:
     session = on_terminal([*RUN, "--ttl", "5", "--", "sh", "-c", "echo pid $$; exec sleep 300"], runs.environment)
     session.read_until("pid ")
     session.read_until("\n")

@@ -1,4 +1,4 @@
-"""Times and durations as people read them."""
+"""Format times and durations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 import time
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
-_WHOLE_FROM = 10  # seconds from which tenths do not matter
+_WHOLE_FROM = 10  # seconds; longer durations are shown without tenths
 
 
 def short(seconds: float) -> str:
-    """In one unit and up to four characters, for a table. Never more than is true.
+    """One unit, at most four characters, rounded down; for a table.
 
     >>> short(3.25), short(59.9), short(150), short(90_000), short(math.inf)
     ('3.2s', '59s', '2m', '1d', '-')
@@ -24,7 +24,7 @@ def short(seconds: float) -> str:
 
 
 def long(seconds: float) -> str:
-    """In two units, where there is room.
+    """Two units, rounded down.
 
     >>> long(3.25), long(150), long(90_000), long(math.inf)
     ('3.2 s', '2 min 30 s', '1 d 1 h', 'no end')
@@ -39,18 +39,18 @@ def long(seconds: float) -> str:
 
 
 def age(since: float, now: float) -> float:
-    """Seconds since a moment on another machine's clock, which may be ahead of ours; 0 is a moment nobody knows."""
+    """Return the seconds since a Unix time of another machine, whose clock may be ahead of ours. 0 means unknown."""
     return max(0.0, now - since) if since else math.inf
 
 
-def moment(at: float) -> str:
-    """A Unix time, to the second, in local time."""
+def local_time(at: float) -> str:
+    """Format a Unix time as local time, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def stamp(at: float) -> str:
-    """The same to the millisecond, for the lines of a log."""
-    return f"{moment(at)}.{int(at % 1 * 1000):03d}"
+def timestamp(at: float) -> str:
+    """Format a Unix time as local time, to the millisecond, for log lines."""
+    return f"{local_time(at)}.{int(at % 1 * 1000):03d}"
 
 
 def _seconds(seconds: float) -> str:

@@ -1,8 +1,9 @@
-"""The words of a command line, before argparse reads them.
+"""Prepare the arguments of a command line for argparse.
 
-An option that a command does not have is refused with the nearest one that it has. A value may begin with a dash: then
-`--ttl -5` is refused for its number. `holdfast run [options] NAME [--] COMMAND …` is cut where the command begins: the
-options that follow are the command's own, as for flock(1).
+- An unknown option is an error that names the closest known option.
+- A value may begin with a dash, so the error for `--ttl -5` is about the number.
+- `holdfast run [options] NAME [--] COMMAND …` is split before COMMAND. The options after it belong to the command, as
+  with flock(1).
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from collections.abc import Mapping, Sequence
 from holdfast.errors import ConfigurationError
 
 
-def cut(
+def split_argv(
     command: str, words: Sequence[str], takes_value: Mapping[str, bool], *, runs_another: bool
 ) -> tuple[list[str], list[str]]:
-    """The words for argparse, and the command line to run.
+    """Return the arguments for argparse, and the command line to run.
 
     Args:
         command: The command's name, for messages.
-        words: The words behind that name.
-        takes_value: Every spelling of every option of the command, and whether a value follows it.
-        runs_another: The first word behind the first argument begins another command line.
+        words: The arguments after the name.
+        takes_value: Maps every spelling of every option of the command to whether a value follows it.
+        runs_another: The second positional argument begins another command line.
 
     Raises:
-        ConfigurationError: there is no such option; names the nearest.
+        ConfigurationError: an option is unknown.
     """
     ours: list[str] = []
     rest = list(words)
@@ -33,7 +34,7 @@ def cut(
         word = rest.pop(0)
         if word == "--" and has_name and runs_another:
             return ours, rest
-        if word == "--" and runs_another and rest:  # a name that may begin with a dash
+        if word == "--" and runs_another and rest:  # the name may begin with a dash
             ours += ["--", rest.pop(0)]
             return ours, rest[1:] if rest[:1] == ["--"] else rest
         if word == "--":
@@ -52,15 +53,15 @@ def cut(
 
 
 def _awaits_value(command: str, word: str, takes_value: Mapping[str, bool]) -> bool:
-    """Whether the next word is the value of this option, or of the last of these: -n, -nv, -w, -w5, --ttl, --ttl=5."""
+    """Whether the next word is the value of the (last) option in this word: -n, -nv, -w, -w5, --ttl, --ttl=5."""
     if word.startswith("--"):
         name, equals, _ = word.partition("=")
         _check(command, name, takes_value)
         return takes_value[name] and not equals
-    for place, letter in enumerate(word[1:], start=2):
+    for position, letter in enumerate(word[1:], start=2):
         _check(command, f"-{letter}", takes_value)
         if takes_value[f"-{letter}"]:
-            return place == len(word)
+            return position == len(word)
     return False
 
 

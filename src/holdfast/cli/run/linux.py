@@ -1,6 +1,6 @@
-"""The few calls to the kernel that Python has no words for. All of them are Linux's; elsewhere they do nothing.
+"""Linux system calls that Python does not wrap. On other systems they do nothing.
 
-Loaded before any fork: a child must not have to import.
+Import this module before a fork: a child must not import.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from holdfast.runtimes import system
 _IS_LINUX: Final = sys.platform == "linux"
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _CLOCK_BOOTTIME, _TFD_FLAGS, _TFD_TIMER_ABSTIME = 7, os.O_CLOEXEC | os.O_NONBLOCK, 1
-_LOOK_MAX = 0.1  # seconds between two looks at the clock where the kernel cannot wake us by it
+_POLL_MAX = 0.1  # seconds between two checks of the clock where there is no timerfd
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send us this signal when the thread that made us has died."""
+    """Have the kernel send this signal to this process when the thread that created it ends."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, in place of init."""
+    """Become the parent of every descendant whose own parent ends, in place of init."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def rename(name: bytes) -> None:
-    """What `ps -o comm` calls us; at most 15 bytes."""
+    """Set the name that `ps -o comm` shows; at most 15 bytes."""
     if _IS_LINUX:
         _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
@@ -51,9 +51,9 @@ class _Itimerspec(ctypes.Structure):
 
 
 class Alarm:
-    """Ends a poll at a moment of `system.now()`, whose clock goes on while the machine is suspended; poll's does not.
+    """Ends a poll at a time of `system.now()`, whose clock runs while the machine is suspended. poll() stops.
 
-    So after a resume it rings at once, not after what was left of the wait.
+    So after a resume the poll ends at once if the time has passed.
     """
 
     def __init__(self, poll: select.poll) -> None:
@@ -64,15 +64,15 @@ class Alarm:
             poll.register(self._fd, select.POLLIN)
 
     def wait(self, until: float | None) -> list[int]:
-        """The descriptors that are ready, at `until` at the latest."""
+        """Return the ready descriptors, at `until` at the latest."""
         self._set(until)
         if self._fd >= 0:
             ready = [fd for fd, _ in self._poll.poll()]
             if self._fd in ready:
-                self._at = None  # it has rung, and is silent until it is set again
+                self._at = None  # it has fired, and must be set again
                 os.read(self._fd, 8)
         else:
-            left = _LOOK_MAX if until is None else max(0.0, min(_LOOK_MAX, until - system.now()))
+            left = _POLL_MAX if until is None else max(0.0, min(_POLL_MAX, until - system.now()))
             ready = [fd for fd, _ in self._poll.poll(left * 1000)]
         return ready
 
@@ -80,6 +80,6 @@ class Alarm:
         if self._fd < 0 or until == self._at:
             return
         self._at = until
-        moment = 0.0 if until is None else max(until, 1e-9)  # all zero would turn it off
+        moment = 0.0 if until is None else max(until, 1e-9)  # zero would disarm the timer
         value = _Itimerspec((0, 0), (int(moment), int(moment % 1 * 1e9)))
         _libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(value), None)

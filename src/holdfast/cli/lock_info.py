@@ -1,4 +1,4 @@
-"""What is known of a lock, in the words that every command uses: for people and, as JSON, for programs."""
+"""Format a LockInfo: the terms that all commands use, and the JSON objects."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PRIMITIVES = (LOCK, READ_WRITE, SEMAPHORE)
 
 
 def kind(info: LockInfo) -> tuple[str, int | None]:
-    """One of PRIMITIVES, as far as its tickets tell, and a semaphore's limit.
+    """Return one of PRIMITIVES, derived from the tickets, and the limit of a semaphore.
 
-    A writer's ticket is that of a plain lock. Only a reader, holding or waiting, shows that there are readers too.
+    The ticket of a writer is equal to that of a plain lock. Only the ticket of a reader shows a read-write lock.
     """
     for ticket in (*info.holders, *info.waiters):
         if not ticket.exclusive:
@@ -26,31 +26,31 @@ def kind(info: LockInfo) -> tuple[str, int | None]:
     return LOCK, None
 
 
-def kind_words(info: LockInfo) -> str:
-    """The same for a person: `semaphore 3`."""
+def kind_text(info: LockInfo) -> str:
+    """Return the kind as text: `semaphore 3`."""
     word, limit = kind(info)
     return word if limit is None else f"{word} {limit}"
 
 
 def role(ticket: TicketInfo, info: LockInfo, otherwise: str) -> str:
-    """Reader or writer where there are both; else `otherwise`."""
+    """Return "reader" or "writer" for a read-write lock, else `otherwise`."""
     if kind(info)[0] != READ_WRITE:
         return otherwise
     return "writer" if ticket.exclusive else "reader"
 
 
-def who(ticket: TicketInfo) -> str:
-    """host/pid."""
+def host_pid(ticket: TicketInfo) -> str:
+    """Return `host/pid`, escaped."""
     return escape(str(ticket))
 
 
 def fences(tickets: Iterable[TicketInfo]) -> list[int]:
-    """Those of the holders among them."""
+    """Return the fences of those tickets that have one."""
     return [ticket.fence for ticket in tickets if ticket.fence is not None]
 
 
 def lock_as_dict(info: LockInfo) -> dict[str, Any]:
-    """For JSON."""
+    """Return the JSON object."""
     word, limit = kind(info)
     return {
         "lock": info.name,
@@ -62,14 +62,14 @@ def lock_as_dict(info: LockInfo) -> dict[str, Any]:
 
 
 def ticket_as_dict(ticket: TicketInfo) -> dict[str, Any]:
-    """For JSON."""
+    """Return the JSON object."""
     return {
         "fence": ticket.fence,
         "host": ticket.host,
         "pid": ticket.pid,
         "agent": ticket.agent,
         "program": ticket.program,
-        "since": ticket.since or None,  # another program does not say
+        "since": ticket.since or None,  # unknown if another program wrote the ticket
         "ttl_left": ticket.remaining if math.isfinite(ticket.remaining) else None,
         "exclusive": ticket.exclusive,
         "owner": ticket.owner or None,
