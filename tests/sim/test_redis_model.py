@@ -352,13 +352,13 @@ class Steps:
             self._tickets.append((draw.choice(NAMES), draw.choice(KINDS), f"{len(self._tickets):032x}"))
         name, kind, nonce = self._tickets[-1] if verb == "enter" else draw.choice(self._tickets[-12:])
         lease, ttl = draw.choice([LONG, LONG, OVER]), draw.choice([LONG, LONG, OVER])
-        unheard, signal = draw.choice("001"), draw.choice(["", "", SIGNAL])
+        unanswered, signal = draw.choice("001"), draw.choice(["", "", SIGNAL])
         match verb:
             case "enter" | "again":
                 asked = [nonce, kind, ttl, draw.choice("0111"), ABOUT]
                 return self._run(queue._TRY_ACQUIRE, name, asked, lease)
             case "leave":
-                return self._run(queue._RELEASE, name, [nonce, kind, unheard, signal], lease)
+                return self._run(queue._RELEASE, name, [nonce, kind, unanswered, signal], lease)
             case "renew":
                 return self._run(queue._RENEW, name, [nonce, kind, ttl], lease)
             case "break":

@@ -296,10 +296,13 @@ MISTAKES = {
     "an owner waits for itself": ("if owner and value == SEVERAL .. owner then", "if false then"),
     "each of an owner's tickets has a fence of its own": ("local is_first = not fence", "local is_first = true"),
     "the first of an owner's tickets frees the lock": (
-        "redis.call('SET', lock, says, 'PXAT', last[2])",
-        "if says == SHARED then redis.call('SET', lock, says, 'PXAT', last[2]) else redis.call('DEL', lock) end",
+        "redis.call('SET', lock, new_value, 'PXAT', last[2])",
+        (
+            "if new_value == SHARED then redis.call('SET', lock, new_value, 'PXAT', last[2]) "
+            "else redis.call('DEL', lock) end"
+        ),
     ),
-    "who looks throws an owner out": ("local over = several and now", "local over = value == SHARED and now"),
+    "who looks throws an owner out": ("local expired = several and now", "local expired = value == SHARED and now"),
     "readers go in with an owner": (
         "elseif value and value ~= SHARED then\n",
         "elseif value and not is_for_several(value) then\n",
@@ -308,10 +311,10 @@ MISTAKES = {
         "      broken = 1\n    end\n",
         "      broken = 1\n      break\n    end\n",
     ),
-    "several are taken although one of them has to wait": ("replies[number][1] ~= 'in' then", "false then"),
+    "several are taken although one of them has to wait": ("replies[number][1] ~= 'granted' then", "false then"),
     "a mark goes down": ("if not is_less(last[1] or '0', number) then", "if last[1] == number then"),
     "a mark is anybody's": ("last[1] == number and last[2] == nonce and 1", "last[1] == number and 1"),
-    "a mark is a number of Lua's": ("  return some < other\n", "  return tonumber(some) < tonumber(other)\n"),
+    "a mark is a number of Lua's": ("  return left < right\n", "  return tonumber(left) < tonumber(right)\n"),
 }
 
 

@@ -121,9 +121,9 @@ def test_a_waiter_learns_how_long_it_is_the_turn_of_another_and_polls_then(serve
     server.release("a", 1)
     server.now += 0.25
 
-    _, before, remaining_ms, _, obstacle, _ = server.try_acquire("c", 1)
+    _, before, remaining_ms, _, blocker, _ = server.try_acquire("c", 1)
 
-    assert (before, remaining_ms, obstacle) == (3, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
+    assert (before, remaining_ms, blocker) == (3, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
 
 
 def test_a_client_that_was_passed_over_is_back_in_its_place_when_it_polls(server: Server) -> None:

@@ -103,7 +103,7 @@ def test_a_node_that_stands_still_holds_up_nobody_but_itself(council: Council) -
 
     votes = council.ask(*((number, acquire()) for number in range(3)), lasts=2.0)
 
-    assert [reply[0] for reply in votes[:2]] == [b"in", b"in"]
+    assert [reply[0] for reply in votes[:2]] == [b"granted", b"granted"]
     assert isinstance(votes[2], OutcomeUnknown)
 
 

@@ -14,15 +14,14 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from holdfast.backends.redis.port import Call, Channel
-from holdfast.backends.redis.protocol.keys import keys_of
-from holdfast.backends.redis.protocol.values import REDLOCK
+from holdfast.backends.redis.protocol.keys import REDLOCK, keys_of
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.port import ServerRun
 from holdfast.core.tickets import Granted, Ticket
 from holdfast.errors import HoldfastError, OutcomeUnknown, QuorumError
 from holdfast.sim.servers.redis.machine import Machine
 from holdfast.sim.servers.redis.port import PREFIX
-from holdfast.sim.servers.redlock.rules import config_for
+from holdfast.sim.servers.redlock.node import config_for
 
 TTL = 30.0
 LOCK = "lock"
@@ -173,7 +172,7 @@ def _simply(reply: Any) -> Answer:
     if isinstance(reply, int):
         return reply
     match reply[0]:
-        case b"in":
+        case b"granted":
             return int(reply[1])
         case b"late":
             return LATE
@@ -189,7 +188,7 @@ def _full(call: Call, answer: Answer) -> Any:
         return answer
     if answer == REFUSED:
         return [b"wait", 0, -1, f"{REDLOCK}?:1:1".encode(), b""]
-    return [b"late"] if answer == LATE else [b"in", str(answer).encode()]
+    return [b"late"] if answer == LATE else [b"granted", str(answer).encode()]
 
 
 class _Question:

@@ -144,8 +144,8 @@ class _Arrival(NamedTuple):
 
     message: Message
     reply: Answer
-    unheard: int
-    unheard_again: int  # with the message on its way once more
+    unanswered: int
+    unanswered_again: int  # with the message on its way once more
     heard: int
     heard_again: int
 
@@ -219,10 +219,10 @@ class _Searching:
                 forgets = self._heads.of(head._replace(amnesia=head.amnesia - 1))
                 yield _put(columns, place, self._forget(column), forgets), ("forgets", column)
             for arrival in self._arrivals(column):
-                if arrival.unheard >= 0:
-                    yield _put(columns, place, arrival.unheard, head_number), ("unheard", arrival)
-                    if resent >= 0 and arrival.unheard_again >= 0:
-                        yield _put(columns, place, arrival.unheard_again, resent), ("unheard, and again", arrival)
+                if arrival.unanswered >= 0:
+                    yield _put(columns, place, arrival.unanswered, head_number), ("unanswered", arrival)
+                    if resent >= 0 and arrival.unanswered_again >= 0:
+                        yield _put(columns, place, arrival.unanswered_again, resent), ("unanswered, and again", arrival)
                 self._doing = ("heard", arrival)
                 if arrival.heard >= 0:
                     after = self._hear(_put(columns, place, arrival.heard, head_number), arrival.message.client)
@@ -343,8 +343,8 @@ class _Searching:
             message,
             reply,
             # What changes nothing and is not heard of might as well never have come.
-            unheard=of(once) if node != column.node else -1,
-            unheard_again=of(again) if node != column.node and can_repeat else -1,
+            unanswered=of(once) if node != column.node else -1,
+            unanswered_again=of(again) if node != column.node and can_repeat else -1,
             heard=of(once._replace(views=views)) if is_awaited else -1,
             heard_again=of(again._replace(views=views)) if is_awaited and can_repeat else -1,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.backends.redis.protocol.joining import SCRIPT_LOCKS_MAX
+from holdfast.backends.redis.protocol.keys import SCRIPT_LOCKS_MAX
 from holdfast.core.tickets import Granted, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
 from tests.integration.redis.scenes import assert_free_and_clean, take

@@ -13,10 +13,10 @@ from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Granted, Live, Ticket
 from holdfast.errors import BackendUnavailable
 from holdfast.sim.fence_model import ParkedPort, StoppedClock
-from holdfast.sim.servers.redlock.rules import config_for
+from holdfast.sim.servers.redlock.node import config_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
-IN = [b"in", b"7"]
+IN = [b"granted", b"7"]
 KEPT, FREE, GONE = 1, 2, 1
 
 

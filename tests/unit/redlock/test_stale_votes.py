@@ -13,7 +13,7 @@ from holdfast.core.tickets import Granted, Live, Ticket, Waiting
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast.sim.servers.redis.machine import Machine
-from holdfast.sim.servers.redlock.rules import config_for
+from holdfast.sim.servers.redlock.node import config_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 ALL = (0, 1, 2)
@@ -103,5 +103,5 @@ def test_a_lease_takes_a_vote_of_an_earlier_attempt_over() -> None:
     assert [number for number, _ in repairs] == [2]
     assert nodes.votes() == [True, True, True]
     with pytest.raises(StopIteration) as end:
-        renewing.send([[b"in", b"1"]])
+        renewing.send([[b"granted", b"1"]])
     assert isinstance(end.value.value[0], Live)

@@ -1,4 +1,4 @@
-"""Where the servers are, how to be let in, and how to use them: what a redis URL says, checked."""
+"""The configuration in a redis URL: servers, credentials, options. All of it is checked here."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _ENCODE = "write / ? # @ : in a user or password as %2F %3F %23 %40 %3A"
 class Node(NamedTuple):
     """One server."""
 
-    host: str  # or the path of its socket
-    port: int  # 0: it is a path
+    host: str  # or the path of a Unix socket
+    port: int  # 0: the host is a path
 
     def __str__(self) -> str:
         if not self.port:
@@ -41,7 +41,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How to connect to a kind of server: what redis-py's connections take for it."""
+    """How to log in to a kind of server: arguments of redis-py's connections."""
 
     is_tls: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)  # credentials and certificates
@@ -49,24 +49,23 @@ class Login:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisConfig:
-    """One deployment, and how this client uses it."""
+    """One deployment of Redis, and how this client uses it."""
 
     url: str  # without a password
     shape: Literal["single", "sentinel", "cluster", "several"]
-    nodes: tuple[Node, ...]  # the server; the Sentinels; or some servers of a Cluster
+    nodes: tuple[Node, ...]  # the server, the Sentinels, or some servers of a Cluster
     login: Login = Login()
     db: int = 0
-    service: str = ""  # what the Sentinels call the primary that they watch
+    service: str = ""  # the name of the primary in the Sentinels' configuration
     sentinel_login: Login = Login()
-    logins: Mapping[Node, tuple[Login, int]] = field(
-        default_factory=dict, repr=False
-    )  # "several": each its own, and db
+    # For the shape "several": login and database of each node.
+    logins: Mapping[Node, tuple[Login, int]] = field(default_factory=dict, repr=False)
 
     prefix: str = PREFIX
     method: str = METHODS[0]
     compat: str | None = None
     evictions_allowed: bool = False
-    replicas: int = 0  # how many must have confirmed a grant or renewal
+    replicas: int = 0  # number of replicas that must confirm a grant or renewal
     replicas_timeout: float = REPLICAS_TIMEOUT
     connect_timeout: float = CONNECT_TIMEOUT
     max_connections: int = CONNECTIONS_MAX
@@ -80,22 +79,22 @@ class RedisConfig:
             )
 
     def login_of(self, node: Node) -> Login:
-        """How this server lets us in."""
+        """The login for this server."""
         return self.logins[node][0] if node in self.logins else self.login
 
 
 class Adopted(NamedTuple):
-    """A client object of redis-py's, as far as it matters here."""
+    """The configuration taken from a client object of redis-py."""
 
     config: RedisConfig
     is_asyncio: bool
 
 
 def config_of(address: Address, *, is_asyncio: bool) -> RedisConfig:
-    """What an address says.
+    """The configuration in an address.
 
     Raises:
-        ConfigurationError: names the part or the option that is wrong, and the fix.
+        ConfigurationError: a part or an option is wrong; the message names it and the fix.
     """
     if isinstance(address.client, Adopted):
         if address.client.is_asyncio != is_asyncio:
@@ -147,7 +146,7 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedisConfig:
 
 
 def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a Place that say how it is used, from options."""
+    """The fields of a RedisConfig that come from options."""
     replicas = _parsed(options, "replicas", int, 0, "a whole number, such as 1")
     if replicas < 0:
         raise ConfigurationError(f"url has replicas={replicas}: it must not be negative")
@@ -203,7 +202,7 @@ def _certificates(options: Mapping[str, str], *, is_tls: bool) -> dict[str, Any]
         raise ConfigurationError("url has keyfile= without certfile=: give both, or neither")
     is_verified = choice(options, "verify", ("required", "none")) == "required"
     return {
-        # Said outright: redis-py 5 does not check the name in a certificate unless it is told to.
+        # Set explicitly, because redis-py 5 does not check the host name in a certificate by default.
         "ssl_cert_reqs": "required" if is_verified else "none",
         "ssl_check_hostname": is_verified,
         **{f"ssl_{name}": path for name, path in files.items()},
@@ -211,7 +210,7 @@ def _certificates(options: Mapping[str, str], *, is_tls: bool) -> dict[str, Any]
 
 
 def _nodes(hosts: str, default_port: int) -> tuple[Node, ...]:
-    nodes = tuple(_node(one, default_port) for one in hosts.split(","))
+    nodes = tuple(_node(host, default_port) for host in hosts.split(","))
     if len(set(nodes)) < len(nodes):
         raise ConfigurationError("url names the same server twice: leave one out")
     return nodes
@@ -229,9 +228,9 @@ def _node(text: str, default_port: int) -> Node:
         raise ConfigurationError("url has an empty host name: write host:port, and commas only between them")
     if not port:
         return Node(unquote(host), default_port)
-    # What stands there may be part of a password with an unencoded character in it, and is not shown.
+    # The text may be part of a password with an unencoded character, so the message does not show it.
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
-        raise ConfigurationError(f"url has a port that is no number from 1 to {_PORT_MAX}; also {_ENCODE}")
+        raise ConfigurationError(f"url has a port that is not a number from 1 to {_PORT_MAX}; also {_ENCODE}")
     return Node(unquote(host), int(port))
 
 
@@ -239,7 +238,7 @@ def _db(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise ConfigurationError("url has a database that is no number: the path is /0, /1, …")
+        raise ConfigurationError("url has a database that is not a number: the path is /0, /1, …")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""What the redis protocols need of a deployment, whatever its shape: scripts and commands where a key is, and hints."""
+"""The ports of the Redis protocols: scripts and commands on the server that has a key, and subscriptions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.core.notifications import SubscriberPort
 from holdfast.errors import HoldfastError
 
-Reply = Any  # int, bytes, None, or a list of these, as in RESP2
+Reply = Any  # int, bytes, None or a list of these, as in RESP2
 
 Word = str | bytes | int
 
 
 class Call(NamedTuple):
-    """One script on one lock, or on other keys of one slot."""
+    """One script with the keys of one lock, or with other keys of one slot."""
 
     script: Script
     keys: Keys | OtherKeys
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """Where this client hears hints, and with which command a script sends them."""
+    """A channel on which this client receives notifications, and the command that publishes to it."""
 
     verb: str  # PUBLISH or SPUBLISH
     name: str
@@ -41,11 +41,11 @@ class RedisSubscriber(SubscriberPort[Channel], Protocol):
 
 
 class RedisPort(Protocol):
-    """One deployment: a server, a primary that Sentinels know, or a Cluster. Connected at first use.
+    """One deployment: a server, a primary with Sentinels, or a Cluster. It connects at first use.
 
-    Every verb raises BackendUnavailable when nothing was changed (not connected, refused, -LOADING, -READONLY, …),
-    OutcomeUnknown when a request was sent and got no answer, NameConflict for a key of another type, and
-    ConfigurationError for a server that must not be used for locks as it is configured.
+    Every method raises BackendUnavailable if nothing was changed (not connected, refused, -LOADING, -READONLY, …),
+    OutcomeUnknown if a request was sent and got no reply, NameConflict for a key of another type, and
+    ConfigurationError for a server whose configuration is not safe for locks.
     """
 
     @property
@@ -53,36 +53,36 @@ class RedisPort(Protocol):
 
     @property
     def server_info(self) -> ServerInfo | None:
-        """What the server said of itself, once it was asked."""
+        """What INFO returned; None before the first connection."""
 
     async def run(self, call: Call, *, deadline: float) -> Reply:
         """Run one script on the primary that has its keys."""
 
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
-        """Run many, pipelined: each has its own answer, or its own error in its place."""
+        """Run several scripts, pipelined. Item i is the reply to call i, or its error."""
 
-    def may_share_script(self, some: Keys, others: Keys) -> bool:
-        """One script may have both: on a Cluster, if they are in one slot."""
+    def may_share_script(self, keys: Keys, others: Keys) -> bool:
+        """Whether one script may use both: on a Cluster only if they are in one slot."""
 
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
-        """One plain command on the primary that has these keys."""
+        """Run one plain command on the primary that has these keys."""
 
     async def servers(self, *, deadline: float) -> Sequence[Node]:
         """All primaries."""
 
     async def key_count(self, server: Node, *, deadline: float) -> int:
-        """How many keys one of them has, for people; 0 if an ACL does not allow to ask."""
+        """The number of keys of one server, for display; 0 if an ACL forbids the command."""
 
     async def scan(self, server: Node, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
-        """One step of SCAN on one of them: the next cursor, b"0" at the end, and keys that match."""
+        """One step of SCAN on one server: the next cursor, b"0" at the end, and the keys that match."""
 
     async def subscribe_keyspace(self, server: Node, pattern: str, *, deadline: float) -> KeyspaceSubscription | None:
-        """Subscribe to the keyspace notifications of one of them, for keys that match."""
+        """Subscribe to the keyspace notifications of one server, for keys that match."""
 
     def trusts_message(self, keys: Keys, since: float) -> bool:
-        """A grant that came by message, for a ticket that polled at `since`, counts as an answer would."""
+        """Whether a grant that arrived as a message, for a ticket that polled at `since`, is as good as a reply."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: drop inherited connections without a word on them."""
+        """In a forked child: drop the inherited connections without sending anything on them."""

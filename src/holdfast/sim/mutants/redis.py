@@ -14,10 +14,9 @@ from holdfast.backends.redis.lua import CONSTANTS
 from holdfast.backends.redis.protocol import getset, queue, setnx
 from holdfast.backends.redis.protocol.getset import GetsetBackend
 from holdfast.backends.redis.protocol.handovers import Handover, Handovers, Watchers
-from holdfast.backends.redis.protocol.keys import OtherKeys, register_key
+from holdfast.backends.redis.protocol.keys import GETSET, SETNX, OtherKeys, register_key
 from holdfast.backends.redis.protocol.queue import GRANULARITY, QueueBackend
 from holdfast.backends.redis.protocol.setnx import SetnxBackend
-from holdfast.backends.redis.protocol.values import GETSET, SETNX
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import Granted, Ticket, Waiting
@@ -63,7 +62,7 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
 class SetnxThenExpire(SetnxBackend):
     """As in countless tutorials."""
 
-    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
         seconds, microseconds = await self._port.command(keys, "TIME", deadline=deadline)
         fence = int(seconds) * 1_000_000 + int(microseconds)
@@ -99,7 +98,7 @@ class OwnNonceIsOurs(GetsetBackend):
 
     compares = True
 
-    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()
         fence, end = math.floor(wall * 1e6), math.floor((wall + ticket.ttl) * 1e6)
         mine = f"{GETSET}{ticket.nonce}:{end}:{fence}"
@@ -334,7 +333,7 @@ REDIS = [
                 "(publish(line, nonce_of(member)) or true)",
             ),
             ("if channel and channel ~= own then", "if false then"),
-            ("remaining, foreign = turn and turn - now or -1, turn and 2 or 0", "remaining, foreign = -1, 0"),
+            ("remaining, blocker_kind = turn and turn - now or -1, turn and 2 or 0", "remaining, blocker_kind = -1, 0"),
         ),
         kinds=frozenset({"crash"}),
     ),
@@ -356,7 +355,9 @@ REDIS = [
         name="setnx-no-tombstone",
         mistake="an enter that arrives after its own leave takes the lock for a ticket that no client has any more",
         backend="redis-setnx",
-        server=type("Edited", (SetnxServer,), {"texts": edited(_SETNX, ("if unheard == '1' then", "if false then"))}),
+        server=type(
+            "Edited", (SetnxServer,), {"texts": edited(_SETNX, ("if unanswered == '1' then", "if false then"))}
+        ),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
@@ -479,7 +480,7 @@ REDIS = [
         name="no-tombstone",
         mistake="nobody remembers who left: an enter that comes after its own leave takes the lock for nobody",
         backend="redis",
-        server=_queue(("if unheard == '1' then", "if false then")),
+        server=_queue(("if unanswered == '1' then", "if false then")),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""The scripts that run inside the server: texts that lie beside this file, under the name by which it knows them."""
+"""The Lua scripts that run on the server. Their texts are the .lua files of this package."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE, WOKEN_LEASE
 
-SILENT = 4.0  # seconds: a waiter that has not polled for so long is not waited for when it is its turn
-FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
+SILENT = 4.0  # seconds: a waiter that has not polled for this long is skipped when it is its turn
+FENCE_IDLE = 3600.0  # seconds that the last fence of an unused lock is kept; after that the clock is the lower bound
 
 
 class Script(NamedTuple):
-    """A text, and its digest in hexadecimal, which EVALSHA takes in its place."""
+    """A script, and the SHA-1 digest by which EVALSHA names it."""
 
     name: str
     text: str
@@ -27,13 +27,13 @@ class Script(NamedTuple):
 
 
 def load(method: str, *parts: str, is_grant: bool = False) -> Script:
-    """A script of `method`, put together from these texts; the last one gives it its name."""
+    """A script of `method`: these texts joined. The last one gives the script its name."""
     texts = (text(__package__, method, part) for part in parts)
     return Script.of(f"{method}/{parts[-1]}", CONSTANTS, *texts, is_grant=is_grant)
 
 
 def load_all(method: str, *parts: str) -> Script:
-    """The script that these texts make for one lock, for several in turn."""
+    """The same for several locks: the script for one lock runs for each in order."""
     step = "".join(text(__package__, method, part) for part in parts)
     loop = text(__package__, "try_acquire_all").replace("--[[ the script for one ]]\n", step)
     return Script.of(f"{method}/{parts[-1]}_all", CONSTANTS, loop, is_grant=True)
@@ -48,7 +48,7 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-# One line, so that line numbers in the server's messages are off by no more than that.
+# On one line, so that line numbers in error messages of the server are off by one only.
 _CONSTANTS = {
     "WAITER_LEASE": WAITER_LEASE,
     "WOKEN_LEASE": WOKEN_LEASE,

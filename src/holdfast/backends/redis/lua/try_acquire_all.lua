@@ -1,6 +1,6 @@
--- Enter several locks in turn, up to the first that has to wait. Returns the answers until then.
+-- Try to acquire several locks in order, up to the first that has to wait. Returns the replies up to there.
 --
--- `step` is the script for one lock, word for word, with its own keys and arguments in place of all.
+-- `step` is the unchanged script for one lock. It gets the keys and arguments of that lock only.
 local function step(KEYS, ARGV)
 --[[ the script for one ]]
 end
@@ -10,14 +10,14 @@ local words = #ARGV / count
 local replies = {}
 for number = 1, count do
   local keys, arguments = {}, {}
-  for place = 1, 5 do
-    keys[place] = KEYS[5 * (number - 1) + place]
+  for index = 1, 5 do
+    keys[index] = KEYS[5 * (number - 1) + index]
   end
-  for place = 1, words do
-    arguments[place] = ARGV[words * (number - 1) + place]
+  for index = 1, words do
+    arguments[index] = ARGV[words * (number - 1) + index]
   end
   replies[number] = step(keys, arguments)
-  if type(replies[number]) == 'table' and replies[number][1] ~= 'in' then
+  if type(replies[number]) == 'table' and replies[number][1] ~= 'granted' then
     break
   end
 end

@@ -1,20 +1,22 @@
-"""`method=getset`: the timestamp form, for stores without scripts. A key's value says when its lease ends.
+"""`method=getset`: locks with a timestamp, for stores without scripts. The value of a key tells when its lease ends.
 
-    take      SETNX key <end>. If it is there and its end has passed: GETSET key <new end>, and if that returns the one
-              which had passed, it is ours; if not, somebody else was faster.
-    give back GET; DEL only if it is ours and has not run out.
+    acquire   SETNX key <end>. If the key exists and its end has passed: GETSET key <new end>. If that returns the
+              expired value, the lock is ours; otherwise another client was faster.
+    release   GET, then DEL only if the value is ours and has not expired.
 
-What this form cannot do, whoever writes it:
+Limits of this method in any implementation:
 
-- All clients judge by their own wall clocks. One that is fast by more than SKEW takes over from a living holder.
-- Who loses the race for a take-over has overwritten the winner's value, and puts it back. Should it die in between, or
-  the winner look just then, the winner has lost the lock; nobody has it until that value runs out.
-- Between GET and DEL, or GET and SET, the lock can change hands if the client stops there for longer than MARGIN.
-- A key whose holder died stays until somebody takes it over.
-- Several locks are taken, renewed and given back one after the other.
-- A request that reaches the server after its own ticket was given back takes the lock, for nobody, until its end.
+- Clients compare with their own wall clocks. A client whose clock is ahead by more than SKEW takes over a live lease.
+- A client that loses the race for a take-over has overwritten the winner's value, and restores it. If it dies before
+  that, or if the winner reads the key just then, the winner has lost the lock, and it stays taken until the value
+  expires.
+- If a client is paused for longer than MARGIN between GET and DEL, or GET and SET, it can delete or overwrite the value
+  of the next holder.
+- The key of a dead holder stays until another client takes it over.
+- Several locks are acquired, renewed and released one after the other.
+- A request that reaches the server after the release of its ticket takes the lock until its end, without a holder.
 
-The fence is the client's wall clock, no better than that clock.
+The fence is the client's wall clock, and no better than that clock.
 """
 
 from __future__ import annotations
@@ -24,9 +26,8 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.keys import register_key
+from holdfast.backends.redis.protocol.keys import GETSET, register_key
 from holdfast.backends.redis.protocol.plain import PlainBackend
-from holdfast.backends.redis.protocol.values import GETSET
 from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne
 from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SKEW = 0.5  # seconds by which clients' wall clocks may differ: a lease is taken over that long after its end
-# A lease with less than this left is neither prolonged nor deleted: it might end between the two commands. In seconds,
-# or a quarter of the ttl if that is less.
+SKEW = 0.5  # seconds by which clients' wall clocks may differ: a lease is taken over this long after its end
+# Seconds, or a quarter of the ttl if that is less. A lease that ends sooner is neither extended nor deleted, because it
+# could end between the two commands.
 MARGIN = 0.5
 
 
@@ -54,7 +55,7 @@ class _Value(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> _Value | None:
-        """None: not ours."""
+        """None for a value of another program or method."""
         try:
             nonce, end, fence = text.removeprefix(GETSET).split(":")
             return cls(nonce, int(end) / 1e6, int(fence)) if text.startswith(GETSET) else None
@@ -66,7 +67,7 @@ class _Value(NamedTuple):
 
 
 class GetsetBackend(OneByOne, PlainBackend):
-    """Plain commands only."""
+    """Locks with plain commands only."""
 
     method = "getset"
     base = GUARANTEES["getset"]
@@ -74,86 +75,87 @@ class GetsetBackend(OneByOne, PlainBackend):
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        # Tickets that have tried to take over and do not know that they were first: should the key have their value,
-        # it may be because they have overwritten the winner's. It is not theirs then.
-        self._claims: set[str] = set()
-        # By nonce: tickets whose release is between its GET and the answer to its DEL, and which call that is.
+        # Tickets that sent a GETSET and do not know that they were first. If the key has their value, they may have
+        # overwritten the winner's, so the lock is not theirs.
+        self._uncertain: set[str] = set()
+        # By nonce: tickets whose release is between its GET and the reply to its DEL, and the call that does it.
         self._releasing: dict[str, object] = {}
 
-    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()
-        mine = _Value(ticket.nonce, wall + ticket.ttl, math.floor(wall * 1e6))
-        granted = Granted(mine.fence, lease_deadline(sent, ticket.ttl, 0.0))
-        if await self._port.command(keys, "SET", keys.lock, str(mine), "NX", deadline=deadline):
-            self._claims.discard(ticket.nonce)
+        ours = _Value(ticket.nonce, wall + ticket.ttl, math.floor(wall * 1e6))
+        granted = Granted(ours.fence, lease_deadline(sent, ticket.ttl, 0.0))
+        if await self._port.command(keys, "SET", keys.lock, str(ours), "NX", deadline=deadline):
+            self._uncertain.discard(ticket.nonce)
             return granted
         text = await self._get(keys, deadline)
         if text is None:
-            return "", 0.0  # given back just now
+            return "", 0.0  # released just now
         value = _Value.parse(text)
         if value is None:
             return text, math.inf
         now = self._runtime.wall()
-        is_mine = value.nonce == ticket.nonce and ticket.nonce not in self._claims
-        if not is_mine and value.end + SKEW > now:
+        is_ours = value.nonce == ticket.nonce and ticket.nonce not in self._uncertain
+        if not is_ours and value.end + SKEW > now:
             return text, value.end + SKEW - now
-        # It has run out; or it is ours, by a SETNX that got no answer. Somebody else may see that too: who gets the
-        # value back that both have read is in.
-        self._claims.add(ticket.nonce)
+        # It has expired, or it is ours by a SETNX that got no reply. Other clients may read the same value; the one
+        # whose GETSET returns it is granted.
+        self._uncertain.add(ticket.nonce)
         try:
-            found = await self._port.command(keys, "GETSET", keys.lock, str(mine), deadline=deadline)
+            replaced = await self._port.command(keys, "GETSET", keys.lock, str(ours), deadline=deadline)
         except NameConflict:
-            self._claims.discard(ticket.nonce)  # refused, so the engine may never mention this ticket again
+            self._uncertain.discard(ticket.nonce)  # refused, so the engine may never use this ticket again
             raise
-        if found is None or found.decode(errors="replace") == text:
-            self._claims.discard(ticket.nonce)
+        if replaced is None or replaced.decode(errors="replace") == text:
+            self._uncertain.discard(ticket.nonce)
             return granted
-        await self._port.command(keys, "SET", keys.lock, found, "XX", deadline=deadline)  # the winner's
-        return found.decode(errors="replace"), 0.0
+        await self._port.command(keys, "SET", keys.lock, replaced, "XX", deadline=deadline)  # the winner's
+        return replaced.decode(errors="replace"), 0.0
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         return [
-            await _answer(self._give_back(ticket, self._keys(ticket.name), deadline), otherwise=False)
+            await _result(self._release_one(ticket, self._keys(ticket.name), deadline), on_conflict=False)
             for ticket in tickets
         ]
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
-        gone = LeaseGone("its key was taken for something else")
+        gone = LeaseGone("its key has a value of another type now")
         return [
-            await _answer(self._prolong(ticket, self._keys(ticket.name), deadline), otherwise=gone)
+            await _result(self._renew_one(ticket, self._keys(ticket.name), deadline), on_conflict=gone)
             for ticket in tickets
         ]
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        """A stream takes an entry only with a greater number than all before: one command that compares and sets.
+        """XADD accepts only an entry with a greater id than all before, so it compares and sets in one command.
 
-        Who dies between that and PEXPIRE was not told that it has raised the mark, but leaves it there for ever, or
-        until the next who does.
+        A client that dies between XADD and PEXPIRE leaves a register without a ttl until the next advance.
         """
-        keys, mine = register_key(self._prefix, name), (number, nonce)
+        keys, ours = register_key(self._prefix, name), (number, nonce)
         while True:
             last = await self._last(keys, deadline)
             if last[0] < number:
-                last = await self._add(keys, mine, deadline)
-            if last != mine:
+                last = await self._add(keys, ours, deadline)
+            if last != ours:
                 return False
-            # Should the mark that was there before have ended just now, this one ended with it.
+            # If the ttl of the old register ended just now, the new entry was deleted with it; then try again.
             if await self._keep(keys, math.ceil(keep * 1000), deadline):
                 return True
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return [(await self._last(register_key(self._prefix, name), deadline))[0] for name in names]
 
-    async def _give_back(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
-        if ticket.nonce in self._claims:
-            self._claims.discard(ticket.nonce)
+    async def _release_one(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
+        if ticket.nonce in self._uncertain:
+            self._uncertain.discard(ticket.nonce)
             return False
         this_call = object()
         try:
-            if self._releasing.setdefault(ticket.nonce, this_call) is not this_call:  # one step, for threads
-                # The DEL of the later one could delete the key of the next holder. The keeper repeats it.
-                raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is on its way")
-            value = await self._mine(ticket, keys, deadline)
+            if (
+                self._releasing.setdefault(ticket.nonce, this_call) is not this_call
+            ):  # atomic, because threads may call this
+                # The DEL of the second one could delete the key of the next holder. The keeper repeats the release.
+                raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is in progress")
+            value = await self._own_value(ticket, keys, deadline)
             if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
                 return value is not None and value.end > self._runtime.wall()
             return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
@@ -161,10 +163,10 @@ class GetsetBackend(OneByOne, PlainBackend):
             if self._releasing.get(ticket.nonce) is this_call:
                 del self._releasing[ticket.nonce]
 
-    async def _prolong(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | LeaseGone:
-        value = await self._mine(ticket, keys, deadline)
+    async def _renew_one(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | LeaseGone:
+        value = await self._own_value(ticket, keys, deadline)
         if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
-            return LeaseGone("it has run out, or another client took it over")
+            return LeaseGone("it has expired, or another client took it over")
         sent = self._runtime.now()
         longer = value._replace(end=self._runtime.wall() + ticket.ttl)
         if not await self._port.command(keys, "SET", keys.lock, str(longer), "XX", deadline=deadline):
@@ -181,34 +183,34 @@ class GetsetBackend(OneByOne, PlainBackend):
         return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
 
     async def _last(self, keys: OtherKeys, deadline: float) -> tuple[int, str]:
-        """A mark's number, and the nonce of who has raised it to that."""
+        """The number of a register, and the nonce of the call that set it."""
         entries = await self._port.command(keys, "XREVRANGE", keys.lock, "+", "-", "COUNT", 1, deadline=deadline)
         if not entries:
             return 0, ""
         ((number, (_, nonce)),) = entries
         return int(number.partition(b"-")[0]), nonce.decode()
 
-    async def _add(self, keys: OtherKeys, mine: tuple[int, str], deadline: float) -> tuple[int, str]:
-        """Raise a mark, unless it is there already; what it is then."""
-        number, nonce = mine
-        entry = ("MAXLEN", 1, f"{number}-0", "nonce", nonce)
+    async def _add(self, keys: OtherKeys, entry: tuple[int, str], deadline: float) -> tuple[int, str]:
+        """Advance a register unless its number is as high already. Returns its state after that."""
+        number, nonce = entry
+        words = ("MAXLEN", 1, f"{number}-0", "nonce", nonce)
         try:
-            await self._port.command(keys, "XADD", keys.lock, *entry, deadline=deadline)
+            await self._port.command(keys, "XADD", keys.lock, *words, deadline=deadline)
         except OutcomeUnknown:
-            # Refused, because somebody else was faster; or no answer came.
+            # Refused because another client was faster, or no reply arrived.
             last = await self._last(keys, deadline)
             if last[0] < number:
                 raise
             return last
-        return mine
+        return entry
 
     async def _keep(self, keys: OtherKeys, ms: int, deadline: float) -> bool:
-        """Let it live for at least that long; whether it is there."""
+        """Keep the key for at least this long. Returns whether it exists."""
         if await self._port.command(keys, "PTTL", keys.lock, deadline=deadline) >= ms:
             return True
         return bool(await self._port.command(keys, "PEXPIRE", keys.lock, ms, deadline=deadline))
 
-    async def _mine(self, ticket: Ticket, keys: Keys, deadline: float) -> _Value | None:
+    async def _own_value(self, ticket: Ticket, keys: Keys, deadline: float) -> _Value | None:
         text = await self._get(keys, deadline)
         value = None if text is None else _Value.parse(text)
         return value if value is not None and value.nonce == ticket.nonce else None
@@ -218,11 +220,11 @@ class GetsetBackend(OneByOne, PlainBackend):
         return None if value is None else value.decode(errors="replace")
 
 
-async def _answer(coming: Awaitable[T], *, otherwise: T) -> T | BackendError:
-    """Also if its key is something else by now: then it is not ours any more, and the next ones have their turn."""
+async def _result(work: Awaitable[T], *, on_conflict: T) -> T | BackendError:
+    """The result for one ticket. A key of another type is not ours any more, and an error must not stop the others."""
     try:
-        return await coming
+        return await work
     except NameConflict:
-        return otherwise
+        return on_conflict
     except BackendError as error:
         return error

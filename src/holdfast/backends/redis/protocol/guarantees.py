@@ -7,17 +7,9 @@ from collections.abc import Mapping
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks, Primitive
 
-_SETNX = Guarantees(
+_PLAIN = Guarantees(
     exclusion=Exclusion.BEST_EFFORT,
-    fence=FenceOrder.BEST_EFFORT,  # nothing but the clock
-    order=Order.NONE,
-    wake=Wake.POLL,
-    scope=Scope.NETWORK,
-)
-
-_GETSET = Guarantees(
-    exclusion=Exclusion.BEST_EFFORT,
-    fence=FenceOrder.BEST_EFFORT,
+    fence=FenceOrder.BEST_EFFORT,  # a clock and nothing else
     order=Order.NONE,
     wake=Wake.POLL,
     scope=Scope.NETWORK,
@@ -25,21 +17,21 @@ _GETSET = Guarantees(
 
 GUARANTEES = {
     "queue": Guarantees(
-        # What the server was told last may be lost with it, or by a failover. The fence then tells old from new.
+        # The last writes can be lost in a crash or a failover. The fence then tells the old holder from the new one.
         exclusion=Exclusion.BEST_EFFORT,
         fence=FenceOrder.CLOCK_BOUNDED,
         order=Order.FIFO,
         wake=Wake.PUSH,
         scope=Scope.NETWORK,
     ),
-    "setnx": _SETNX,
-    "getset": _GETSET,
+    "setnx": _PLAIN,
+    "getset": _PLAIN,
 }
 
-_ALONE = "its one key has room for one holder"
-_PLAIN_LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
+_ONE_HOLDER = "its one key has room for one holder"
+_PLAIN_LACKS: Lacks = {Primitive.RWLOCK: _ONE_HOLDER, Primitive.SEMAPHORE: _ONE_HOLDER, Primitive.OWNER: _ONE_HOLDER}
 _GETSET_LACKS: Lacks = {
     **_PLAIN_LACKS,
-    Primitive.LOCK_DELAY: "who comes too late for a lease that has run out may overwrite its successor's end",
+    Primitive.LOCK_DELAY: "a client that loses a take-over may overwrite the end of the next lease",
 }
 LACKS: Mapping[str, Lacks] = {"queue": {}, "setnx": _PLAIN_LACKS, "getset": _GETSET_LACKS}

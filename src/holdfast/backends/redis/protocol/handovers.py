@@ -1,13 +1,13 @@
-"""Hand-overs: a release lets in the next ticket by itself, and the hint that wakes it is the grant.
+"""Hand-overs: a release grants the lock to the next ticket itself, and the notification that wakes it is the grant.
 
-Why it can be believed, although a hint may come late or not at all. Who was told to wait had a entry in line then, and
-was let in later than that: so its lease on the server cannot have begun before that look was sent, and its deadline
-counts from there, as ever from before the server's own time began. And a hint from an earlier entry (the lease was
-over before it came, and the ticket in line again) is told by its fence: places are numbered by the same counter, and
-the number of the present one is greater.
+Why such a notification can be trusted, although it may arrive late or not at all: a ticket that has to wait was queued
+at its last poll and was granted after that. So its lease on the server did not begin before that poll was sent, and its
+deadline counts from there, which is earlier than the server's own count. A notification for an earlier queue entry (the
+lease expired before the message arrived, and the ticket was queued again) is recognised by its fence: entries and
+fences are numbered by the same counter, and the number of the current entry is greater.
 
-A hint that cannot be believed, or whose lease would be a good deal shorter than was asked for, is a hint like others:
-the ticket looks again, and is let in once more.
+A notification that cannot be trusted, or whose lease has lost more than SPENT_MAX of its ttl, only wakes the ticket: it
+polls and is granted again.
 """
 
 from __future__ import annotations
@@ -22,49 +22,47 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import Ticket
 
 WATCH = 1.25  # seconds between the polls of one waiter of each client
-SPENT_MAX = 0.1  # of its ttl is what a lease may have used up when it begins
-
-
+SPENT_MAX = 0.1  # share of its ttl that a lease may have used when the hand-over arrives
 _DIGITS_MAX = 20  # of a fence
 
 
 class Handover(NamedTuple):
-    """A grant that came by message, and when its ticket had polled last."""
+    """A grant that arrived as a notification, and the time of the ticket's last poll."""
 
     granted: Granted
     polled_at: float
 
 
 class _QueueEntry:
-    """What a ticket in line knows of it."""
+    """The queue entry of a ticket, as far as its client knows it."""
 
     __slots__ = ("fence", "number", "sent")
 
     def __init__(self, sent: float, number: int) -> None:
-        self.sent = sent  # when it last asked, and was told to wait
+        self.sent = sent  # when the last poll was sent that had to wait
         self.number = number
-        self.fence = 0  # what a hint has said since
+        self.fence = 0  # from a notification since then
 
 
 class Handovers:
-    """The tickets of one client that wait for the lock to be handed to them, by nonce."""
+    """The tickets of one client that wait for a hand-over, by nonce."""
 
     def __init__(self, granularity: float) -> None:
         self._granularity = granularity
         self._entries: dict[str, _QueueEntry] = {}
 
     def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
-        """It was told to wait in the entry of this number."""
+        """The ticket has to wait in the queue entry with this number."""
         self._entries[ticket.nonce] = _QueueEntry(sent, int(number) if number.isdigit() else 0)
 
-    def receive(self, ticket: Ticket, news: str) -> None:
-        """What its hint said."""
+    def receive(self, ticket: Ticket, payload: str) -> None:
+        """Store the fence in the payload of a notification."""
         entry = self._entries.get(ticket.nonce)
-        if entry is not None and news.isdecimal() and len(news) <= _DIGITS_MAX:
-            entry.fence = int(news)
+        if entry is not None and payload.isdecimal() and len(payload) <= _DIGITS_MAX:
+            entry.fence = int(payload)
 
     def take(self, ticket: Ticket, now: float) -> Handover | None:
-        """The grant, if it was heard and is to be believed."""
+        """The grant, if one arrived and can be trusted."""
         if not self._entries:
             return None
         entry = self._entries.pop(ticket.nonce, None)
@@ -73,26 +71,26 @@ class Handovers:
         return Handover(Granted(entry.fence, lease_deadline(entry.sent, ticket.ttl, self._granularity)), entry.sent)
 
     def forget(self, ticket: Ticket) -> None:
-        """It is in, or has gone."""
+        """The ticket is granted or withdrawn."""
         if self._entries:
             self._entries.pop(ticket.nonce, None)
 
 
 class Watchers:
-    """Which waiter of this client polls often, for each lock; the others poll seldom.
+    """The one waiter of this client for each lock that polls often; the others poll seldom.
 
-    If a client whose turn it is does not answer, it is passed over at the first poll of another one after its second.
-    One waiter of each client is enough for that. A new waiter polls often once, so that a client whose waiters come and
-    go has one that does at any time.
+    If the client whose turn it is does not respond within a second, the next poll of any other waiter skips it. One
+    frequent poller per client is enough for that. Every new waiter polls soon once, so that a client whose waiters
+    change has such a poller at any time.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._mutex = runtime.mutex()
-        self._waiting: dict[str, dict[str, float]] = {}  # lock -> nonce -> when it polls; the last to poll comes last
+        self._waiting: dict[str, dict[str, float]] = {}  # lock -> nonce -> next poll; in order of the last poll
         self._watching: dict[str, str] = {}  # lock -> nonce
 
     def next_poll(self, ticket: Ticket, now: float) -> float:
-        """In how many seconds this waiter polls again."""
+        """Seconds until the next poll of this waiter."""
         with self._mutex:
             waiting = self._waiting.setdefault(ticket.name, {})
             is_new = waiting.pop(ticket.nonce, None) is None
@@ -102,7 +100,7 @@ class Watchers:
         return seconds
 
     def stop(self, ticket: Ticket, now: float) -> str | None:
-        """This ticket does not wait any more. Returns another one that has to poll now in its entry, if need be."""
+        """The ticket no longer waits. Returns the nonce of another one that has to poll now instead, if any."""
         if not self._waiting:
             return None
         with self._mutex:
@@ -114,7 +112,7 @@ class Watchers:
                 return None
             if self._watching[ticket.name] != ticket.nonce:
                 return None
-            # The one that polled last is mostly the last in the queue, and so goes on waiting for the longest.
+            # The one that polled last is usually the last in the queue, so it will wait the longest.
             successor, polls_at = next(reversed(waiting.items()))
             self._watching[ticket.name] = successor
             return successor if polls_at > now + WATCH else None

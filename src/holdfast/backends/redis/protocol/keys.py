@@ -1,19 +1,28 @@
-"""Which keys a lock has on the server, and where a Cluster keeps them.
+"""The keys of a lock, their slot in a Cluster, and the values of the lock's own key.
 
 The lock's own key is `prefix + name`, exactly: that is what other programs contend for. Two clients with different
 prefixes can form the same key, so every side key of a lock is a function of that key alone. It begins with that key,
 because an ACL may allow nothing but the client's prefix, and it is in the same hash slot on a Cluster:
 
-    key + "{" + key + "}" + what      if the key has no braces: the server hashes what is between them
-    key + "{}" + what                 if the key has a {tag}: the server hashes the first one
-    key + "{" + number + "}" + what   if its braces are no tag ("a}b", "a{}b"): the number is chosen to fit the slot
+    key + "{" + key + "}" + suffix      if the key has no braces: the server hashes the text between the braces
+    key + "{}" + suffix                 if the key has a {tag}: the server hashes that
+    key + "{" + number + "}" + suffix   if its braces are not a tag ("a}b", "a{}b"): the number is chosen for the slot
 
-A mark belongs to no lock. Its key is a function of prefix and name, as in earlier versions, because processes of
+A register belongs to no lock. Its key is a function of prefix and name, as in earlier versions, because processes of
 both versions must agree on which period has begun:
 
     prefix + "{" + tag + "}:mark:" + rest
 
-A side key is never a string, so a lock whose name looks like one of them gets a clear error, not a silent mix-up.
+A side key is never a string, so a lock whose name looks like a side key fails with WRONGTYPE, not silently.
+
+Every method writes its name into the value of the lock's key. Any other value belongs to another program.
+
+    holdfast:queue:<nonce>                 one ticket holds the lock
+    holdfast:queue:+@<owner>               tickets of that owner hold it; the side keys list them
+    holdfast:queue:+shared                 readers or permits hold it; the side keys list them
+    holdfast:setnx:<nonce>:<fence>
+    holdfast:getset:<nonce>:<end>:<fence>
+    holdfast:redlock:<nonce>:<attempt>:<count>
 """
 
 from __future__ import annotations
@@ -22,49 +31,61 @@ import functools
 import re
 from binascii import crc_hqx
 from collections.abc import Sequence
-from itertools import count
-from typing import NamedTuple
+from itertools import count, takewhile
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, NameConflict
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.port import RedisPort
+    from holdfast.core.tickets import Ticket
+
+QUEUE = "holdfast:queue:"
+SEVERAL = f"{QUEUE}+"
+SHARED_BEFORE = "holdfast:shared"  # written by earlier versions
+SETNX = "holdfast:setnx:"
+GETSET = "holdfast:getset:"
+REDLOCK = "holdfast:redlock:"
+SCRIPT_LOCKS_MAX = 500  # locks in one script: the script blocks the server for a few milliseconds
 
 SLOTS = 16384
 _RECORD, _QUEUE, _LEASES, _SHARED = ":record", ":queue", ":leases", ":shared"
 _REGISTER = ":mark:"
 _SIDE_KEY = re.compile(r"(.+)\{[^{}]*\}(:record|:queue|:leases|:shared)", re.DOTALL)
-# Marks, and side keys as earlier versions formed them: neither is a lock.
+# Registers, and side keys of earlier versions: neither is a lock.
 _NO_LOCK = re.compile(r"\{[^}]*\}:(record|queue|leases|shared|mark):", re.DOTALL)
 
 
 class Keys(NamedTuple):
     """The keys of one lock, in the order in which every script of the queue gets them."""
 
-    lock: str  # string: who is in
-    record: str  # hash: the last fence, the holder, and what is known of each ticket
+    lock: str  # string: the holder
+    record: str  # hash: the last fence, the holder, and a line for each ticket
     queue: str  # sorted set: waiting tickets by number
-    leases: str  # sorted set: until when each of them waits, and tickets that left before they came
-    shared: str  # sorted set: readers or permits that are in, by the end of their leases
+    leases: str  # sorted set: when each waiter expires, and withdrawn tickets whose request may still arrive
+    shared: str  # sorted set: readers or permits that hold the lock, by the end of their leases
     tag: str  # hashes to the same slot, between braces
     slot: int
-    packed: bytes  # all five as they go over the wire
+    packed: bytes  # all five in RESP
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As a script gets them."""
+        """The keys in the order of KEYS."""
         return self[:5]
 
 
 class OtherKeys(NamedTuple):
-    """The keys of a script that is about something else than one lock: a mark, or several locks. All in one slot."""
+    """The keys of a script for a register or for several locks. All are in one slot."""
 
-    lock: str  # the first of them, for messages
+    lock: str  # the first one, for messages
     names: tuple[str, ...]
     slot: int
     packed: bytes
-    locks: tuple[Keys, ...] = ()  # whose keys these are
+    locks: tuple[Keys, ...] = ()  # the locks that these keys belong to
 
 
 def check_prefix(prefix: str) -> str:
-    """Refuse prefixes under which the keys of a lock could not be kept in one slot.
+    """Refuse a prefix with which the keys of a lock could be in different slots.
 
     Raises:
         ConfigurationError: it has half a {tag}, or control characters.
@@ -82,14 +103,14 @@ def check_prefix(prefix: str) -> str:
 def keys_of(prefix: str, name: str) -> Keys:
     """The keys of a lock."""
     lock = prefix + name
-    record, queue, leases, shared = (_side_key(lock, what) for what in (_RECORD, _QUEUE, _LEASES, _SHARED))
+    record, queue, leases, shared = (_side_key(lock, suffix) for suffix in (_RECORD, _QUEUE, _LEASES, _SHARED))
     tag, _ = _tag_and_rest(prefix, name)
     return Keys(lock, record, queue, leases, shared, tag, slot_of(lock), _packed((lock, record, queue, leases, shared)))
 
 
 @functools.lru_cache(maxsize=4096)
 def keys_and_record_before(prefix: str, name: str) -> OtherKeys:
-    """The keys of a lock, and behind them its record as earlier versions named it."""
+    """The keys of a lock, and the name of its record in earlier versions."""
     keys = keys_of(prefix, name)
     tag, rest = _tag_and_rest(prefix, name)
     names = (*keys.names, f"{prefix}{{{tag}}}:record:{rest}")
@@ -98,7 +119,7 @@ def keys_and_record_before(prefix: str, name: str) -> OtherKeys:
 
 @functools.lru_cache(maxsize=4096)
 def register_key(prefix: str, name: str) -> OtherKeys:
-    """The key of a mark. On a Cluster it is where a lock of that name would be."""
+    """The key of a register. It is in the slot of a lock of the same name."""
     tag, rest = _tag_and_rest(prefix, name)
     key = f"{prefix}{{{tag}}}{_REGISTER}{rest}"
     return OtherKeys(key, (key,), slot_of(key), _packed((key,)))
@@ -110,8 +131,31 @@ def joined(locks: Sequence[Keys]) -> OtherKeys:
     return OtherKeys(locks[0].lock, names, locks[0].slot, b"".join(keys.packed for keys in locks), tuple(locks))
 
 
+def keys_for_one_script(port: RedisPort, prefix: str, tickets: Sequence[Ticket]) -> list[Keys]:
+    """The keys of the first tickets, as many as one script may use."""
+    locks = [keys_of(prefix, ticket.name) for ticket in tickets[:SCRIPT_LOCKS_MAX]]
+    return list(takewhile(lambda keys: port.may_share_script(locks[0], keys), locks))
+
+
+def method_in(value: str) -> str | None:
+    """The method that wrote this value of a lock's key; None for another program."""
+    if value == SHARED_BEFORE:
+        return "queue"
+    return value.split(":")[1] if value.startswith((QUEUE, SETNX, GETSET, REDLOCK)) else None
+
+
+def method_conflict(lock: str, method: str) -> NameConflict:
+    """The error for a lock that is in use with another method."""
+    used = "redlock://" if method == "redlock" else f"method={method}"
+    return NameConflict(
+        lock=lock,
+        reason=f"it is in use with {used}, and two methods need not exclude each other: "
+        "give all programs the same method, or use another name",
+    )
+
+
 def channel_of(prefix: str, keys: Keys, listener: str) -> str:
-    """Where hints for this lock's tickets go on a Cluster: a channel in the lock's own slot.
+    """The channel for notifications to this lock's tickets on a Cluster: it is in the lock's own slot.
 
     It is one line of a ticket's record, so a tag with a line break is replaced by one that hashes to the same slot.
     """
@@ -120,9 +164,9 @@ def channel_of(prefix: str, keys: Keys, listener: str) -> str:
 
 
 def name_of(prefix: str, key: str, *, by_record: bool = False) -> str | None:
-    """The lock to which a key on the server belongs; None for a mark and a side key other than a queue.
+    """The lock to which a key on the server belongs; None for a register and for a side key other than a queue.
 
-    A queue stands for its lock because there may be waiters while nobody is in. With `by_record` only a record does.
+    A queue identifies its lock, because a lock can have waiters and no holder. With `by_record` only a record does.
     """
     if _NO_LOCK.match(key, len(prefix)):
         return None
@@ -133,7 +177,7 @@ def name_of(prefix: str, key: str, *, by_record: bool = False) -> str | None:
 
 
 def pattern_of(beginning: str, *, by_record: bool = False) -> str:
-    """MATCH of SCAN for all keys of locks, or all records, that begin so: *, ? and others stand for themselves."""
+    """MATCH of SCAN for all keys of locks, or all records, with this beginning. Special characters are escaped."""
     escaped = "".join(f"\\{character}" if character in "*?[]^\\" else character for character in beginning)
     return f"{escaped}*{_RECORD}" if by_record else f"{escaped}*"
 
@@ -145,27 +189,27 @@ def slot_of(key: str) -> int:
 
 
 def _tag_and_rest(prefix: str, name: str) -> tuple[str, str]:
-    """What a Cluster hashes of a side key, and what is needed behind it to tell its name."""
+    """The part of a register's key that a Cluster hashes, and the rest that identifies its name."""
     lock = prefix + name
     tag = _tag(lock)
     if tag is None and "}" not in lock:
-        return lock, ""  # the tag says it all
-    # A tag in the prefix comes first in every key, and so decides; ours behind it then only repeats it.
+        return lock, ""  # the tag contains prefix and name
+    # A tag in the prefix comes first in every key, so the server hashes that one; the second only repeats it.
     return tag or _fitting(slot_of(lock)), name
 
 
-def _side_key(lock: str, what: str) -> str:
-    """The key that is kept beside a lock's key, in the same slot."""
+def _side_key(lock: str, suffix: str) -> str:
+    """A side key of this lock, in the same slot."""
     if _tag(lock) is not None:
-        return f"{lock}{{}}{what}"
+        return f"{lock}{{}}{suffix}"
     if "{" not in lock and "}" not in lock:
-        return f"{lock}{{{lock}}}{what}"
+        return f"{lock}{{{lock}}}{suffix}"
     _, opened, behind = lock.partition("{")
     if behind.startswith("}"):  # an empty tag: the server hashes the whole key
-        head, tail = f"{lock}{{", f"}}{what}"
-    else:  # the server hashes what is between the first brace, which may be ours, and our closing one
+        head, tail = f"{lock}{{", f"}}{suffix}"
+    else:  # the server hashes the text between the first opening brace and our closing one
         head, tail = f"{behind}{{" if opened else "", ""
-    return f"{lock}{{{_fitting(slot_of(lock), head, tail)}}}{what}"
+    return f"{lock}{{{_fitting(slot_of(lock), head, tail)}}}{suffix}"
 
 
 def _packed(names: Sequence[str]) -> bytes:
@@ -174,7 +218,7 @@ def _packed(names: Sequence[str]) -> bytes:
 
 
 def _tag(key: str) -> str | None:
-    """The part that a Cluster hashes instead of the whole key: between the first { and the next }, if not empty."""
+    """The hash tag of a key: the text between the first { and the next }, if it is not empty."""
     _, opened, behind = key.partition("{")
     tag, closed, _ = behind.partition("}")
     return tag if opened and closed and tag else None
@@ -182,6 +226,6 @@ def _tag(key: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _fitting(slot: int, head: str = "", tail: str = "") -> str:
-    """A number that, between these, hashes to this slot."""
+    """A number that hashes to this slot when it is between `head` and `tail`."""
     start, end = crc_hqx(head.encode(), 0), tail.encode()
     return next(number for number in map(str, count()) if crc_hqx(number.encode() + end, start) % SLOTS == slot)

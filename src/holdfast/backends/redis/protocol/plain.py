@@ -1,4 +1,4 @@
-"""What the two plain methods share: one key for each lock, one holder, and waiters that poll."""
+"""The base of the two plain methods: one key for each lock, one holder, and waiters that poll."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.backends.redis.protocol.keys import Keys, keys_of
+from holdfast.backends.redis.protocol.keys import Keys, keys_of, method_conflict, method_in
 from holdfast.backends.redis.protocol.scanning import Lister
 from holdfast.backends.redis.protocol.server_info import guarantees_on
-from holdfast.backends.redis.protocol.values import method_conflict, method_in
 from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, make_ticket_info
 from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
 from holdfast.guarantees import Guarantees
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 
-POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
+POLL = 0.1  # longest interval in seconds between polls of a held lock; with jitter, so that waiters do not synchronise
 
 
 class PlainBackend(ABC):
-    """A lock that is one key. Who waits asks again and again; who asks at the right moment is next."""
+    """A lock that is one key. Waiters poll, and the first poll after the release is granted."""
 
     method: ClassVar[str]
     base: ClassVar[Guarantees]
     lacks: ClassVar[Lacks]
-    warnings: tuple[str, ...] = ()  # it works, or it does not
-    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    warnings: tuple[str, ...] = ()
+    liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         self.url = url
@@ -54,7 +53,7 @@ class PlainBackend(ABC):
                 what="readers and semaphores",
                 others=("redis with method=queue",),
             )
-        return self._result_of(ticket, await self._take(ticket, self._keys(ticket.name), deadline))
+        return self._result_of(ticket, await self._try_take(ticket, self._keys(ticket.name), deadline))
 
     @abstractmethod
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
@@ -99,9 +98,9 @@ class PlainBackend(ABC):
     async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
         infos = []
         for name in names:
-            with contextlib.suppress(NameConflict):  # a key of another type is no lock
+            with contextlib.suppress(NameConflict):  # a key of another type is not a lock
                 infos.append(await self.inspect(name, deadline=deadline))
-        return [info for info in infos if any(one.fence or self._prefix for one in info.holders)]
+        return [info for info in infos if any(holder.fence or self._prefix for holder in info.holders)]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         keys = self._keys(name)
@@ -137,22 +136,22 @@ class PlainBackend(ABC):
         return keys_of(self._prefix, name)
 
     @abstractmethod
-    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
-        """The grant; or what the key says, and for how many seconds it will."""
+    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        """The grant; or the value of the key, and the seconds until it expires."""
 
     @abstractmethod
     def _read(self, value: str, remaining: float) -> tuple[int, float]:
-        """The fence in a value of ours (0: not ours), and for how many seconds it counts."""
+        """The fence in a value (0 for another program's), and the seconds that it is still valid."""
 
     @abstractmethod
     async def _delete_if(self, keys: Keys, value: str, deadline: float) -> bool:
-        """Delete the key if it still says that."""
+        """Delete the key if it still has this value."""
 
 
 def renewed(reply: Reply | HoldfastError, deadline: float) -> Live | LeaseGone | BackendError:
-    """What a script's answer to a renewal means."""
+    """The result of a renewal from the reply of a script."""
     if isinstance(reply, BackendError):
         return reply
     if isinstance(reply, HoldfastError):
-        return LeaseGone(f"its key was taken for something else: {reply}")
+        return LeaseGone(f"its key has a value of another type now: {reply}")
     return Live(deadline) if reply == 1 else LeaseGone()

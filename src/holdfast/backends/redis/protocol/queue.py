@@ -1,8 +1,8 @@
-"""The lock protocol on Redis, `method=queue`: first come first served, each step one script inside the server.
+"""The lock protocol on Redis, `method=queue`: first come, first served. Each step is one script on the server.
 
-The scripts in lua/queue are the protocol; this file says when to run which. A hint that it is somebody's turn comes by
-pub/sub, and nobody relies on it: whoever waits looks again in any case, and at once when hints may have been missed. If
-it has the fence, the lock was handed over, and there is nothing left to ask (handovers.py).
+The scripts in lua/queue are the protocol; this file decides when to run which. A waiter is notified by pub/sub when it
+is its turn. Correctness does not depend on notifications: every waiter also polls, and polls at once if a notification
+may have been missed. A notification with a fence is the grant itself and saves the poll (handovers.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redis.protocol.handovers import Handovers, Watchers
-from holdfast.backends.redis.protocol.joining import keys_for_one_script
-from holdfast.backends.redis.protocol.keys import joined, keys_of
+from holdfast.backends.redis.protocol.keys import joined, keys_for_one_script, keys_of, method_conflict, method_in
 from holdfast.backends.redis.protocol.plain import renewed
 from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
 from holdfast.backends.redis.protocol.registers import ScriptRegisters
 from holdfast.backends.redis.protocol.scanning import Lister
 from holdfast.backends.redis.protocol.server_info import guarantees_on
-from holdfast.backends.redis.protocol.values import method_conflict, method_in
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
@@ -50,10 +48,10 @@ if TYPE_CHECKING:
 
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
-FOREIGN_POLL = 0.1  # seconds between looks, at most, while a program that does not notify us has the lock
-# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
+FOREIGN_POLL = 0.1  # longest interval in seconds between polls while another program holds the lock and will not notify
+# The second in the queue polls often too: it notices first if the first one does not respond when it is its turn.
 _POLL_OFTEN = 2
-_FOREIGN, _ITS_TURN = 1, 2  # of what kind the obstacle is, says enter.lua
+_FOREIGN, _ITS_TURN = 1, 2  # kinds of blockers in replies of try_acquire.lua
 
 _PARTS = ("layout", "try_acquire_free", "publish", "common", "try_acquire")
 _TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
@@ -65,25 +63,25 @@ _BREAK = load("queue", "layout", "publish", "common", "break")
 
 
 def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backend:
-    """The protocol of this place's method, on that port."""
+    """The protocol of the configured method on this port."""
     if config.method == "setnx":
         return setnx.SetnxBackend(config.url, port, runtime, prefix=config.prefix)
     if config.method == "getset":
         return getset.GetsetBackend(config.url, port, runtime, prefix=config.prefix)
     if config.compat == "python-redis-lock":
         return QueueBackend(config.url, port, runtime, prefix="lock:", signals="lock-signal:", hand_over=False)
-    # Without a prefix, other programs may share the lock, and look for a moment when it is free: let there be one. And
-    # who is to hear of replicas has to ask.
+    # Without a prefix, other programs may use the same lock, and they need a moment at which it is free. With
+    # replicas=, the new holder has to send a request that the replicas confirm.
     hand_over = config.prefix != "" and not config.replicas
     return QueueBackend(config.url, port, runtime, prefix=config.prefix, hand_over=hand_over)
 
 
 class QueueBackend(ScriptRegisters):
-    """Locks on one deployment of Redis, in order."""
+    """Locks on one deployment of Redis, granted in order of arrival."""
 
     lacks = LACKS["queue"]
-    warnings: tuple[str, ...] = ()  # it works, or it does not
-    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    warnings: tuple[str, ...] = ()
+    liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
 
     def __init__(
         self,
@@ -95,9 +93,9 @@ class QueueBackend(ScriptRegisters):
         signals: str | None = None,
         hand_over: bool = True,
     ) -> None:
-        """`signals` is the prefix of the keys by which another library wakes those who wait for its locks.
+        """`signals` is the prefix of the keys with which another library wakes the waiters of its locks.
 
-        With `hand_over`, tickets of this client may be let in by who was in before them.
+        With `hand_over`, the release of another ticket may grant the lock to a ticket of this client.
         """
         self.url = url
         self._port = port
@@ -109,8 +107,8 @@ class QueueBackend(ScriptRegisters):
         self._hand_over = hand_over
         self._handovers = Handovers(GRANULARITY)
         self._watchers = Watchers(runtime)
-        self._unanswered: set[str] = set()  # tickets of which an enter had no answer: it may still come
-        # Without a prefix most keys are other programs'. A lock of ours, held or waited for, has a record.
+        self._unanswered: set[str] = set()  # tickets with an unanswered request
+        # Without a prefix most keys belong to other programs. A lock of holdfast that is in use has a record.
         self._lister = Lister(port, runtime, prefix, self._read_locks, by_record=prefix == "")
 
     @property
@@ -131,7 +129,8 @@ class QueueBackend(ScriptRegisters):
         try:
             reply = await self._port.run(Call(_TRY_ACQUIRE, keys, arguments), deadline=deadline)
         except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
+            # No reply, or cancelled or interrupted before it. Unless the server refused it, the request may still
+            # arrive.
             if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
                 self._unanswered.add(ticket.nonce)
             else:
@@ -154,7 +153,8 @@ class QueueBackend(ScriptRegisters):
         try:
             replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
         except NameConflict:
-            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            # The batch was refused; retry one lock at a time to find the one that conflicts. Locks before it were
+            # granted and are granted again.
             for ticket in tickets[: len(locks)]:
                 await self.try_acquire(ticket, queue=False, deadline=deadline)
             raise
@@ -166,9 +166,9 @@ class QueueBackend(ScriptRegisters):
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         channel = self._subscriber.channel(keys_of(self._prefix, ticket.name))
-        news = await self._notifications.wait(ticket.nonce, channel, until)
-        if news:
-            self._handovers.receive(ticket, news)
+        payload = await self._notifications.wait(ticket.nonce, channel, until)
+        if payload:
+            self._handovers.receive(ticket, payload)
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         if len(tickets) == 1:
@@ -213,10 +213,10 @@ class QueueBackend(ScriptRegisters):
         for name, reply in zip(names, await self._port.run_all(calls, deadline=deadline), strict=True):
             if isinstance(reply, BackendError):
                 raise reply
-            if not isinstance(reply, HoldfastError):  # a key of another type is no lock
+            if not isinstance(reply, HoldfastError):  # a key of another type is not a lock
                 infos.append(Record(reply).describe(name))
-        # Without a prefix, a plain string may be anything at all.
-        return [info for info in infos if info.waiters or any(one.fence or self._prefix for one in info.holders)]
+        # Without a prefix, a string key of another program need not be a lock.
+        return [info for info in infos if info.waiters or any(holder.fence or self._prefix for holder in info.holders)]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         call = Call(_BREAK, keys_of(self._prefix, name), (fence, "" if self._signals is None else self._signals + name))
@@ -243,16 +243,16 @@ class QueueBackend(ScriptRegisters):
         raise self._refusal(ticket, reply)
 
     def _acquire_arguments(self, ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
-        alone = ticket.exclusive and not ticket.owner
+        is_plain = ticket.exclusive and not ticket.owner
         ttl_ms = math.ceil(ticket.ttl * 1000)
         return (
             ticket.nonce,
-            "x" if alone else _kind(ticket),
+            "x" if is_plain else _kind(ticket),
             ttl_ms,
             1 if queue else 0,
             line_suffix(
                 channel,
-                ttl_ms if alone and self._hand_over else 0,
+                ttl_ms if is_plain and self._hand_over else 0,
                 ticket.agent,
                 ticket.info,
                 is_subscribed=self._subscriber.subscription(channel) != 0,
@@ -268,7 +268,7 @@ class QueueBackend(ScriptRegisters):
     def _released(self, ticket: Ticket, reply: Reply | HoldfastError) -> bool | BackendError:
         if isinstance(reply, BackendError):
             return reply
-        # Also if its key is something else by now: then it is not ours any more.
+        # A key of another type is not ours any more, so the ticket is released in that case too.
         self._stop_waiting(ticket, self._runtime.now())
         self._handovers.forget(ticket)
         self._unanswered.discard(ticket.nonce)
@@ -287,7 +287,7 @@ class QueueBackend(ScriptRegisters):
             if before == 0:
                 poll_after = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
             return Waiting(poll_after, "another program")
-        # Whoever polls when the time of the ticket whose turn it is has passed sees to it that the next one is woken.
+        # A poll after the end of the current ticket's turn wakes the next one.
         if (before == 0 or blocker == _ITS_TURN) and remaining_ms >= 0:
             poll_after = min(poll_after, remaining_ms / 1000 + GRANULARITY)
         return Waiting(poll_after, process_text(Line(holder).info) if holder else None)
@@ -304,7 +304,7 @@ class QueueBackend(ScriptRegisters):
 
 
 def _kind(ticket: Ticket) -> str:
-    """As layout.lua has it: x, r, or a semaphore's limit; or its owner, of an exclusive ticket that has one."""
+    """The kind of a ticket, as in layout.lua: "x", "r", a semaphore's limit, or "@<owner>"."""
     if ticket.exclusive:
         return "x" if not ticket.owner else _owner(ticket.owner)
     return "r" if ticket.limit is None else str(ticket.limit)
@@ -312,5 +312,5 @@ def _kind(ticket: Ticket) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _owner(name: str) -> str:
-    """Of any name, what can be a part of a key's value and of a member."""
+    """A digest of an owner's name that can be part of a key's value and of a member."""
     return f"@{blake2b(name.encode(), digest_size=16).hexdigest()}"

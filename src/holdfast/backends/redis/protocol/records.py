@@ -1,4 +1,4 @@
-"""What the server keeps of a lock's tickets, read for people: the answer of `inspect.lua`."""
+"""The state of a lock for operators, read from the reply of `inspect.lua`."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis.protocol.values import QUEUE, SEVERAL
+from holdfast.backends.redis.protocol.keys import QUEUE, SEVERAL
 from holdfast.core.tickets import LockInfo, TicketInfo, make_ticket_info
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Channel
 
 _DIGITS_MAX = 20  # of a fence or a time
-_UNKNOWN = b"\n\n0\n\n\n?\n"  # of a ticket whose line was lost
+_UNKNOWN = b"\n\n0\n\n\n?\n"  # the line of a ticket whose own line was lost
 
 
-@functools.lru_cache(maxsize=256)  # of a thread's tickets it is mostly the same
+@functools.lru_cache(maxsize=256)  # usually the same for all tickets of a thread
 def line_suffix(channel: Channel, ttl_ms: int, agent: str, info: str, *, is_subscribed: bool) -> str:
-    """What a ticket says of itself: the end of its line. With a ttl, it may be handed the lock.
+    """The last fields of a ticket's line. With a ttl, the ticket accepts a hand-over.
 
-    Its client may still have to subscribe, or to reconnect. Then it cannot be handed the lock, and that no connection
-    receives a message for it does not mean that the client is dead.
+    A client that is not subscribed (not yet, or because it reconnects) cannot be handed the lock. That no connection
+    receives a message for it does not mean that it is dead.
     """
     handed = (f" {ttl_ms}" if ttl_ms else "") if is_subscribed else "?"
     return f"{channel.verb}{handed}\n{channel.name}\n{agent.replace(chr(10), ' ')}\n{info}"
 
 
 class Line:
-    """What the record says of one ticket; layout.lua has the fields."""
+    """The line of one ticket in the record; layout.lua describes the fields."""
 
     __slots__ = ("agent", "fence", "info", "nonce", "since")
 
     def __init__(self, line: bytes) -> None:
         fields = line.decode(errors="replace").split("\n", 6)
-        # Any client may have written it, so it may be anything.
+        # Any client may have written the line, so it may be malformed.
         self.nonce, fence, since, _, _, self.agent, self.info = fields + [""] * (7 - len(fields))
         self.fence = _number(fence) if fence else None
         self.since = _number(since) / 1e6
@@ -53,7 +53,7 @@ class Line:
 
 
 class Record:
-    """One server's answer about one lock."""
+    """The state of one lock on one server."""
 
     def __init__(self, reply: list[Any]) -> None:
         self._now, value, remaining_ms, lines, self._shared, self._queue, leases = reply
@@ -64,23 +64,23 @@ class Record:
 
     @property
     def holder(self) -> Line | None:
-        """The exclusive ticket that is in, or was last."""
+        """The exclusive ticket that holds the lock or held it last."""
         line = self._connections.get(b"holder")
         return None if line is None else Line(line)
 
     def holders(self) -> list[TicketInfo]:
         if self.value.startswith(SEVERAL):
             shared = [self._ticket(member, float(ends)) for member, ends in _pairs(self._shared)]
-            return sorted((one for one in shared if one.remaining), key=lambda one: one.fence or 0)
+            return sorted((ticket for ticket in shared if ticket.remaining), key=lambda ticket: ticket.fence or 0)
         holder = self.holder
         if holder is not None and self.value == QUEUE + holder.nonce:
             return [holder.describe("x", self.remaining)]
         return [foreign_holder(self.remaining)] if self.value else []
 
     def waiters(self) -> list[TicketInfo]:
-        """In order."""
+        """The waiting tickets in queue order."""
         waiting = [self._ticket(member, float(self._lapses.get(member, 0))) for member in self._queue]
-        return [one for one in waiting if one.remaining]
+        return [ticket for ticket in waiting if ticket.remaining]
 
     def describe(self, name: str) -> LockInfo:
         return LockInfo(name, tuple(self.holders()), tuple(self.waiters()))
@@ -91,21 +91,21 @@ class Record:
 
 
 def foreign_holder(remaining: float) -> TicketInfo:
-    """A holder that is none of ours. What it has put there is its secret, and all we know."""
+    """A holder that is another program. Its value is not shown, because it may be a secret."""
     return make_ticket_info(
         info="", fence=0, agent="another program", since=0.0, remaining=remaining, exclusive=True, limit=1
     )
 
 
 def limit_of(kind: str) -> int | None:
-    """Of a ticket of this kind: x, r, or a semaphore's limit."""
+    """The limit of a ticket of this kind: x, r, or a semaphore's limit."""
     if kind == "r":
         return None
     return 1 if kind == "x" else _number(kind)
 
 
 def _number(text: str) -> int:
-    """0 for what is no number that we have written."""
+    """0 for a malformed number."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else 0
 
 

@@ -1,4 +1,4 @@
-"""Marks, by script: a number for each name that never goes down, kept under a key of its own."""
+"""Registers by script: for each name a number that never decreases, under a key of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADVANCE, READ = load("registers", "advance", is_grant=True), load("registers", "
 
 
 class ScriptRegisters:
-    """Mixed into a backend whose server runs scripts."""
+    """A mixin for backends whose server runs scripts."""
 
     _port: RedisPort
     _prefix: str

@@ -1,7 +1,7 @@
 """Listing locks on servers that have no index of them: SCAN all keys, at a small share of the servers' time.
 
-Everything that reads the whole keyspace, or many locks, goes through one `Pacer` for each client. Redis runs one
-command after the other, so each request is small, and a pause follows it that is 19 times as long as its reply took.
+All requests that read the whole keyspace or many locks go through one `Pacer` for each client. Redis runs one command
+at a time, so each request is small, and a pause of 19 times its duration follows.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import LockInfo
 
-S = TypeVar("S")  # names one server
+S = TypeVar("S")  # identifies one server
 T = TypeVar("T")
 
-SHARE = 0.05  # of a server's time, at most
+SHARE = 0.05  # largest share of a server's time
 SCAN_COUNT = 200  # keys in one request: about 0.3 ms of the server, for which other clients wait
 READ_COUNT = 10  # locks in one request: as long
-PAUSE_MIN = 0.002  # seconds between two requests, at least: clocks may be coarse
-# Seconds. A reply may take long because of the network or of other clients' commands, so a pause has a limit: no key,
-# and no ticket of a lock, takes a server longer than a twentieth of this.
+PAUSE_MIN = 0.002  # shortest pause in seconds between two requests: clocks may be coarse
+# Seconds. A reply may take long because of the network or other clients' commands, so the pause is limited: reading one
+# key or one ticket takes a server less than a twentieth of this.
 PAUSE_PER_ITEM = 0.0005
-# Keyspace notifications of one server in a second, at most. Each costs it some microseconds, and they cannot be paced.
+# Most keyspace notifications per second from one server. Each costs it some microseconds, and they cannot be paced.
 NOTIFICATIONS_MAX = 1000
-FREE_NAMES = 1000  # locks that were in use, and are read again in case they are taken again
+FREE_NAMES = 1000  # locks that were in use before and are read again, in case they are acquired again
 
 
 def _scan_count(_: object) -> int:
@@ -38,7 +38,7 @@ def _scan_count(_: object) -> int:
 
 
 class Pacer:
-    """Runs requests one after the other, with a pause behind each, for all threads or tasks of one client."""
+    """Runs requests one after the other, with a pause after each, for all threads or tasks of one client."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -47,10 +47,10 @@ class Pacer:
         self.free_at = 0.0  # when the next request may be sent
 
     async def run(self, request: Callable[[], Awaitable[T]], items_in: Callable[[T], int] = _scan_count) -> T:
-        """Send it when it is its turn. `items_in` returns how many keys and tickets the server has read for a reply."""
+        """Run the request after the pause. `items_in` returns how many keys and tickets the server read for a reply."""
         with self._mutex:
             start = max(self._runtime.now(), self.free_at)
-            self.free_at = start + self._last_pause  # of another thread, until this reply is there
+            self.free_at = start + self._last_pause  # for other threads, until this reply has arrived
         await self._runtime.sleep(max(0.0, start - self._runtime.now()))
         sent = self._runtime.now()
         reply = await request()
@@ -63,7 +63,7 @@ class Pacer:
 
 
 class KeySource(Protocol[S]):
-    """The servers that keep keys: the primaries of a deployment, or independent nodes."""
+    """The servers that store keys: the primaries of a deployment, or independent nodes."""
 
     async def servers(self, *, deadline: float) -> Sequence[S]: ...
 
@@ -73,14 +73,14 @@ class KeySource(Protocol[S]):
         """The next cursor, b"0" at the end, and the keys that match among the next SCAN_COUNT."""
 
     async def subscribe_keyspace(self, server: S, pattern: str, *, deadline: float) -> KeyspaceSubscription | None:
-        """Of the keys that match; None if this is not possible here."""
+        """Subscribe to changes of the keys that match; None if that is not possible."""
 
 
 class KeyspaceSubscription(Protocol):
-    """A subscription to the keyspace notifications of one server, which sends none unless it is configured to."""
+    """A subscription to the keyspace notifications of one server. It sends none unless it is configured to."""
 
     async def keys(self) -> Sequence[str]:
-        """The keys that have changed since the last call; does not wait.
+        """The keys that changed since the last call. Does not wait.
 
         Raises:
             OutcomeUnknown: the connection has ended.
@@ -102,9 +102,9 @@ class Lister(Generic[S]):
         *,
         by_record: bool = False,
     ) -> None:
-        """`read` returns those of some locks that are in use.
+        """`read` returns the locks among these names that are in use.
 
-        With `by_record`, each lock that is in use has a record, so that keys of other programs need not be read.
+        With `by_record`, every lock in use has a record, so the keys of other programs need not be read.
         """
         self.source = source
         self.runtime = runtime
@@ -119,15 +119,15 @@ class Lister(Generic[S]):
         return await listing.read()
 
     def listing(self, prefix: str, io_timeout: float) -> Listing[S]:
-        """The locks whose names begin with `prefix`; each request may take `io_timeout`, the whole may take long."""
+        """The locks whose names begin with `prefix`. Each request may take `io_timeout`; all together may take long."""
         return Listing(self, prefix, io_timeout)
 
 
 class Listing(Generic[S]):
-    """The locks of one backend, searched and read again and again.
+    """The locks of one backend, searched and read repeatedly.
 
-    `search` reads keys for as long as it may, and begins again after the last one. `read` returns the state of the
-    locks whose names it has found.
+    `search` reads keys for a given time, and starts again after the last one. `read` returns the state of the locks
+    that were found.
     """
 
     def __init__(self, lister: Lister[S], prefix: str, io_timeout: float) -> None:
@@ -138,12 +138,12 @@ class Listing(Generic[S]):
         self._prefix = prefix
         self._io_timeout = io_timeout
         self._pattern = pattern_of(lister.prefix + prefix, by_record=lister.by_record)
-        self._servers: list[S] = []  # still to be searched in this pass, the current one last
+        self._servers: list[S] = []  # not yet searched in this pass, the current one last
         self._cursor = b"0"
-        self._found: set[str] = set()  # names that were not read yet
-        self._in_use: set[str] = set()  # when they were read last
-        self._free: dict[str, None] = {}  # were in use before, the latest last
-        self.keys_total = self.keys_searched = 0  # the second is a guess: servers do not tell
+        self._found: set[str] = set()  # names that have not been read yet
+        self._in_use: set[str] = set()  # at the last read
+        self._free: dict[str, None] = {}  # in use before, the latest last
+        self.keys_total = self.keys_searched = 0  # keys_searched is an estimate
         self.locks_total = self.locks_read = 0
         self.on_step: Callable[[], object] = lambda: None
         self.follows = False  # subscribe to keyspace notifications too
@@ -151,7 +151,7 @@ class Listing(Generic[S]):
         self._received_at = 0.0
 
     async def search(self, seconds: float) -> bool:
-        """Search for that long, or to the end of the keys; whether that is reached, and the next pass can begin."""
+        """Search for this many seconds or to the last key. Returns whether the last key was reached."""
         until = self._runtime.now() + seconds
         if not self._servers:
             await self._begin()
@@ -163,7 +163,7 @@ class Listing(Generic[S]):
         return True
 
     async def read(self) -> list[LockInfo]:
-        """All locks in use that were found by now."""
+        """The locks in use among those found so far."""
         await self._receive()
         names = sorted(self._found | self._in_use | self._free.keys())
         infos: list[LockInfo] = []
@@ -196,7 +196,7 @@ class Listing(Generic[S]):
                 lambda: self._source.scan(server, self._cursor, self._pattern, deadline=self._limit())
             )
         except BaseException:
-            self._servers = []  # the server may be another one next time, and a cursor is worth nothing there
+            self._servers = []  # the next attempt may use another server, where this cursor is not valid
             raise
         self.keys_searched = min(self.keys_searched + SCAN_COUNT, self.keys_total)
         self._note(keys)
@@ -211,8 +211,8 @@ class Listing(Generic[S]):
                 self._found.add(name)
 
     async def _subscribe(self, server: S) -> None:
-        # Before its keys are searched, so that no new lock is missed in between.
-        with contextlib.suppress(HoldfastError):  # the search finds new locks too, only later
+        # Called before the keys are searched, so that no new lock is missed in between.
+        with contextlib.suppress(HoldfastError):  # the search finds new locks too, but later
             subscription = await self._source.subscribe_keyspace(server, self._pattern, deadline=self._limit())
             self._received_at, self._subscribed[server] = self._runtime.now(), subscription
 
@@ -229,7 +229,7 @@ class Listing(Generic[S]):
                 subscription.close()
                 del self._subscribed[server]  # the next search subscribes again
                 continue
-            except HoldfastError:  # an ACL, say, does not allow it
+            except HoldfastError:  # forbidden by an ACL, for example
                 subscription.close()
                 self._subscribed[server] = None
                 continue
@@ -255,5 +255,5 @@ class Listing(Generic[S]):
 
 
 def _items_in(infos: Sequence[LockInfo]) -> int:
-    # A script for a lock without tickets takes at most as long as twenty keys of a SCAN.
+    # The script for a lock without tickets takes no longer than SCAN for twenty keys.
     return 20 * READ_COUNT + sum(len(info.holders) + len(info.waiters) for info in infos)

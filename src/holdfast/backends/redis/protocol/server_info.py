@@ -1,4 +1,4 @@
-"""What a server says of itself, and what its locks are worth because of that."""
+"""INFO of a server, and the guarantees that follow from it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ NEEDED = (6, 2)
 
 
 class ServerInfo(NamedTuple):
-    """From INFO, as far as we may ask for it. None: the server would not say."""
+    """The fields of INFO that matter for locks. None: the server does not report it."""
 
     product: str  # redis or valkey
     version: str | None
     run_id: str | None
-    uptime: float | None  # seconds since it was started, rounded down
+    uptime: float | None  # seconds since its start, rounded down
     is_primary: bool | None
     replicas: int | None
     policy: str | None  # maxmemory_policy
-    keeps_every_write: bool  # append-only file, synced at every write
+    keeps_every_write: bool  # append-only file with appendfsync always
 
     @classmethod
     def of(cls, info: Mapping[str, str], appendfsync: str | None) -> ServerInfo:
-        """From the lines of INFO, and the setting that it leaves out."""
+        """From INFO, and from appendfsync, which INFO does not contain."""
         role, replicas = info.get("role"), info.get("connected_slaves")
         return cls(
             product="valkey" if "valkey_version" in info or info.get("server_name") == "valkey" else "redis",
@@ -40,18 +40,18 @@ class ServerInfo(NamedTuple):
 
     @property
     def may_evict(self) -> bool:
-        """It may drop keys, locks among them, when memory runs short."""
+        """Whether it may evict keys, including locks, when memory runs short."""
         return self.policy not in {None, "noeviction"}
 
     @property
     def has_sharded_channels(self) -> bool:
-        """SPUBLISH: what is said there goes to one part of a Cluster, not to all of it."""
+        """Whether it has SPUBLISH, which sends a message to one shard of a Cluster and not to all servers."""
         if self.version is None:
             return False
         return self.product == "valkey" or _numbers(self.version) >= (7,)
 
     def refuse_unfit(self, url: str, *, evictions_allowed: bool) -> None:
-        """Raise ConfigurationError for a server that cannot keep locks, or would drop them, with the fix."""
+        """Raise ConfigurationError, with the fix, for a server that is too old or may evict locks."""
         redis_version = self.version if self.product == "redis" else None
         if redis_version is not None and _numbers(redis_version) < NEEDED:
             needed = ".".join(map(str, NEEDED))
@@ -67,7 +67,7 @@ class ServerInfo(NamedTuple):
 
 
 def weakest(server_infos: Collection[ServerInfo]) -> ServerInfo:
-    """Of several servers that share the locks: what can be said of all of them."""
+    """The weakest properties of several servers that share the locks."""
     first, *others = server_infos
     for other in others:
         first = first._replace(
@@ -80,7 +80,7 @@ def weakest(server_infos: Collection[ServerInfo]) -> ServerInfo:
 
 
 def guarantees_on(base: Guarantees, server_info: ServerInfo | None) -> Guarantees:
-    """What a method promises on this very server; of one that was not asked yet, the least."""
+    """The guarantees of a method on this server; before the first connection, the minimum."""
     if server_info is None:
         return base
     if server_info.may_evict:

@@ -1,8 +1,8 @@
-"""`method=setnx`: the plain form that every client library knows. SET NX PX to take, compare and delete to give back.
+"""`method=setnx`: the plain lock that most client libraries use. SET NX PX acquires, compare-and-delete releases.
 
-No other key but, for ten seconds after a request without an answer, a note that its ticket has left; so nothing stays
-behind. No queue, so who asks at the right moment is next. The fence is the server's own time in microseconds, and grows
-for as long as that clock does.
+There is no other key, except for ten seconds after a request without a reply, when a side key remembers that the ticket
+was withdrawn. There is no queue: the first poll after a release is granted. The fence is the server's time in
+microseconds, and grows as long as that clock does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 from holdfast.backends.redis.lua import load, load_all
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.joining import keys_for_one_script
-from holdfast.backends.redis.protocol.keys import joined
+from holdfast.backends.redis.protocol.keys import SETNX, joined, keys_for_one_script
 from holdfast.backends.redis.protocol.plain import PlainBackend, renewed
 from holdfast.backends.redis.protocol.registers import ScriptRegisters
-from holdfast.backends.redis.protocol.values import SETNX
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
 from holdfast.errors import BackendError, HoldfastError, NameConflict, OutcomeUnknown
@@ -43,7 +41,7 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        self._unanswered: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._unanswered: set[str] = set()  # tickets with a request that got no reply and may still arrive
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
         locks = keys_for_one_script(self._port, self._prefix, tickets)
@@ -54,15 +52,16 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
         try:
             replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
         except NameConflict:
-            # Of which of them, one by one will tell. Those before it are in, and are let in again.
+            # The batch was refused; retry one lock at a time to find the one that conflicts. Locks before it were
+            # granted and are granted again.
             for ticket in tickets[: len(locks)]:
                 await self.try_acquire(ticket, queue=False, deadline=deadline)
             raise
         except BaseException as error:
-            self._note(error, tickets[: len(locks)])
+            self._note_unanswered(error, tickets[: len(locks)])
             raise
         return [
-            self._result_of(ticket, self._taken(ticket, reply, sent))
+            self._result_of(ticket, self._parse_reply(ticket, reply, sent))
             for ticket, reply in zip(tickets, replies, strict=False)
         ]
 
@@ -82,7 +81,7 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
         for ticket, reply in zip(tickets, replies, strict=True):
             if not isinstance(reply, BackendError):
                 self._unanswered.discard(ticket.nonce)
-        # Also if its key is something else by now: then it is not ours any more.
+        # A key of another type is not ours any more, so the ticket is released in that case too.
         return [reply if isinstance(reply, BackendError) else reply == 1 for reply in replies]
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
@@ -96,25 +95,25 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
             for ticket, reply in zip(tickets, replies, strict=True)
         ]
 
-    async def _take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
         call = Call(_TRY_ACQUIRE, keys, (ticket.nonce, math.ceil(ticket.ttl * 1000)))
         try:
             reply = await self._port.run(call, deadline=deadline)
         except BaseException as error:
-            self._note(error, (ticket,))
+            self._note_unanswered(error, (ticket,))
             raise
-        return self._taken(ticket, reply, sent)
+        return self._parse_reply(ticket, reply, sent)
 
-    def _note(self, error: BaseException, tickets: Sequence[Ticket]) -> None:
-        """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
+    def _note_unanswered(self, error: BaseException, tickets: Sequence[Ticket]) -> None:
+        """Remember tickets whose request got no reply. Unless the server refused it, the request may still arrive."""
         if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
             self._unanswered.update(ticket.nonce for ticket in tickets)
 
-    def _taken(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | tuple[str, float]:
-        if reply[0] == b"in":
+    def _parse_reply(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | tuple[str, float]:
+        if reply[0] == b"granted":
             return Granted(int(reply[1]), lease_deadline(sent, ticket.ttl, _GRANULARITY))
-        if reply[0] == b"gone":
+        if reply[0] == b"withdrawn":
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
         _, remaining_ms, value = reply
         return value.decode(errors="replace"), math.inf if remaining_ms < 0 else remaining_ms / 1000

@@ -1,8 +1,8 @@
--- Not free; what `acquire_free.lua` begins with goes on here.
+-- Continues acquire_free.lua: the key exists.
 local theirs, their_attempt, their_count = vote_in(value)
 if theirs == nonce then
   if their_attempt == attempt then
-    return {'in', their_count}  -- asked before, and the answer was lost
+    return {'granted', their_count}  -- requested before, and the reply was lost
   elseif tonumber(their_attempt) > tonumber(attempt) then
     return {'late'}
   end

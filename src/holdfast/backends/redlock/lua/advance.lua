@@ -1,11 +1,11 @@
--- A node's part in a mark that a majority of nodes agrees on. Returns {'yes', what the node has accepted before, or ''};
--- {'behind', round} if it has promised itself to a later ballot.
+-- The acceptor of a register that a majority of nodes agrees on (CASPaxos). Returns {'yes', the state accepted before
+-- or ''}, or {'behind', round} if the node has promised a later ballot.
 --
--- A ballot is a round and who asks; no two are the same. Asked without a state, the node promises to hear of no earlier
--- ballot any more. Asked with one, it accepts that, under the same condition.
+-- A ballot is a round and the name of its proposer, so no two ballots are equal. Without a state this is the prepare
+-- phase: the node promises to refuse earlier ballots. With a state it is the accept phase, under the same condition.
 --
---   a mark   hash   promise: "<round>:<by>", the last ballot that it said yes to.
---                   state: "<round>:<by>:<number>:<nonce>:<ms>", what it has accepted, and for how long it is to be kept.
+--   register   hash   promise: "<round>:<by>", the last ballot that the node answered with yes.
+--                     state: "<round>:<by>:<number>:<nonce>:<ms>", the accepted state, and how long to keep it.
 local by, round, keep_ms, state = unpack(ARGV)
 
 local known = redis.call('HMGET', KEYS[1], 'promise', 'state')

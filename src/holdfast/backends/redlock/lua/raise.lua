@@ -1,6 +1,8 @@
--- Count up to what the attempt has been given elsewhere. Returns 1, or 0 if the vote is not exactly that one any more.
+-- Raise this node's count to the highest count that the attempt got from other nodes. Returns 1, or 0 if the node's
+-- vote is no longer exactly this one.
 --
--- Nonce, attempt and count together: each vote has another count, so the vote was this attempt's all the time since.
+-- The vote is compared by nonce, attempt and count. Every vote has another count, so an equal one has not been lost and
+-- given again in between.
 local vote, target = unpack(ARGV)
 if redis.call('GET', lock) ~= VOTE .. vote then
   return 0

@@ -1,2 +1,2 @@
--- What the node has accepted as the state of a mark; '' if nothing.
+-- The accepted state of a register; '' if there is none.
 return redis.call('HGET', KEYS[1], 'state') or ''

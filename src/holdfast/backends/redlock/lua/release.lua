@@ -1,4 +1,4 @@
--- Somebody waits, this very ticket perhaps; what `release_unwaited.lua` begins with goes on here.
+-- Continues release_unwaited.lua: there are waiters, perhaps this ticket itself.
 if is_over ~= '0' then
   local member = 'x:' .. nonce
   redis.call('ZREM', queue, member)

@@ -1,8 +1,9 @@
--- Take the vote back from a ticket's attempts up to this one, and wake who asked next. Returns 1 if one had the vote.
+-- Withdraw the vote from the attempts of a ticket up to this one, and wake the next waiter. Returns 1 if one of them
+-- had it.
 --
--- Only up to this one: a release that comes late, by a detour, must not hurt an attempt that came after it.
--- `is_over` is 1 when the ticket will not request the vote again, and 2 when also a request for the vote got no answer. That
--- request may still arrive, on another connection, so the node remembers for a while that the ticket has left.
+-- A release that arrives late must not affect a later attempt of the same ticket. `is_over` is 1 if the ticket will not
+-- request the vote again, and 2 if in addition a request for the vote got no answer. That request may still arrive on
+-- another connection, so the node remembers for WAITER_LEASE that the ticket was withdrawn.
 local nonce, attempt, is_over = unpack(ARGV)
 
 local value = redis.call('GET', lock)
@@ -22,7 +23,7 @@ if is_over == '2' then
   redis.call('ZADD', leases, ms + WAITER_LEASE, 'gone:' .. nonce)
   redis.call('PEXPIRE', leases, WAITER_LEASE)
 end
--- Nobody waits: by far the most frequent case.
+-- No ticket waits: by far the most frequent case.
 if is_unwaited then
   return had_it and 1 or 0
 end

@@ -1,6 +1,8 @@
--- Let the vote last for the ttl from now. Returns 1 if this attempt has it, 0 if somebody else does, 2 if nobody does.
+-- Extend the vote to the ttl from now. Returns 1 if this attempt has the vote, 0 if another ticket has it, 2 if it is
+-- free.
 --
--- An earlier attempt of the ticket is nobody: it failed, and a release of its votes may be on its way here.
+-- A vote of an earlier attempt of the same ticket counts as free: that attempt failed, and its release may arrive
+-- later.
 local nonce, attempt, ttl, fence = unpack(ARGV)
 
 local value = redis.call('GET', lock)

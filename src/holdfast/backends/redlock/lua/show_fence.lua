@@ -1,4 +1,4 @@
--- Have the line that names the holder show this fence: a node's own count need not be it.
+-- Write this fence into the holder's line. It can differ from the node's own count.
 local function show_fence(nonce, fence)
   local line = redis.call('HGET', record, 'holder')
   local theirs, shown, behind = string.match(line or '', '^([^\n]*)\n([^\n]*)(\n.*)$')

@@ -1,19 +1,20 @@
 -- One node's part in a lock that a majority of nodes decides on. The keys are those of the queue (see its layout.lua),
 -- of which `lock`, `record`, `queue` and `leases` are used:
 --
---   lock     string  "holdfast:redlock:<nonce>:<attempt>:<count>": the ticket that has this node's vote
---   record   hash    count: the highest number that this node has given or heard of; it never goes back.
---                    run: the id of the process that has counted. holder: who has the vote or had it last, for people.
---   queue    zset    tickets that were refused here, by the time when they first asked: whom to wake after a release.
---                    They may overtake each other; the order is a hint.
---   leases   zset    the same tickets by the time when they lapse; "gone:<nonce>" for tickets that have left while a
---                    request of theirs had no answer.
+--   lock     string  "holdfast:redlock:<nonce>:<attempt>:<count>": the attempt that has this node's vote
+--   record   hash    count: the highest number that this node has given or received; it never decreases.
+--                    run: the run_id of the process that counted. holder: the line of the ticket that has the vote or
+--                    had it last, for `inspect`.
+--   queue    zset    tickets that this node refused, by the time of their first request: these are woken after a
+--                    release. The order is not guaranteed: a later ticket may win the majority first.
+--   leases   zset    the same tickets by the time when they expire; "gone:<nonce>" for tickets that were withdrawn
+--                    while a request of theirs had no answer.
 --
--- The sixth key, where a script has one, is the record as earlier versions named it. While one of them counts there, both
--- counts go on together, so that fences grow whichever version is next.
+-- The sixth key, if a script has one, is the record under its name in earlier versions. While it exists, both counts
+-- are raised together, so that fences grow whichever version is granted next.
 local VOTE = 'holdfast:redlock:'
 
--- Whose vote a value of the lock's key is: nonce, attempt and count, all as text; nothing if it is not one.
+-- The nonce, attempt and count in a value of the lock's key, as text; nil if it is not a vote.
 local function vote_in(value)
   if value then
     return string.match(value, '^holdfast:redlock:([^:]*):([^:]*):([^:]*)$')

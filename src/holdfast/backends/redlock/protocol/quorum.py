@@ -19,10 +19,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import Keys, keys_and_record_before, keys_of
+from holdfast.backends.redis.protocol.keys import (
+    REDLOCK,
+    Keys,
+    keys_and_record_before,
+    keys_of,
+    method_conflict,
+    method_in,
+)
 from holdfast.backends.redis.protocol.records import Line
 from holdfast.backends.redis.protocol.scanning import Lister
-from holdfast.backends.redis.protocol.values import REDLOCK, method_conflict, method_in
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redlock.protocol.node_health import NodeHealth
@@ -313,9 +319,9 @@ class RedlockBackend(OneByOne):
                     count.uncounted.append(number)
             elif not self._health.is_eligible(number):
                 count.errors[number] = self._health.ineligible(number)
-                if reply[0] == b"in":
+                if reply[0] == b"granted":
                     count.uncounted.append(number)
-            elif reply[0] == b"in":
+            elif reply[0] == b"granted":
                 count.votes[number] = int(reply[1])
             else:
                 count.refusals[number] = reply

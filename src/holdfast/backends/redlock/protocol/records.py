@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from holdfast.backends.redis.protocol.keys import REDLOCK
 from holdfast.backends.redis.protocol.records import Line, Record, foreign_holder
-from holdfast.backends.redis.protocol.values import REDLOCK
 from holdfast.core.tickets import LockInfo, TicketInfo
 
 

@@ -59,8 +59,8 @@ class SimPort(Listening[Channel]):
         except HoldfastError as error:
             return [error] * len(calls)
 
-    def may_share_script(self, some: Keys, others: Keys) -> bool:
-        return not self._server.is_cluster or some.slot == others.slot
+    def may_share_script(self, keys: Keys, others: Keys) -> bool:
+        return not self._server.is_cluster or keys.slot == others.slot
 
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
         return await self._ask(lambda: self._server.command(keys, words), deadline)

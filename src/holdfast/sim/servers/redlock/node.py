@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from holdfast.backends.redlock.config import RedlockConfig, config_of
 from holdfast.checking import history as h
 from holdfast.sim.servers.base import EPOCH
+from holdfast.sim.servers.redis.port import PREFIX
 from holdfast.sim.servers.redis.server import RedisServer
+from holdfast.url import Address
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Call
@@ -72,3 +76,10 @@ class Node(RedisServer):
 
     def stall_end_event(self) -> h.Event:
         return self.whole.stall(self, begins=False)
+
+
+def config_for(nodes: int, *, max_ttl: float, quarantine: bool = True) -> RedlockConfig:
+    """The configuration of a simulated client, as from the URL of this many nodes."""
+    hosts = ",".join(f"node-{number}" for number in range(nodes))
+    address = Address("redlock", hosts, "", {"prefix": PREFIX}, "sim://redlock")
+    return replace(config_of(address, is_asyncio=False), max_ttl=max_ttl, quarantine=quarantine)

@@ -25,9 +25,8 @@ from holdfast.sim.faults import POOLED
 from holdfast.sim.recorder import Entry
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.redis.lua import require_lupa
-from holdfast.sim.servers.redlock.node import Node
+from holdfast.sim.servers.redlock.node import Node, config_for
 from holdfast.sim.servers.redlock.port import Branch, SimNodes
-from holdfast.sim.servers.redlock.rules import config_for
 from holdfast.sim.servers.redlock.votes import Vote, counted, vote_in, waiters_in
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.backends.redis.protocol.keys import Keys
-from holdfast.backends.redis.protocol.values import REDLOCK
+from holdfast.backends.redis.protocol.keys import REDLOCK, Keys
 from holdfast.sim.servers.redis.keyspace import Keyspace
 from holdfast.sim.servers.redis.layouts import _fence, _members
 

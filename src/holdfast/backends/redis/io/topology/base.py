@@ -106,7 +106,7 @@ class Topology(ABC):
     async def run(self, call: Call, *, deadline: float) -> Reply:
         return await self._send(self._request_of(call), deadline)
 
-    def may_share_script(self, some: Keys, others: Keys) -> bool:
+    def may_share_script(self, keys: Keys, others: Keys) -> bool:
         return True
 
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:

@@ -52,8 +52,8 @@ class Cluster(Topology):
     def primaries(self) -> frozenset[Node]:
         return self._primaries
 
-    def may_share_script(self, some: Keys, others: Keys) -> bool:
-        return some.slot == others.slot
+    def may_share_script(self, keys: Keys, others: Keys) -> bool:
+        return keys.slot == others.slot
 
     async def find_primary(self, slot: int, deadline: float) -> Node:
         await self._load_map(deadline, not_first=None)

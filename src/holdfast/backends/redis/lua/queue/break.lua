@@ -1,9 +1,9 @@
--- End exactly the lease with this fence, or those of one owner that have it together, and wake who is next. Returns 1 if there was one.
--- What another program holds has no fence: 0 stands for it.
+-- End exactly the leases with this fence (several tickets of one owner share one), and wake the next ticket. Returns 1
+-- if there was one. A lock that another program holds has no fence and is broken with 0.
 local fence, signal = unpack(ARGV)
 
-local function has_fence(ticket)
-  return ticket and string.match(ticket, '^[^\n]*\n([^\n]*)') == fence
+local function has_fence(line)
+  return line and string.match(line, '^[^\n]*\n([^\n]*)') == fence
 end
 
 local value = purge(redis.call('GET', lock))

@@ -1,34 +1,34 @@
--- What the scripts of the queue share.
+-- Shared by the scripts of the queue.
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
 
--- Not tostring: it would round a number with 16 digits.
+-- `tostring` would round a number with 16 digits.
 local function exact(number)
   return string.format('%.0f', number)
 end
 
--- The next number, greater than all before: of a place in line, and then of a fence. The clock is its floor, so that
--- fences go on growing where the record was lost, or an old one came back.
+-- The next number, greater than all earlier ones. Queue entries and fences are numbered by the same counter. The clock
+-- is its lower bound, so fences keep growing after the record was lost or an old copy of it was restored.
 local function next_number()
   local last = tonumber(redis.call('HGET', record, 'fence') or 0)
   return exact(math.max(last + 1, now_us))
 end
 
-local function draw()
+local function take_number()
   local number = next_number()
   redis.call('HSET', record, 'fence', number)
   return number
 end
 
--- Let a key live for at least that long: never shorter than somebody else needs it.
+-- Keep a key for at least `ms`, and never shorten its ttl: another ticket may need it longer.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms then
     redis.call('PEXPIRE', key, ms)
   end
 end
 
--- As python-redis-lock wakes those who wait for its lock, if we are to.
+-- With compat=python-redis-lock: wake the waiters of that library.
 local function signal_foreign(signal)
   if signal ~= '' then
     redis.call('DEL', signal)
@@ -45,7 +45,8 @@ local function nonce_of(member)
   return string.match(member, '[^:]*$')
 end
 
--- An exclusive ticket of a named owner comes with that as its kind, "@<owner>"; its member is as any exclusive one's.
+-- An exclusive ticket with a named owner is sent with the kind "@<owner>". Its member is "x:<nonce>", as for any other
+-- exclusive ticket.
 local function owner_in(kind)
   return string.sub(kind, 1, 1) == '@' and kind
 end
@@ -54,50 +55,50 @@ local function member_of(kind, nonce)
   return (owner_in(kind) and 'x' or kind) .. ':' .. nonce
 end
 
--- What the lock's key says lets several be in: those in the set.
+-- The lock's key says that several tickets hold the lock together: those in the set `shared`.
 local function is_for_several(value)
   return value and string.sub(value, 1, #SEVERAL) == SEVERAL
 end
 
--- One exclusive ticket of ours is in. What earlier versions have put there for an owner is not.
+-- One exclusive ticket of holdfast holds the lock. The value that earlier versions wrote for an owner is not one.
 local function is_alone(value)
   return value and string.sub(value, 1, #OURS) == OURS and not string.find(value, '^[+@]', #OURS + 1)
 end
 
--- Take the tickets of these clients out of the queue, all at once. Their leases and lines stay: see layout.lua.
-local function pass_over(channels)
+-- Remove all tickets of these clients from the queue. Their waiter leases and lines stay, see layout.lua.
+local function skip_clients(channels)
   local from, count = 0, 1000
-  local passed = {}
+  local skipped = {}
   while true do
     local members, nonces = redis.call('ZRANGE', queue, from, from + count - 1), {}
     if #members == 0 then
       break
     end
-    for place, member in ipairs(members) do
-      nonces[place] = nonce_of(member)
+    for index, member in ipairs(members) do
+      nonces[index] = nonce_of(member)
     end
-    for place, line in ipairs(redis.call('HMGET', record, unpack(nonces))) do
+    for index, line in ipairs(redis.call('HMGET', record, unpack(nonces))) do
       if channels[channel_in(line) or ''] then
-        table.insert(passed, members[place])
+        table.insert(skipped, members[index])
       end
     end
     from = from + count
   end
-  for _, member in ipairs(passed) do
+  for _, member in ipairs(skipped) do
     redis.call('ZREM', queue, member)
     redis.call('ZREM', leases, 'turn:' .. member)
   end
 end
 
--- All dead waiters lapse at once. A ticket that was told that it is its turn, and has not polled since, is passed over,
--- and so are all others of its client, unless that is `own`: the client that runs this script.
+-- Remove all waiters whose lease has expired. A ticket that was woken for its turn and has not polled since is skipped,
+-- and so are all other tickets of its client, unless `own` is that client: the one that runs this script.
 local function purge_waiters(own)
   local silent
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
     redis.call('ZREM', leases, member)
-    local kind, told = kind_of(member), string.match(member, '^turn:(.*)')
-    if told then
-      local channel = redis.call('ZREM', queue, told) == 1 and channel_in(redis.call('HGET', record, nonce_of(told)))
+    local kind, woken = kind_of(member), string.match(member, '^turn:(.*)')
+    if woken then
+      local channel = redis.call('ZREM', queue, woken) == 1 and channel_in(redis.call('HGET', record, nonce_of(woken)))
       if channel and channel ~= own then
         silent = silent or {}
         silent[channel] = true
@@ -108,20 +109,20 @@ local function purge_waiters(own)
     end
   end
   if silent then
-    pass_over(silent)
+    skip_clients(silent)
   end
 end
 
--- Take out what has run out, whoever's it is. Returns what the lock's key says then.
+-- Remove all expired tickets. Returns the value of the lock's key after that.
 local function purge(value, own)
   purge_waiters(own)
   local several = is_for_several(value)
   if is_alone(value) then
-    return value  -- when this one went in, nobody was in with others
+    return value  -- `shared` was empty when this ticket was granted
   end
-  -- Where the key was deleted, or belongs to somebody else by now, nobody is in with others.
-  local over = several and now or '+inf'
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', shared, '-inf', over)) do
+  -- If the key was deleted or another program owns it, no shared lease counts.
+  local expired = several and now or '+inf'
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', shared, '-inf', expired)) do
     redis.call('ZREM', shared, member)
     redis.call('HDEL', record, nonce_of(member))
   end
@@ -132,19 +133,19 @@ local function purge(value, own)
   return value
 end
 
--- The lock's key, which says that, and the set of who is in, end with the last lease of these.
-local function end_with_last(says)
+-- Set the lock's key to `new_value`. The key and the set `shared` expire with the last lease in the set.
+local function end_with_last(new_value)
   local last = redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')
   if last[2] then
-    redis.call('SET', lock, says, 'PXAT', last[2])
+    redis.call('SET', lock, new_value, 'PXAT', last[2])
     redis.call('PEXPIREAT', shared, last[2])
   else
     redis.call('DEL', lock)
   end
 end
 
--- Tell a ticket that it is its turn, once: it has WOKEN_LEASE to poll. Returns false if its client is not there: no
--- connection has received that, or the ticket has not polled for SILENT although it should have.
+-- Notify a ticket once that it is its turn. It has WOKEN_LEASE to poll. Returns false if its client seems dead: no
+-- connection received the message, or the ticket has not polled for SILENT although it should have.
 local function wake(member)
   local lapses = redis.call('ZSCORE', leases, member)
   if lapses and redis.call('ZADD', leases, 'NX', now + WOKEN_LEASE, 'turn:' .. member) == 0 then
@@ -154,13 +155,13 @@ local function wake(member)
   return line and publish(line, nonce_of(member)) ~= 0 and lapses - now > WAITER_LEASE - SILENT
 end
 
--- Wake those that the rule lets in now, in order, up to the first that it does not; that many are in with others. Those
--- whose clients are not there are passed over. `own` is the ticket that runs this script, and need not be woken.
+-- Wake, in queue order, the tickets that can be granted now, up to the first that cannot. `ahead` is the number of
+-- shared leases. Tickets of dead clients are skipped. `own` is the ticket that runs this script and need not be woken.
 local function wake_behind(ahead, own)
-  local from, count = 0, 1  -- mostly there is one to wake
+  local from, count = 0, 1  -- usually there is one to wake
   while true do
     local members = redis.call('ZRANGE', queue, from, from + count - 1)
-    local passed = 0
+    local skipped = 0
     for _, member in ipairs(members) do
       local kind = kind_of(member)
       if kind ~= 'r' and ahead >= (tonumber(kind) or 1) then
@@ -174,13 +175,13 @@ local function wake_behind(ahead, own)
       else
         redis.call('ZREM', queue, member)
         redis.call('ZREM', leases, 'turn:' .. member)
-        passed = passed + 1
+        skipped = skipped + 1
       end
     end
     if #members < count then
       return
     end
-    from, count = from + count - passed, 32
+    from, count = from + count - skipped, 32
   end
 end
 

@@ -1,4 +1,4 @@
--- All that is known of a lock, for people.
+-- The whole state of a lock, for `inspect` and `ls`.
 return {
   now,
   redis.call('GETRANGE', lock, 0, 255),

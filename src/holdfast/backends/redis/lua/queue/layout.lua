@@ -1,31 +1,33 @@
--- What a lock is on the server. Every script runs alone there, so each of its steps is atomic.
+-- The keys of a lock. Redis runs one script at a time, so each script is atomic.
 --
---   lock     string  "holdfast:queue:<nonce>" while that ticket is in, alone; "holdfast:queue:+@<owner>" while tickets of
---                    that owner are; "holdfast:queue:+shared" while readers or permits are; anything else is another
---                    program's. This key is the truth: who it does not name is not in.
---   record   hash    fence: the last number drawn. holder: the exclusive ticket that is in, or was last; of an owner's,
---                    the first, with "@<owner>" for its nonce.
---                    limit: of the shared tickets. <nonce>: each ticket that waits, or is in with others.
---   queue    zset    waiting tickets by number. A member is "<kind>:<nonce>", the kind "x" for an exclusive ticket,
---                    "r" for a reader, a semaphore's limit for a permit.
---   leases   zset    the same members by the time when they lapse; "gone:<nonce>" for tickets that left unheard;
---                    "@<owner>:<nonce>" beside the "x:<nonce>" of each that has an owner; "turn:<member>" for a ticket
---                    that was told that it is its turn, by the time until which it must poll.
---   shared   zset    members that are in with others, by the end of their leases: readers or permits, while `lock` says
---                    "+shared"; exclusive tickets, while it names their owner. Else it counts for nothing.
+--   lock     string  "holdfast:queue:<nonce>" while one ticket holds the lock; "holdfast:queue:+@<owner>" while tickets
+--                    of that owner do; "holdfast:queue:+shared" while readers or permits do. Any other value belongs to
+--                    another program. This key decides: a ticket that it does not name does not hold the lock.
+--   record   hash    fence: the last number taken. holder: the line of the exclusive ticket that holds the lock or held
+--                    it last; for an owner's tickets that of the first, with "@<owner>" as its nonce. limit: of the
+--                    shared tickets. <nonce>: the line of each ticket that waits or shares the lock.
+--   queue    zset    waiting tickets by number. A member is "<kind>:<nonce>". The kind is "x" for an exclusive ticket,
+--                    "r" for a reader, the semaphore's limit for a permit.
+--   leases   zset    the same members, by the time when they expire; "gone:<nonce>" for tickets that were withdrawn
+--                    while a request had no answer; "@<owner>:<nonce>" beside the "x:<nonce>" of each waiter with an
+--                    owner; "turn:<member>" for a ticket that was woken for its turn, by the time until which it must
+--                    poll.
+--   shared   zset    members that share the lock, by the end of their leases: readers or permits while `lock` is
+--                    "+shared"; exclusive tickets while it names their owner. In any other case its members do not
+--                    count.
 --
--- A ticket with a lease that is not in the queue was passed over, because its client was not there when it was its turn.
--- Its line keeps its number, so it is back in its place as soon as it polls.
+-- A ticket with a waiter lease and without a queue entry was skipped, because its client did not respond when it was
+-- its turn. Its line keeps its number, so the ticket returns to its position in the queue as soon as it polls.
 --
--- Tickets of one owner let each other in, past the queue. To programs that know of no owners, their lock is held by one
--- exclusive ticket, and those that wait are exclusive ones like others. Earlier versions had other side keys, and wrote
--- "holdfast:shared" and "holdfast:queue:@<owner>": we take these for another program's, and they take our values with
--- a "+" for an exclusive ticket, so both keep each other out.
+-- Tickets of one owner are granted together, without regard to the queue. For programs that know no owners, such a lock
+-- is held by one exclusive ticket, and its waiting tickets are ordinary exclusive ones. Earlier versions had other side
+-- keys and wrote "holdfast:shared" and "holdfast:queue:@<owner>". This version treats these values as another
+-- program's, and earlier versions treat a value with "+" as an exclusive ticket, so the versions exclude each other.
 --
--- Times are the server's own, in milliseconds. A ticket's line in the record is: nonce, fence (empty while it waits),
+-- Times are the server's own, in milliseconds. The fields of a ticket's line are: nonce, fence (empty while it waits),
 -- since (in microseconds; while it waits, its number), the command that wakes it (with "?" if its client was not
--- subscribed when it polled; or after a space its ttl, if the message may be the grant itself), the channel of its client,
--- its thread or task, and its info.
+-- subscribed when it polled; followed by a space and its ttl if the message may be the grant itself), the channel of
+-- its client, its thread or task, and its info.
 local lock, record, queue, leases, shared = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local OURS, SEVERAL, SHARED = 'holdfast:queue:', 'holdfast:queue:+', 'holdfast:queue:+shared'
 

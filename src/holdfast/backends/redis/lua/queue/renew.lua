@@ -1,4 +1,4 @@
--- Let a lease run for its ttl from now. Returns 1 if it is still there.
+-- Extend a lease to its ttl from now. Returns 1 if it still exists.
 local nonce, kind, ttl = unpack(ARGV)
 
 local value = redis.call('GET', lock)
@@ -8,13 +8,13 @@ if kind == 'x' then
   end
   redis.call('PEXPIRE', lock, ttl)
 else
-  local member, says = member_of(kind, nonce), owner_in(kind) and SEVERAL .. kind or SHARED
-  local ends = value == says and redis.call('ZSCORE', shared, member)
+  local member, expected = member_of(kind, nonce), owner_in(kind) and SEVERAL .. kind or SHARED
+  local ends = value == expected and redis.call('ZSCORE', shared, member)
   if not ends or tonumber(ends) <= now then
     return 0
   end
   redis.call('ZADD', shared, now + ttl, member)
-  end_with_last(says)
+  end_with_last(expected)
 end
 keep(record, ttl + FENCE_IDLE)
 return 1

@@ -1,19 +1,22 @@
--- Take the lock, or a place in its queue, or keep the place already taken.
+-- Acquire the lock, or join its queue, or keep the queue entry of an earlier call.
 --
--- Returns the fence if it is in. Else {'wait', how many wait ahead, the obstacle's remaining ms or -1, its line, 1 if
--- foreign or 2 if it is a ticket whose turn it is, the number of its place or ''}; {'limit', kind, line} if others use another limit; {'method', value} if
--- another method is in use; {'gone'} if this very ticket has left before.
+-- Returns the fence if the ticket is granted. Otherwise:
+--   {'wait', tickets ahead in the queue, remaining ms of the blocker or -1, its line, its kind, number of the queue
+--    entry or ''}; the kind is 1 for another program, 2 for a ticket whose turn it is, 0 for any other ticket
+--   {'limit', kind, line} if other tickets use another limit
+--   {'method', value} if the lock is in use with another method
+--   {'withdrawn'} if this ticket was released before
 local owner, member = owner_in(kind), member_of(kind, nonce)
 if owner then
   kind = 'x'
 end
 
-local function line(who, fence, since)
-  return who .. '\n' .. fence .. '\n' .. since .. '\n' .. about
+local function line(name, fence, since)
+  return name .. '\n' .. fence .. '\n' .. since .. '\n' .. about
 end
 
--- Fence and holder first, the key last: should the server refuse one of these, nobody is in.
-local function go_in_alone()
+-- The key is written last: if the server refuses an earlier write, no ticket is granted.
+local function grant_exclusive()
   local fence = next_number()
   redis.call('HSET', record, 'fence', fence, 'holder', line(nonce, fence, exact(now_us)))
   redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
@@ -21,8 +24,8 @@ local function go_in_alone()
   return tonumber(fence)
 end
 
-local function go_in_with_others()
-  local fence = draw()
+local function grant_shared()
+  local fence = take_number()
   redis.call('HSET', record, 'limit', kind, nonce, line(nonce, fence, exact(now_us)))
   keep(record, ttl + FENCE_IDLE)
   redis.call('ZADD', shared, now + ttl, member)
@@ -30,15 +33,15 @@ local function go_in_with_others()
   return tonumber(fence)
 end
 
--- Of an owner's tickets the first draws the fence, which is that of all who come while one of them is in: also of one
--- that comes once more, because kin may have heard of that fence by now. The first wakes those of them that wait; later
--- ones need not.
-local function go_in_with_kin()
+-- The first ticket of an owner takes a new fence. All tickets of this owner share it while one of them holds the lock,
+-- also a ticket that is granted again, because the others may use that fence already. The first ticket wakes those of
+-- the same owner that wait; later ones need not.
+local function grant_same_owner()
   local holder = value == SEVERAL .. owner and redis.call('HGET', record, 'holder')
   local fence = holder and string.match(holder, '^' .. owner .. '\n(%d+)\n')
   local is_first = not fence
   if is_first then
-    fence = draw()
+    fence = take_number()
     redis.call('HSET', record, 'holder', line(owner, fence, exact(now_us)))
   end
   redis.call('HSET', record, nonce, line(nonce, fence, exact(now_us)))
@@ -56,8 +59,8 @@ local function go_in_with_kin()
   return tonumber(fence)
 end
 
--- When all who waited have died, the set of their leases ends by itself, and their lines are left in the record.
-local function forget_lines()
+-- When all waiters have died, the set of their leases expires, but their lines stay in the record. Delete these.
+local function delete_stale_lines()
   local kept = {fence = true, holder = true, limit = true}
   for _, other in ipairs(redis.call('ZRANGE', shared, 0, -1)) do
     kept[nonce_of(other)] = true
@@ -69,42 +72,44 @@ local function forget_lines()
   end
 end
 
--- In already, by a request whose answer was lost: nobody has heard of that fence, and it may be from before a failover.
+-- Granted before, by a request whose reply was lost. No client has received that fence, and it may be older than a
+-- failover, so take a new one.
 if value == OURS .. nonce then
-  return go_in_alone()
+  return grant_exclusive()
 end
 
--- The next in line, and it is free: what comes of most who have waited. Where there are leases of those who wait and
--- nothing else, nobody is in with others.
+-- The lock is free and this ticket is the first in the queue, the usual end of a wait. `others == 1` says that `leases`
+-- exists and `shared` does not.
 if others == 1 and redis.call('ZRANGE', queue, 0, 0)[1] == member then
   redis.call('ZREM', queue, member)
   redis.call('ZREM', leases, member, 'turn:' .. member)
   redis.call('HDEL', record, nonce)
-  return go_in_alone()
+  return grant_exclusive()
 end
 
--- A waiter that polls is alive. If it has not lapsed yet, it keeps its place in the queue, or is back in it.
+-- A waiter that polls is alive. If its lease has not expired, it keeps its queue entry, or gets it back if it was
+-- skipped.
 redis.call('ZADD', leases, 'XX', now + WAITER_LEASE, member)
 redis.call('ZREM', leases, 'turn:' .. member)
 value = purge(value, channel_in('\n\n\n' .. about))
 if value and value ~= 'holdfast:shared' and string.sub(value, 1, 9) == 'holdfast:' and string.sub(value, 1, #OURS) ~= OURS then
   return {'method', value}
 end
-local place = redis.call('ZRANK', queue, member)
-if not place then
+local rank = redis.call('ZRANK', queue, member)
+if not rank then
   if redis.call('ZSCORE', leases, 'gone:' .. nonce) then
-    return {'gone'}
+    return {'withdrawn'}
   end
   local line = redis.call('ZSCORE', leases, member) and redis.call('HGET', record, nonce)
   local number = string.match(line or '', '^[^\n]*\n\n(%d+)\n')
   if number then
     redis.call('ZADD', queue, number, member)
-    place = redis.call('ZRANK', queue, member)
+    rank = redis.call('ZRANK', queue, member)
   end
 end
 
--- Shared tickets agree on their limit. The record remembers which; where it names another one, look whether anybody
--- with that is still there.
+-- All shared tickets of a lock must have the same limit. If the record names another limit, check whether a ticket with
+-- that limit still exists.
 if kind ~= 'x' and redis.call('HGET', record, 'limit') ~= kind then
   for _, key in ipairs({shared, queue}) do
     for _, other in ipairs(redis.call('ZRANGE', key, 0, -1)) do
@@ -116,57 +121,58 @@ if kind ~= 'x' and redis.call('HGET', record, 'limit') ~= kind then
   end
 end
 
--- The rule: in when fewer than the limit are ahead, and none of those is exclusive; or when kin are in.
+-- The rule: a ticket is granted when fewer than `limit` tickets are ahead of it and none of these is exclusive, or when
+-- a ticket of the same owner holds the lock.
 if not value or value == SHARED then
   wake_next(value, member)
-  place = place and redis.call('ZRANK', queue, member)
+  rank = rank and redis.call('ZRANK', queue, member)
 end
-local before = place or redis.call('ZCARD', queue)
-local obstacle  -- the member in the way, or true: what the lock's key says
+local before = rank or redis.call('ZCARD', queue)
+local blocker  -- the member that blocks this ticket; or true: the value of the lock's key
 if owner and value == SEVERAL .. owner then
-  obstacle = nil  -- whoever waits
+  blocker = nil  -- no waiter blocks it
 elseif kind == 'x' then
   if value then
-    obstacle = true
+    blocker = true
   elseif before > 0 then
-    obstacle = redis.call('ZRANGE', queue, 0, 0)[1]
+    blocker = redis.call('ZRANGE', queue, 0, 0)[1]
   end
 elseif value and value ~= SHARED then
-  obstacle = true
+  blocker = true
 elseif not redis.call('ZSCORE', shared, member) then
   if kind ~= 'r' and redis.call('ZCARD', shared) + before >= tonumber(kind) then
-    obstacle = value and true or redis.call('ZRANGE', queue, 0, 0)[1]
+    blocker = value and true or redis.call('ZRANGE', queue, 0, 0)[1]
   elseif before > 0 then
     for _, other in ipairs(redis.call('ZRANGE', queue, 0, before - 1)) do
       if kind_of(other) == 'x' then
-        obstacle = other
+        blocker = other
         break
       end
     end
   end
 end
 
-if not obstacle then
-  if place then
+if not blocker then
+  if rank then
     redis.call('ZREM', queue, member)
     redis.call('ZREM', leases, member, (owner or kind) .. ':' .. nonce)
   end
   if owner then
-    return go_in_with_kin()
+    return grant_same_owner()
   elseif kind == 'x' then
     redis.call('HDEL', record, nonce)
-    return go_in_alone()
+    return grant_exclusive()
   end
-  return go_in_with_others()
+  return grant_shared()
 end
 
 local number = ''
 if may_queue == '1' then
-  number = place and redis.call('ZSCORE', queue, member)
+  number = rank and redis.call('ZSCORE', queue, member)
   if not number then
-    number = draw()
+    number = take_number()
     if redis.call('EXISTS', leases) == 0 then
-      forget_lines()
+      delete_stale_lines()
     end
     redis.call('ZADD', queue, number, member)
     keep(record, WAITER_LEASE + FENCE_IDLE)
@@ -174,7 +180,7 @@ if may_queue == '1' then
       redis.call('HSET', record, 'limit', kind)
     end
   end
-  -- Written at every look: where its client listens may have changed. The number is the time when it came.
+  -- Written at every poll, because the client's channel may have changed. The number tells when the ticket was queued.
   redis.call('HSET', record, nonce, line(nonce, '', number))
   redis.call('ZADD', leases, now + WAITER_LEASE, member)
   if owner then
@@ -184,11 +190,11 @@ if may_queue == '1' then
   redis.call('PEXPIRE', leases, WAITER_LEASE)
 end
 
-local holder, remaining, foreign = '', 0, 0
-if obstacle ~= true then
-  holder = redis.call('HGET', record, nonce_of(obstacle)) or ''
-  local turn = redis.call('ZSCORE', leases, 'turn:' .. obstacle)
-  remaining, foreign = turn and turn - now or -1, turn and 2 or 0
+local holder, remaining, blocker_kind = '', 0, 0
+if blocker ~= true then
+  holder = redis.call('HGET', record, nonce_of(blocker)) or ''
+  local turn = redis.call('ZSCORE', leases, 'turn:' .. blocker)
+  remaining, blocker_kind = turn and turn - now or -1, turn and 2 or 0
 elseif is_for_several(value) then
   local first = redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')
   holder = redis.call('HGET', record, nonce_of(first[1])) or ''
@@ -198,7 +204,7 @@ else
   if is_alone(value) then
     holder = redis.call('HGET', record, 'holder') or ''
   else
-    foreign = 1
+    blocker_kind = 1
   end
 end
-return {'wait', before, remaining, holder, foreign, number}
+return {'wait', before, remaining, holder, blocker_kind, number}

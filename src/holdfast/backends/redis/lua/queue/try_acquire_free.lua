@@ -1,4 +1,4 @@
--- The lock is free, and nobody waits: by far the most frequent case, so it comes before all else.
+-- The fast path: the lock is free and no ticket waits, by far the most frequent case.
 local nonce, kind, ttl, may_queue, about = unpack(ARGV)
 local value = redis.call('GET', lock)
 local others = kind == 'x' and not value and redis.call('EXISTS', leases, shared)
@@ -12,7 +12,7 @@ if others == 0 then
     fence = string.format('%.0f', number)
   end
   local line = nonce .. '\n' .. fence .. '\n' .. since .. '\n' .. about
-  -- The key comes last: should the server refuse one of these, nobody is in.
+  -- The key is written last: if the server refuses an earlier write, no ticket is granted.
   redis.call('HSET', record, 'fence', fence, 'holder', line)
   redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
   redis.call('SET', lock, OURS .. nonce, 'PX', ttl)

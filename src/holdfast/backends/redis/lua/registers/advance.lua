@@ -1,15 +1,15 @@
--- Raise a mark to a number, and keep it for that long at least. Returns 1 if it was lower, or is this very call's
--- already: by its nonce.
+-- Advance a register to `number` and keep it for at least `keep_ms`. Returns 1 if it was lower, or if this call has set
+-- it already, which the nonce shows.
 --
---   a mark   hash   number: in decimal digits. nonce: of the call that has raised it to that.
+--   register   hash   number: in decimal digits. nonce: of the call that set this number.
 local nonce, number, keep_ms = unpack(ARGV)
 
--- As text: in Lua's own numbers the last digits of a long one would be lost.
-local function is_less(some, other)
-  if #some ~= #other then
-    return #some < #other
+-- Compare as text, because a Lua number loses the last digits of a long one.
+local function is_less(left, right)
+  if #left ~= #right then
+    return #left < #right
   end
-  return some < other
+  return left < right
 end
 
 local last = redis.call('HMGET', KEYS[1], 'number', 'nonce')

@@ -1,9 +1,9 @@
--- Delete the key if it is this ticket's. Returns 1 if it was.
+-- Delete the key if it belongs to this ticket. Returns 1 if it did.
 --
--- `unheard` is 1 if an enter of this ticket got no answer: it may still be on its way, on another connection. Then it is
--- remembered for a while that the ticket has left.
-local nonce, unheard = unpack(ARGV)
-if unheard == '1' then
+-- `unanswered` is 1 if a try_acquire of this ticket got no answer. That request may still arrive on another connection,
+-- so the server remembers for WAITER_LEASE that the ticket was withdrawn.
+local nonce, unanswered = unpack(ARGV)
+if unanswered == '1' then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)

@@ -1,7 +1,7 @@
--- Set the key if it is not there, for the ttl. The value names this ticket and its fence.
+-- Set the key with the ttl if it does not exist. The value names this ticket and its fence.
 --
--- Returns {'in', fence}, {'wait', remaining ms or -1, what the key says}, or {'gone'} if this very ticket has left before:
--- then this request was late, and nobody waits for its answer.
+-- Returns {'granted', fence}; {'wait', remaining ms or -1, value of the key}; or {'withdrawn'} if this ticket was
+-- released before: then this request was late, and no client waits for its reply.
 local nonce, ttl = unpack(ARGV)
 local mine = 'holdfast:setnx:' .. nonce .. ':'
 
@@ -10,9 +10,9 @@ if value and string.sub(value, 1, #mine) ~= mine then
   return {'wait', redis.call('PTTL', KEYS[1]), string.sub(value, 1, 255)}
 end
 if redis.call('ZSCORE', KEYS[4], 'gone:' .. nonce) then
-  return {'gone'}
+  return {'withdrawn'}
 end
 local time = redis.call('TIME')
 local fence = string.format('%.0f', time[1] * 1000000 + time[2])
 redis.call('SET', KEYS[1], mine .. fence, 'PX', ttl)
-return {'in', fence}
+return {'granted', fence}
