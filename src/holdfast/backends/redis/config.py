@@ -230,7 +230,7 @@ def _node(text: str, default_port: int) -> Node:
         return Node(unquote(host), default_port)
     # The text may be part of a password with an unencoded character, so the message does not show it.
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
-        raise ConfigurationError(f"url has a port that is not a number from 1 to {_PORT_MAX}; also {_ENCODE}")
+        raise ConfigurationError(f"url has a port that is no number from 1 to {_PORT_MAX}; also {_ENCODE}")
     return Node(unquote(host), int(port))
 
 
@@ -238,7 +238,7 @@ def _db(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise ConfigurationError("url has a database that is not a number: the path is /0, /1, …")
+        raise ConfigurationError("url has a database that is no number: the path is /0, /1, …")
     return int(text)
 
 
