@@ -123,7 +123,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
         # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
-        return self._acquire(self._waits(blocking, timeout), calling_task())
+        return self._acquire(self._timeout_of(blocking, timeout), calling_task())
 
     async def release(self) -> None:
         """Give back the lease that this thread or task took last through this object.
@@ -442,7 +442,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
 
         Reading creates no store: one that does not exist has no locks.
         """
-        return await self._engine.inspect(names.check_name(name))
+        return await self._engine.operators.inspect(names.check_name(name))
 
     async def locks(self, prefix: str = "") -> list[LockInfo]:
         """All locks that somebody holds or waits for and whose names begin with `prefix`.
@@ -450,7 +450,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         Redis and Redlock have no index of their locks, so all keys are searched, at 5 % of the server's time at most: a
         minute or more for a million keys.
         """
-        return await self._engine.locks(names.check_prefix(prefix))
+        return await self._engine.operators.locks(names.check_prefix(prefix))
 
     async def break_lock(self, name: str, fence: int) -> bool:
         """End the lease that has exactly this fence, whoever holds it; False if there is none any more.
@@ -458,7 +458,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         The holder learns of it at its next renewal at the latest, and may work on until then: the fence of the next
         lease is greater, so a resource that checks fences is safe.
         """
-        return await self._engine.break_lock(names.check_name(name), names.check_fence(fence))
+        return await self._engine.operators.break_lock(names.check_name(name), names.check_fence(fence))
 
     async def request_revoke(self, name: str, fence: int | None = None) -> bool:
         """Ask the holder of a lock to let go: the lease with this fence, or any that holds it now; False if none does.
@@ -471,7 +471,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         """
         self._require_primitive(Primitive.REVOKE)
         checked = None if fence is None else names.check_fence(fence)
-        return await self._engine.request_revoke(names.check_name(name), checked)
+        return await self._engine.operators.request_revoke(names.check_name(name), checked)
 
     async def close(self) -> None:
         """Release what this client holds and let go of the store. Closing twice does nothing."""

@@ -127,7 +127,7 @@ class Lock(BaseLock[Lease]):
         """
         if unknown:
             names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        return self._attempt(self._waits(blocking, timeout)).lease
+        return self._attempt(self._timeout_of(blocking, timeout)).lease
 
     def release(self) -> None:
         """Give back the lease that this thread or task took last through this object.
@@ -430,7 +430,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
         Reading creates no store: one that does not exist has no locks.
         """
-        return run_sync(self._engine.inspect(names.check_name(name)))
+        return run_sync(self._engine.operators.inspect(names.check_name(name)))
 
     def locks(self, prefix: str = "") -> list[LockInfo]:
         """All locks that somebody holds or waits for and whose names begin with `prefix`.
@@ -438,7 +438,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         Redis and Redlock have no index of their locks, so all keys are searched, at 5 % of the server's time at most: a
         minute or more for a million keys.
         """
-        return run_sync(self._engine.locks(names.check_prefix(prefix)))
+        return run_sync(self._engine.operators.locks(names.check_prefix(prefix)))
 
     def break_lock(self, name: str, fence: int) -> bool:
         """End the lease that has exactly this fence, whoever holds it; False if there is none any more.
@@ -446,7 +446,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         The holder learns of it at its next renewal at the latest, and may work on until then: the fence of the next
         lease is greater, so a resource that checks fences is safe.
         """
-        return run_sync(self._engine.break_lock(names.check_name(name), names.check_fence(fence)))
+        return run_sync(self._engine.operators.break_lock(names.check_name(name), names.check_fence(fence)))
 
     def request_revoke(self, name: str, fence: int | None = None) -> bool:
         """Ask the holder of a lock to let go: the lease with this fence, or any that holds it now; False if none does.
@@ -459,7 +459,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         """
         self._require_primitive(Primitive.REVOKE)
         checked = None if fence is None else names.check_fence(fence)
-        return run_sync(self._engine.request_revoke(names.check_name(name), checked))
+        return run_sync(self._engine.operators.request_revoke(names.check_name(name), checked))
 
     def close(self) -> None:
         """Release what this client holds and let go of the store. Closing twice does nothing."""

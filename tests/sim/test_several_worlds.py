@@ -17,7 +17,7 @@ from holdfast.backends.etcd.protocol.messages import get, kvs, put, txn
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
 from holdfast.backends.zookeeper.port import Answer, Check, Request, Session, Set, Transaction
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
-from holdfast.core.acquire_all import Part, take_all
+from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, release_all
 from holdfast.core.leases import BaseLease
 from holdfast.core.tickets import Ticket
@@ -114,7 +114,7 @@ class Rough(SmallWorld):
     async def take(self, member: ClientProcess, names: list[str], timeout: float) -> Any:
         engine, runtime = member.client.engine, member.client.runtime
         parts = [Part(engine, self.lock(member, name)) for name in names]
-        return await take_all(parts, timeout, lambda holds: LeaseGroup(holds, "event", runtime))
+        return await acquire_all(parts, timeout, lambda holds: LeaseGroup(holds, "event", runtime))
 
     def lock(self, member: ClientProcess, name: str) -> Any:
         return member.client.lock(name, options={"ttl": TTL, "lock_delay": DELAY, "on_lost": "event"})

@@ -410,7 +410,7 @@ async def test_acquire_does_not_wait_with_blocking_false(lab: Lab, make: Callabl
     assert await other(lambda client: make(client).acquire(False)) is None  # noqa: FBT003 - as threading has it
     assert await other(lambda client: make(client).acquire(blocking=True, timeout=0)) is None
     for timeout in (0, 5, None):
-        with pytest.raises(ValueError, match="blocking=False does not wait: leave timeout out"):
+        with pytest.raises(ValueError, match="blocking=False does not wait: give either"):
             await other(lambda client, t=timeout: make(client).acquire(blocking=False, timeout=t))
     with pytest.raises(ValueError, match="blocking must be True or False, not 5: timeout= is how long to wait"):
         await other(lambda client: make(client).acquire(5))
@@ -446,7 +446,7 @@ def test_a_lease_is_freed_quietly_when_its_module_has_been_cleared(monkeypatch: 
         lease = client.lock("a").acquire()
         assert lease is not None
         lease.release()
-        monkeypatch.setattr(leases, "_NOT_GIVEN_BACK", None)
+        monkeypatch.setattr(leases, "_NOT_RELEASED", None)
 
         del lease
         gc.collect()

@@ -99,7 +99,7 @@ async def test_a_late_answer_without_time_to_go_on_says_so(lab: Lab, faults: Fau
     actor = lab.actor()
     faults.plan("try_acquire", 0.3)
 
-    with pytest.raises(holdfast.BackendUnavailable, match="after the lease's deadline"):
+    with pytest.raises(holdfast.BackendUnavailable, match="after the deadline of the lease"):
         await actor(lambda client: client.lock("a", ttl=0.2).acquire(timeout=0))
 
     await free(lab)

@@ -254,16 +254,16 @@ def test_an_interrupted_wait_for_one_of_several_gives_all_back(url: str) -> None
 
 def test_an_interrupt_just_after_the_last_of_several_was_waited_for_gives_all_back(url: str) -> None:
     """Between the lease and the list that it goes into, where no sweep is likely to hit."""
-    from holdfast.core.acquire_all import _take_in_turn
+    from holdfast.core.acquire_all import _acquire_in_turn
 
     def interrupt_behind(frame: Any, event: str, _: object) -> Any:
-        if frame.f_code is _take_in_turn.__code__:
+        if frame.f_code is _acquire_in_turn.__code__:
             return behind_take
         return None
 
     def behind_take(frame: Any, event: str, _: object) -> Any:
-        attempt = frame.f_locals.get("attempt")
-        if attempt is not None and attempt.lease is not None:
+        result = frame.f_locals.get("result")
+        if result is not None and result.lease is not None:
             sys.settrace(None)
             raise Interrupt
         return behind_take

@@ -320,16 +320,15 @@ def test_a_dispatcher_that_hangs_drops_what_is_too_much(blocked: Blocked, monkey
 
 
 class LostJustAfter(holdfast.Lease):
-    """Is reported lost in the moment after it was found not to be, as another thread may do; if its time is up."""
+    """A lease that another thread reports as lost while this one compares its deadline with the clock."""
 
     is_time_up = False
 
     @property
-    def lost(self) -> bool:
-        was_lost = super().lost
+    def _stop_at(self) -> float:
         if self.is_time_up:
             self._engine.lose(self, "its time was up")
-        return was_lost
+        return super()._stop_at
 
 
 @pytest.mark.parametrize("kind", ["lock", "lock_all"])

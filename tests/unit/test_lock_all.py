@@ -41,7 +41,7 @@ async def free(lab: Lab, *names: str) -> None:
 
 def nothing_is_published(actor: Actor) -> bool:
     engine = actor.client._current
-    return not engine._leases and not engine._taking
+    return not engine._leases and not engine._acquiring
 
 
 async def soon(condition: Callable[[], bool], what: str) -> None:

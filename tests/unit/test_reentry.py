@@ -97,7 +97,7 @@ def test_a_handler_that_takes_and_releases_another_lock_disturbs_no_call(client:
     assert 0 < refused < number / 6
     keeper = client._engine._keeper
     assert not keeper._pending
-    assert not client._engine._taking
+    assert not client._engine._acquiring
 
 
 def test_a_handler_that_takes_the_same_lock_is_never_in_beside_the_call(client: holdfast.Client) -> None:

@@ -39,7 +39,7 @@ class LocksInUse:
         self._client = client
         self._prefix = prefix
         self._interrupts = interrupts
-        self._listing = client._engine.listing(prefix)  # noqa: SLF001 - the progress of a search is not public
+        self._listing = client._engine.operators.listing(prefix)  # noqa: SLF001 - the progress of a search is not public
         if self._listing is not None:
             self._listing.on_step = self._step
             self._listing.follows = interrupts is not None

@@ -59,7 +59,7 @@ def open_client(arguments: argparse.Namespace) -> Client:
 def open_existing(arguments: argparse.Namespace) -> Client:
     """Return a client that does not create a missing store: using it is an error. For commands that only read."""
     client = open_client(arguments)
-    client._engine.needs_store = True  # noqa: SLF001 - the public API treats a missing store as a store without locks
+    client._engine.operators.needs_store = True  # noqa: SLF001 - the public API treats a missing store as a store without locks
     return client
 
 

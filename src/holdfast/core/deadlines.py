@@ -1,7 +1,7 @@
-"""A list of things due at times that move: the keeper's renewals, and its alarms.
+"""A heap of deadlines that move: the keeper's renewals and expiries.
 
-Each lease stands here exactly once. Its due time mostly moves later (every renewal does that), so the entry stays
-where it is and is put right when it comes up. Leases are held weakly: one dropped by everybody must not live on here.
+Each lease is in the heap exactly once. Its deadline mostly moves later, at every renewal, so the entry is corrected
+only when it reaches the top. References are weak: the heap must not keep a lease alive that the program has dropped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class DeadlineHeap(Generic[T]):
     """Not thread-safe: the keeper's mutex guards it."""
 
     def __init__(self, due: Callable[[T], float | None]) -> None:
-        """`due` says when an item is due as of now; None: not any more."""
+        """`due` returns the present deadline of an item; None if it has none any more."""
         self._due = due
         self._heap: list[tuple[float, int, weakref.ref[T]]] = []
         self._count = 0  # breaks ties, so that items are never compared
         self._sweep_at = 64
 
     def add(self, item: T) -> None:
-        """Note it for its due time, unless it is not due at all."""
+        """Add an item, unless it has no deadline."""
         when = self._due(item)
         if when is not None:
             self._count += 1
@@ -34,21 +34,21 @@ class DeadlineHeap(Generic[T]):
                 self._sweep()
 
     def earliest(self) -> float | None:
-        """When the next item is due, exactly."""
+        """The earliest deadline; None if the heap is empty."""
         while self._heap:
-            noted, _, ref = self._heap[0]
+            recorded, _, ref = self._heap[0]
             actual = self._when(ref)
             if actual is None:
                 heapq.heappop(self._heap)
-            elif actual > noted:
+            elif actual > recorded:
                 self._count += 1
                 heapq.heapreplace(self._heap, (actual, self._count, ref))
             else:
-                return noted
+                return recorded
         return None
 
     def take(self, now: float, at_most: int) -> list[T]:
-        """Remove and return what is due; the caller adds back what goes on."""
+        """Remove and return items that are due. The caller adds them again if needed."""
         taken: list[T] = []
         while len(taken) < at_most:
             when = self.earliest()
@@ -60,11 +60,11 @@ class DeadlineHeap(Generic[T]):
         return taken
 
     def _sweep(self) -> None:
-        """Throw out what is over. The next sweep waits until the list has doubled, so each item pays for O(1)."""
-        left = [entry for entry in self._heap if self._when(entry[2]) is not None]
-        heapq.heapify(left)
-        self._heap = left  # in order, whenever an interrupt comes
-        self._sweep_at = max(64, 2 * len(left))
+        """Remove items without a deadline. The next sweep follows when the heap has doubled: O(1) for each item."""
+        live = [entry for entry in self._heap if self._when(entry[2]) is not None]
+        heapq.heapify(live)
+        self._heap = live  # assigned as a whole, so that an interrupt leaves a valid heap
+        self._sweep_at = max(64, 2 * len(live))
 
     def _when(self, ref: weakref.ref[T]) -> float | None:
         item = ref()

@@ -132,9 +132,9 @@ class Observation:
             self._end = min(self._end, now() + self._timeout)
         while not self._is_over:
             try:
-                info = await engine.inspect(self._name, self._end)
+                info = await engine.operators.inspect(self._name, self._end)
             except HoldfastError as error:
-                if engine._closed:
+                if engine.is_closed:
                     break
                 if not isinstance(error, BackendError):
                     raise

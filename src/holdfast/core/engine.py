@@ -1,8 +1,8 @@
 """The engine: acquire, release, renew, lose. Written once, for every backend and every runtime.
 
-Its promise under faults: whatever is raised here and wherever (an error, a cancellation, a KeyboardInterrupt), either
-the caller has the lease, or the ticket is on its way off the server, in the keeper's hands. So every await stands
-inside a guard that owes the ticket, and the lease is made, registered and published inside that same guard.
+The invariant under faults: wherever an exception is raised (an error, a cancellation, a KeyboardInterrupt), either the
+caller has the lease, or the keeper has a pending release of the ticket. So every await is inside a `try` that schedules
+the release, and the lease is created, registered and published inside the same `try`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Coroutine, Hashable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from holdfast.core.clock import before_delay
@@ -28,8 +29,9 @@ from holdfast.core.leases import (
     Phase,
     next_renewal,
 )
-from holdfast.core.ports import ListsBySearch, ReportsGone, StoreMissing
-from holdfast.core.tickets import LeaseGone, LockInfo, Ticket, Waiting
+from holdfast.core.operators import Operators
+from holdfast.core.ports import ReportsGone
+from holdfast.core.tickets import LeaseGone, Ticket, Waiting
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -45,7 +47,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.core.locks import BaseLock
-    from holdfast.core.ports import Backend, Caller, Listing, Runtime
+    from holdfast.core.ports import Backend, Caller, Runtime
     from holdfast.core.tickets import Granted
     from holdfast.guarantees import Guarantees
 
@@ -53,19 +55,17 @@ L = TypeVar("L", bound=BaseLease)
 T = TypeVar("T")
 
 IO_TIMEOUT = 5.0  # seconds for one request
-IO_TIMEOUT_MIN = 1.0  # what a request gets even if the caller's own time is up sooner
-REVOKED = "revoke:"  # before a lock's name: the mark that says up to which fence its leases are asked for
-REQUEST_KEPT = 86400.0  # seconds
+IO_TIMEOUT_MIN = 1.0  # the least time for a request, even if the caller gives up sooner
 OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 
 _CLIENT_CLOSED = "its client was closed"
-_PROCESS_ENDS = "the process ends, and no code runs under this lease any more"
+_PROCESS_ENDS = "the process ends, and no code can run under this lease"
 _serials = itertools.count()
 _FOREVER = float("inf")
 
 
 class AcquireResult(NamedTuple, Generic[T]):
-    """What came of an acquire: the lease, or who was in the way when the time was up."""
+    """The result of an acquire: the lease, or the holder that blocked it until the timeout."""
 
     lease: T | None
     holder: str | None = None
@@ -73,14 +73,14 @@ class AcquireResult(NamedTuple, Generic[T]):
 
 
 class Required(Protocol):
-    """The least that a program asks of its store."""
+    """The guarantees that a program requires of its store."""
 
     def require(self, url: str, guarantees: Guarantees) -> None:
-        """Raise ConfigurationError if they fall short."""
+        """Raise ConfigurationError if the store has weaker ones."""
 
 
 class Engine(Generic[L]):
-    """One per client: its leases, its keeper, its backend."""
+    """One per client: its leases, its keeper and its backend."""
 
     def __init__(
         self,
@@ -94,19 +94,19 @@ class Engine(Generic[L]):
         self.runtime = runtime
         self.events = events
         self.io_timeout = IO_TIMEOUT
-        self.needs_store = False  # reading calls raise StoreMissing where a store does not exist: for operators
         self.mutex = runtime.mutex()
-        self.closing = runtime.event()  # for those that only look and wait: nobody else tells them to end
+        self.closing = runtime.event()  # ends the waits of observers
         self._lease_type = lease_type
         self._required = required
         self._serial = next(_serials)
         self._process_info = runtime.process_info()
-        self._last_info = ("", "")  # what a lock tells of itself, and what tickets say with it: mostly as the last time
-        self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of their grants
-        self._taking: dict[str, Ticket] = {}  # what acquires are about: the server may know these already
+        self._last_info = ("", "")  # cache: `LockSpec.about` and the `info` of tickets made from it
+        self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of the grants
+        self._acquiring: dict[str, Ticket] = {}  # by nonce: tickets of running acquires, which the server may know
+        self.operators = Operators(self)
         self._keeper = Keeper(self)
-        self._closed = False
-        self._is_told = isinstance(backend, ReportsGone)
+        self.is_closed = False
+        self._reports_gone = isinstance(backend, ReportsGone)
         if isinstance(backend, ReportsGone):
             backend.on_gone(self._store_gone)
 
@@ -115,131 +115,165 @@ class Engine(Generic[L]):
     def acquire(
         self, lock: BaseLock[L], timeout: float | None, caller: Caller | None = None
     ) -> Coroutine[Any, Any, AcquireResult[L]]:
-        """Take the lock, or wait for it until the time is up; for the thread or task that calls this, or `caller`.
+        """Acquire the lock, or wait for it until the timeout; for the calling thread or task, or for `caller`.
 
         Raises:
-            WouldDeadlock: the caller holds it already, in a way that keeps this claim out.
+            WouldDeadlock: the caller holds the lock, and its lease blocks this acquire.
             LimitConflict: it is in use with another limit.
-            BackendUnavailable, OutcomeUnknown: the server could not be asked, at first or when the time was up.
+            BackendUnavailable, OutcomeUnknown: the server gave no answer, at first or when the time was up.
         """
         current = self.runtime.caller()
         claimant = caller or current
-        held = self._held_by(claimant, lock._spec)
+        held = self.held_by(claimant, lock._spec)
         if held is not None and claimant is not current and not lock._spec.reentrant:
             held = None  # this runs in a task of its own, which may wait until the calling task has released it
-        return self._take(lock, claimant, timeout) if held is None else self._reenter(held, lock, claimant, timeout)
+        if held is None:
+            return self.acquire_new(lock, claimant, timeout)
+        return self._reenter(held, lock, claimant, timeout)
 
-    async def _take(self, lock: BaseLock[L], caller: Caller, timeout: float | None) -> AcquireResult[L]:
+    async def acquire_new(self, lock: BaseLock[L], caller: Caller, timeout: float | None) -> AcquireResult[L]:
         spec = lock._spec
         started = self.runtime.now()
         give_up = _FOREVER if timeout is None else started + timeout
         ticket = self._ticket(spec)
         lease: L | None = None
-        in_the_way: Waiting | None = None  # the server's last answer
-        outage: BackendError | None = None  # what keeps us from its next one
+        blocked: Waiting | None = None  # the last answer of the server
+        outage: BackendError | None = None  # the reason why there is no newer answer
         pause = OUTAGE_PAUSE_MIN
-        known = False  # the server may have heard of this ticket
-        limit = started + self.io_timeout if timeout is None else self._limit(give_up)
+        known = False  # the server may know this ticket
+        limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         try:
-            self._taking[ticket.nonce] = ticket
-            # Not `while not self._closed`: from Python 3.13 on, the backward jump of a loop with a condition is not
-            # covered by the handler below, and an interrupt there would leave the ticket on the server.
+            self._acquiring[ticket.nonce] = ticket
+            # A loop without a condition: from Python 3.13 on, the handler below does not cover the backward jump of a
+            # loop with one, and an interrupt there would leave the ticket on the server.
             while True:
-                if self._closed:
+                if self.is_closed:
                     break
                 was_known, known = known, True
                 try:
                     outcome = await self.backend.try_acquire(ticket, queue=timeout != 0, deadline=limit)
                 except BackendUnavailable as error:
                     known, outage = was_known, error
-                    if in_the_way is None:
-                        raise  # before the first answer, down is down
+                    if blocked is None:
+                        raise  # without a first answer the call does not wait for the server
                 except ConfigurationError:
                     known = was_known  # refused, so nothing has changed
                     raise
                 except QuorumError as error:
                     outage = error
-                    if in_the_way is None:
+                    if blocked is None:
                         raise
                 except OutcomeUnknown as error:
-                    if in_the_way is None and outage is not None:
+                    if blocked is None and outage is not None:
                         raise
-                    # A lost reply: the next round asks again, which is the same question. At once if the backend has
-                    # not used up its time, as on a connection that may have vanished: the next one is new.
+                    # A lost reply: the next round repeats the same request. It does so at once if the backend has not
+                    # used up its time, for example on a connection that has vanished: the next connection is new.
                     is_first, outage = outage is None, error
                     if is_first and self.runtime.now() < limit:
                         continue
                 else:
                     if self._required is not None:
-                        await self._check_promises(self._required, ticket, give_up)
+                        await self._check_guarantees(self._required, ticket, give_up)
                     if isinstance(outcome, Waiting):
-                        if self.events.subscribers and in_the_way is None:
+                        if self.events.subscribers and blocked is None:
                             self.emit(Event("waiting", spec.name, reason=outcome.holder))
-                        in_the_way, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
+                        blocked, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
                     elif (since := self.runtime.now()) < outcome.deadline - spec.margin:
                         lease = self._lease_type(self, spec, ticket, outcome, since, caller, lock)
                         self._publish(lease, lock, caller)
-                        if self._closed:  # close() may have looked before it was published, and have left too early
+                        if self.is_closed:  # close() may have released the ticket before it was granted and published
                             await self._withdraw(ticket, give_up)
-                            raise UsageError("the client was closed while this was on its way")
+                            raise UsageError("the client was closed during this call")
                         if self.events.subscribers:
                             self.emit(Event("acquired", spec.name, lease.fence, since - started))
-                        self._taking.pop(ticket.nonce, None)
+                        self._acquiring.pop(ticket.nonce, None)
                         return AcquireResult(lease)
                     else:
-                        # The answer came after the deadline: not a grant. Give back and go on.
+                        # The answer arrived after the deadline, so it is no grant. Release the ticket and try again.
                         self._keeper.schedule(ticket)
-                        del self._taking[ticket.nonce]
+                        del self._acquiring[ticket.nonce]
                         ticket, known = self._ticket(spec), False
-                        self._taking[ticket.nonce] = ticket
-                        outage = self._unavailable("its answer came after the lease's deadline")
+                        self._acquiring[ticket.nonce] = ticket
+                        outage = self._unavailable("its answer arrived after the deadline of the lease")
                 now = self.runtime.now()
-                if now >= give_up or lock._given_up or self._closed:
+                if now >= give_up or lock._given_up or self.is_closed:
                     break
                 if outage is not None:
                     await self.runtime.sleep(min(pause, give_up - now))
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
-                elif in_the_way is not None:
+                elif blocked is not None:
                     await self._keeper.flush_without_timer(now + IO_TIMEOUT_MIN)
-                    await self._wait(ticket, min(give_up, now + in_the_way.poll_after))
-                limit = self._limit(give_up)
-            if self._closed:
+                    await self._wait(ticket, min(give_up, now + blocked.poll_after))
+                limit = self.request_deadline(give_up)
+            if self.is_closed:
                 await self._withdraw(ticket, give_up)
-                raise UsageError("the client was closed while this waited")
+                raise UsageError("the client was closed during this call")
             if outage is not None:
-                raise outage  # busy and down never look alike
+                raise outage  # "busy" and "unavailable" are different results
             if timeout != 0:
                 await self._withdraw(ticket, give_up)
-            self._taking.pop(ticket.nonce, None)
-            return AcquireResult(None, in_the_way.holder if in_the_way else None, self.runtime.now() - started)
+            self._acquiring.pop(ticket.nonce, None)
+            return AcquireResult(None, blocked.holder if blocked else None, self.runtime.now() - started)
         except BaseException as error:
             if lease is not None:
                 self._unpublish(lease, RELEASED)
             if known:
                 self._keeper.schedule(ticket)
-            self._taking.pop(ticket.nonce, None)
+            self._acquiring.pop(ticket.nonce, None)
             if isinstance(error, ThreadStartError):
-                await self._withdraw(ticket, give_up)  # there may be no keeper to do it
+                await self._withdraw(ticket, give_up)  # the keeper may have no thread
             raise
 
-    def publish(self, lock: BaseLock[L], ticket: Ticket, granted: Granted, caller: Caller, leases: list[L]) -> None:
-        """One of several locks that were entered at once: its lease, into `leases`, from before it counts.
+    async def try_acquire_many(
+        self, locks: Sequence[BaseLock[L]], caller: Caller, give_up: float, leases: list[L]
+    ) -> Waiting | None:
+        """Acquire the first of these locks that are free, in one request, without a queue; append their leases.
+
+        Returns the answer for the first lock that is busy; None if the store has granted all that it tried.
+        """
+        tickets = {lock: self._ticket(lock._spec) for lock in locks}
+        try:
+            self._acquiring.update((ticket.nonce, ticket) for ticket in tickets.values())
+            every = list(tickets.values())
+            outcomes = await self.backend.try_acquire_all(every, deadline=self.request_deadline(give_up))
+            if self.is_closed:  # close() may have released the tickets before they were granted
+                with suppress(BackendError):
+                    await self.backend.release(every, deadline=self.request_deadline(give_up))
+                raise UsageError("the client was closed during this call")
+            if self._required is not None:
+                self._required.require(self.backend.url, self.backend.guarantees)
+            for lock, outcome in zip(locks, outcomes, strict=False):
+                if isinstance(outcome, Waiting):
+                    return outcome
+                self._grant(lock, tickets[lock], outcome, caller, leases)
+                self._acquiring.pop(tickets.pop(lock).nonce, None)
+        except BaseException:
+            for ticket in tickets.values():
+                self._keeper.schedule(ticket)
+            raise
+        finally:
+            for ticket in tickets.values():
+                self._acquiring.pop(ticket.nonce, None)
+        return None
+
+    def _grant(self, lock: BaseLock[L], ticket: Ticket, granted: Granted, caller: Caller, leases: list[L]) -> None:
+        """Append the lease of one of several locks to `leases`, then publish it.
 
         Raises:
-            OutcomeUnknown: the answer came after the lease's deadline, so it is not a grant.
+            OutcomeUnknown: the answer arrived after the deadline of the lease, so it is no grant.
         """
         spec, since = lock._spec, self.runtime.now()
         if since >= granted.deadline - spec.margin:
-            raise OutcomeUnknown(backend=self.backend.url, problem="its answer came after the lease's deadline")
+            raise OutcomeUnknown(backend=self.backend.url, problem="its answer arrived after the deadline of the lease")
         leases.append(self._lease_type(self, spec, ticket, granted, since, caller, lock))
         self._publish(leases[-1], lock, caller)
-        if self._closed:
-            raise UsageError("the client was closed while this was on its way")
+        if self.is_closed:
+            raise UsageError("the client was closed during this call")
         if self.events.subscribers:
             self.emit(Event("acquired", spec.name, granted.fence, 0.0))
 
-    async def _check_promises(self, required: Required, ticket: Ticket, give_up: float) -> None:
-        """After the answer, because servers say only when asked what they promise; each time, because that changes."""
+    async def _check_guarantees(self, required: Required, ticket: Ticket, give_up: float) -> None:
+        """Called after each answer, because a store may report its guarantees only then, and they may change."""
         try:
             required.require(self.backend.url, self.backend.guarantees)
         except ConfigurationError:
@@ -249,7 +283,7 @@ class Engine(Generic[L]):
     async def _wait(self, ticket: Ticket, until: float) -> None:
         await self.backend.wait(ticket, until)
 
-    def _held_by(self, caller: Caller, spec: LockSpec) -> L | None:
+    def held_by(self, caller: Caller, spec: LockSpec) -> L | None:
         key = (self._serial, spec.name)
         ref = caller.leases.get(key)
         if ref is None:
@@ -260,28 +294,28 @@ class Engine(Generic[L]):
         return held if held is not None and held.held else None
 
     async def _reenter(self, held: L, lock: BaseLock[L], caller: Caller, timeout: float | None) -> AcquireResult[L]:
-        """The owner has it already: count, if both sides agreed to that and the old lease covers the new claim."""
+        """The caller holds it: count, if both are reentrant and the held lease covers the new one."""
         spec = lock._spec
         if spec.reentrant and held._spec.reentrant and (held._spec.exclusive or not spec.exclusive):
-            attempt: AcquireResult[L] | None = None
+            result: AcquireResult[L] | None = None
             try:
                 with self.mutex:
                     if held._phase is HELD:
                         lock._keep(caller, held)
-                        attempt = AcquireResult(held)
+                        result = AcquireResult(held)
                         held._depth += 1
             except BaseException:
-                if attempt is not None:  # an interrupt after it was counted: the caller never gets to count it back
+                if result is not None:  # an interrupt after it was counted: the caller has no chance to release it
                     held._depth -= 1
                 raise
-            if attempt is not None:
-                return attempt
+            if result is not None:
+                return result
         if timeout == 0:
             return AcquireResult(None, holder="this thread or task itself")
         if spec.exclusive and not held._spec.exclusive:
             reason = "a reader cannot become the writer; release the read lease first"
         elif held._spec.reentrant or spec.reentrant:
-            reason = "it was not taken with reentrant=True by both"
+            reason = "not both were acquired with reentrant=True"
         else:
             reason = "waiting would never end; pass reentrant=True to count instead"
         raise WouldDeadlock(lock=spec.name, fence=held.fence, reason=reason)
@@ -289,13 +323,13 @@ class Engine(Generic[L]):
     def _publish(self, lease: L, lock: BaseLock[L], caller: Caller) -> None:
         spec, ref = lease._spec, weakref.ref(lease)
         lease._phase = HELD
-        if spec.exclusive or spec.limit is None:  # not one of several permits that an owner may take at once
+        if spec.exclusive or spec.limit is None:  # no permit, of which a caller may hold several
             caller.leases[self._serial, spec.name] = ref
         lock._keep(caller, lease)
-        self._leases[lease._ticket.nonce] = ref  # one step, whatever other threads do
+        self._leases[lease._ticket.nonce] = ref  # atomic
         self._keeper.add(lease, ref)
-        if self._is_told and not self.backend.intact(lease._store):
-            self.lose(lease, STORE_GONE)  # it ended before this lease was published
+        if self._reports_gone and not self.backend.intact(lease._store):
+            self.lose(lease, STORE_GONE)  # the store ended before this lease was published
 
     def _unpublish(self, lease: L, phase: Phase) -> None:
         with self.mutex:
@@ -304,7 +338,7 @@ class Engine(Generic[L]):
         self._forget(lease)
 
     def _forget(self, lease: BaseLease) -> None:
-        """Nobody but the user's own variable refers to this lease any more."""
+        """Remove all references to this lease but those of the program itself."""
         caller = lease._caller_ref()
         if caller is None:
             return
@@ -318,11 +352,11 @@ class Engine(Generic[L]):
 
     async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
         try:
-            (was_ours,) = await self.backend.release([ticket], deadline=self._limit(give_up))
-            if isinstance(was_ours, BackendError):
-                raise was_ours
+            (was_held,) = await self.backend.release([ticket], deadline=self.request_deadline(give_up))
+            if isinstance(was_held, BackendError):
+                raise was_held
         except BackendError:
-            self._keeper.schedule(ticket)  # the caller's answer does not change: the lock was busy
+            self._keeper.schedule(ticket)  # the result of the call does not change: the lock was busy
         else:
             self._keeper.cancel(ticket)
 
@@ -347,62 +381,101 @@ class Engine(Generic[L]):
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
     async def release(self, lease: L) -> None:
-        """Give it back; inner releases of a re-entered lease only count.
+        """Release a lease; an inner release of a re-entered lease only counts.
 
         Raises:
             NotHeld: it was released before.
-            LockLost: it had ended or was taken before this release.
-            BackendError: no answer; the keeper goes on trying, and so may the caller.
+            LockLost: it had ended or was broken before this release.
+            BackendError: no answer; the keeper repeats the release, and the caller may do so too.
         """
         if lease.lost:
             self._end_lost(lease)
         if lease._phase is HELD and lease._depth > 1:
-            lease._depth -= 1  # no call follows: an interrupt comes before this, or after the release
+            lease._depth -= 1  # no call follows: an interrupt is raised before this, or after the release
             return
-        repeated = begun = False
+        is_repeated = is_begun = False
         try:
             with self.mutex:
                 if lease._phase is HELD or lease._phase is UNCONFIRMED:
-                    repeated = lease._phase is UNCONFIRMED
-                    begun = True
+                    is_repeated = lease._phase is UNCONFIRMED
+                    is_begun = True
                     lease._phase = RELEASING
-            if not begun:
-                if lease._phase is LOST:  # since it was found not to be
+            if not is_begun:
+                if lease._phase is LOST:  # since the check above
                     self._end_lost(lease)
                 raise NotHeld(lock=lease.name, reason=lease._reason or f"this lease was {lease._phase.value} already")
-            was_ours = (await self.backend.release([lease._ticket], deadline=self._limit()))[0]
-            if isinstance(was_ours, BackendError):
-                raise was_ours
-            if repeated:
+            was_held = (await self.backend.release([lease._ticket], deadline=self.request_deadline()))[0]
+            if isinstance(was_held, BackendError):
+                raise was_held
+            if is_repeated:
                 self._keeper.cancel(lease._ticket)
-            elif not was_ours:
-                self.lease_gone(lease)
-                raise lease._loss()
-            self._unpublish(lease, RELEASED)
+            self._settle(lease, was_held=was_held or is_repeated)
         except BaseException:
-            # The nonce stays until the server has answered: the keeper repeats, and so may the caller.
-            if begun and lease._phase is RELEASING:
-                self.owe(lease)
+            # The ticket is kept until the server has answered: the keeper repeats the release.
+            if is_begun and lease._phase is RELEASING:
+                self.unconfirmed(lease)
             raise
+        if lease._phase is LOST:
+            raise lease._loss()
+
+    async def release_many(self, leases: Sequence[L]) -> None:
+        """Release several leases in one request. Leaves out leases that are lost or that another thread releases.
+
+        Raises:
+            BackendError: no answer for at least one; the keeper repeats its release.
+        """
+        begun: list[L] = []
+        repeated: list[L] = []
+        unanswered: BackendError | None = None
+        try:
+            for lease in leases:
+                with self.mutex:
+                    if lease._phase is HELD or lease._phase is UNCONFIRMED:
+                        if lease._phase is UNCONFIRMED:
+                            repeated.append(lease)
+                        begun.append(lease)
+                        lease._phase = RELEASING
+            if not begun:
+                return
+            tickets = [lease._ticket for lease in begun]
+            outcomes = await self.backend.release(tickets, deadline=self.request_deadline())
+            for lease, was_held in zip(begun, outcomes, strict=True):
+                if isinstance(was_held, BackendError):
+                    self.unconfirmed(lease)
+                    unanswered = was_held
+                else:
+                    self._keeper.cancel(lease._ticket)
+                    self._settle(lease, was_held=was_held or lease in repeated)
+        except BackendError:
+            for lease in begun:
+                self.unconfirmed(lease)
+            raise
+        if unanswered is not None:
+            raise unanswered
+
+    def _settle(self, lease: L, *, was_held: bool) -> None:
+        """The server has answered a release: the lease is released, or had ended before and is lost."""
+        if not was_held:
+            lease._reason = LeaseGone().reason
+            self._unpublish(lease, LOST)
+            self._report_lost(lease)
+            return
+        with self.mutex:
+            lease._phase = RELEASED
+            self._leases.pop(lease._ticket.nonce, None)
+        self._forget(lease)
         if lease._lost_event is not None:
-            lease._lost_event.set()  # who waits for a loss need not wait any longer
+            lease._lost_event.set()  # ends `wait_lost`
         if self.events.subscribers:
-            held_for = self.runtime.now() - lease._since
-            self.emit(Event("released", lease.name, lease.fence, held_for))
+            self.emit(Event("released", lease.name, lease.fence, self.runtime.now() - lease._since))
 
-    def lease_gone(self, lease: L) -> None:
-        """The server's answer to a release: it was not ours any more."""
-        lease._reason = LeaseGone().reason
-        self._unpublish(lease, LOST)
-        self._report_lost(lease)
-
-    def give_back(self, lease: L, reason: str = "") -> None:
-        """Nobody works under it: it ends here and now, and goes off the server as soon as that answers."""
-        if self._end(lease, reason):
+    def end(self, lease: L, reason: str = "") -> None:
+        """End a lease that no code works under, and schedule its release. Releasing a ticket twice does no harm."""
+        if self._end(lease, reason) or lease._phase is RELEASED:
             self._keeper.schedule(lease._ticket)
 
     def _end(self, lease: L, reason: str) -> bool:
-        """It ends here and now, without a request; False if it had ended before."""
+        """End a lease without a request. Returns False if it had ended before."""
         with self.mutex:
             if lease._phase is not HELD:
                 return False
@@ -412,14 +485,19 @@ class Engine(Generic[L]):
             lease._lost_event.set()
         return True
 
-    def owe(self, lease: L) -> None:
-        """Its holder is done with it, but the server may not know yet: leave that to the keeper."""
+    async def flush(self, give_up: float) -> None:
+        """Try the pending releases once, now. The keeper repeats those without an answer."""
+        await self._keeper.flush(self.request_deadline(give_up))
+
+    def unconfirmed(self, lease: L) -> None:
+        """The body has ended, but the server has not confirmed the release: the keeper repeats it."""
         lease._phase = UNCONFIRMED
         self._keeper.schedule(lease._ticket)
         if lease._lost_event is not None:
             lease._lost_event.set()
 
     def _end_lost(self, lease: L) -> NoReturn:
+        self.lose(lease, lease._why_over())  # its deadline may have passed before the timer reported it
         with self.mutex:
             is_inner = lease._depth > 1
             lease._depth -= is_inner
@@ -433,12 +511,12 @@ class Engine(Generic[L]):
         self._keeper.schedule(lease._ticket, after=self._delayed(lease))
 
     async def release_after_body(self, lease: L) -> None:
-        """Release at the end of a `with` body, which ran under the lock to its end if this returns.
+        """Release at the end of a `with` body. If this returns, the whole body ran under the lock.
 
-        A release that gets no answer is not the body's problem: the keeper repeats it, the ttl is the backstop.
+        A release without an answer raises nothing: the keeper repeats it, and the ttl is the backstop.
 
         Raises:
-            LockLost: the lease ended before the body did.
+            LockLost: the lease ended before the body.
         """
         try:
             await self.release(lease)
@@ -446,23 +524,23 @@ class Engine(Generic[L]):
             logger().warning("release of %r got no answer, trying again in the background: %s", lease.name, error)
 
     def interrupted_exit(self, lease: L) -> None:
-        """A KeyboardInterrupt hit `__exit__`; if before the release took effect, the body is over all the same."""
+        """A KeyboardInterrupt hit `__exit__`. The body has ended, so a lease that is still held is released."""
         if lease._phase is HELD:
             if lease._depth > 1:
                 lease._depth -= 1
             else:
-                self.owe(lease)
+                self.unconfirmed(lease)
 
     async def renew(self, *leases: L) -> None:
-        """Prolong these leases now.
+        """Renew these leases now.
 
         Raises:
-            LockLost, NotHeld: there is nothing to prolong.
-            BackendError: no answer; the old deadline still stands.
+            LockLost, NotHeld: a lease is not held.
+            BackendError: no answer; the old deadline stays.
         """
         for lease in leases:
             lease.check()
-        outcomes = await self.backend.renew([lease._ticket for lease in leases], deadline=self._limit())
+        outcomes = await self.backend.renew([lease._ticket for lease in leases], deadline=self.request_deadline())
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, LeaseGone):
                 self.lose(lease, outcome.reason)
@@ -474,11 +552,11 @@ class Engine(Generic[L]):
             lease.check()
 
     def renewed(self, lease: BaseLease, deadline: float) -> None:
-        """The server has prolonged it; never shortens, never revives."""
+        """The server has renewed the lease. Never shortens and never revives it."""
         now = self.runtime.now()
         with self.mutex:
             if lease._phase is not HELD or now >= lease._stop_at:
-                return  # lost or given back meanwhile: the alarm or the release deals with the ticket
+                return  # lost or released since then: the loss or the release handles the ticket
             deadline = before_delay(deadline, lease._spec.lock_delay)
             left = lease._deadline - now
             lease._deadline = max(lease._deadline, lease._bounded(deadline))
@@ -486,7 +564,7 @@ class Engine(Generic[L]):
         self._report(Event("renewed", lease.name, lease.fence, left))
 
     def lose(self, lease: BaseLease, reason: str) -> None:
-        """End the lease without a release: told exactly once, whoever finds out first."""
+        """End the lease as lost. A loss is reported exactly once."""
         if self.runtime.run_in_loop(lambda: self.lose(lease, reason)):
             return
         with self.mutex:
@@ -495,26 +573,26 @@ class Engine(Generic[L]):
             lease._phase = LOST
             lease._reason = reason
             self._leases.pop(lease._ticket.nonce, None)
-        # Off the server, but not before the deadline: with a stop margin the body still has until then. And not before
-        # the lock's delay is over.
+        # Release it, but not before the deadline if there is a stop margin, which is time for the body, and not before
+        # the delay of the lock is over.
         after = self._delayed(lease) or (lease._deadline if lease._spec.stop_margin else 0)
         self._keeper.schedule(lease._ticket, after=after, caller=lease._caller_ref)
         self._report_lost(lease)
 
     def _store_gone(self, store: Hashable, reason: str) -> None:
-        """All leases that it has granted are lost: reported now, not at their next renewal."""
+        """All leases of this store are lost. Report it now, not at their next renewal."""
         for ref in list(self._leases.values()):
             lease = ref()
             if lease is not None and lease._store is store:
                 self.lose(lease, reason)
 
     def _delayed(self, lease: BaseLease) -> float:
-        """Until when a lost lease keeps others out; 0 if it does not."""
+        """The time until which a lost lease keeps the lock taken; 0 if it does not."""
         delay = lease._spec.lock_delay
         return lease._deadline + delay if delay else 0.0
 
     def _report_lost(self, lease: BaseLease) -> None:
-        """The holder first: event, cancellation, callback. Subscribers and log handlers are called elsewhere, later."""
+        """Report to the holder first: event, cancellation, callback. Subscribers and log handlers are called later."""
         held_for = self.runtime.now() - lease._since
         if lease._lost_event is not None:
             lease._lost_event.set()
@@ -529,15 +607,15 @@ class Engine(Generic[L]):
         )
 
     def emit(self, event: Event) -> None:
-        """Pass on an event of a caller, who may wait for the subscribers."""
+        """Deliver an event of a call, which may wait for the subscribers."""
         self.events.emit(event, self.runtime, here=True)
 
     def _report(self, event: Event) -> None:
-        """Pass on an event that the keeper may have found, which must not wait for the subscribers."""
+        """Deliver an event of the keeper, which must not wait for the subscribers."""
         self.events.emit(event, self.runtime, here=False)
 
     async def wait_lost(self, lease: BaseLease, timeout: float | None) -> bool:
-        """True as soon as the lease is lost; False when the time is up or it was released."""
+        """Wait for the loss of a lease: True at a loss, False after the timeout or a release."""
         until = None if timeout is None else self.runtime.now() + timeout
         while not lease.lost:
             with self.mutex:
@@ -546,7 +624,7 @@ class Engine(Generic[L]):
                 if lease._lost_event is None:
                     lease._lost_event = self.runtime.event()
                 event = lease._lost_event
-            # The keeper sets it at the deadline; looking at the clock as well costs nothing.
+            # The keeper sets the event at the deadline. The clock is a second, independent check.
             wake_at = lease._stop_at if until is None else min(until, lease._stop_at)
             await event.wait(wake_at)
             if until is not None and self.runtime.now() >= until:
@@ -554,7 +632,7 @@ class Engine(Generic[L]):
         return True
 
     def revoke_requested(self, lease: BaseLease) -> None:
-        """Somebody asks for this lease: told once."""
+        """The release of this lease is requested. Reported once."""
         with self.mutex:
             if lease._phase is not HELD or lease._revoke_requested:
                 return
@@ -564,75 +642,27 @@ class Engine(Generic[L]):
             self.runtime.call(lambda: on_revoke(lease))
         self._report(Event("revoke requested", lease.name, lease.fence))
 
-    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def inspect(self, name: str, give_up: float = _FOREVER) -> LockInfo:
-        try:
-            return await self.backend.inspect(name, deadline=self._limit(give_up))
-        except StoreMissing:
-            if self.needs_store:
-                raise
-            return LockInfo(name, (), ())
-
-    async def locks(self, prefix: str) -> list[LockInfo]:
-        try:
-            return await self.backend.locks(prefix, deadline=self._limit())
-        except StoreMissing:
-            if self.needs_store:
-                raise
-            return []
-
-    def listing(self, prefix: str) -> Listing | None:
-        """For a caller that shows how far a long search is; None where `locks` does not have to search."""
-        if isinstance(self.backend, ListsBySearch):
-            return self.backend.listing(prefix, io_timeout=self.io_timeout)
-        return None
-
-    async def break_lock(self, name: str, fence: int) -> bool:
-        try:
-            return await self.backend.break_lock(name, fence, deadline=self._limit())
-        except StoreMissing:
-            if self.needs_store:
-                raise
-            return False
-
-    async def request_revoke(self, name: str, fence: int | None) -> bool:
-        """Ask the lease with this fence, or whoever holds it now, to let go; False if nobody does."""
-        fences = [holder.fence for holder in (await self.inspect(name)).holders if holder.fence]
-        # The request reaches every lease up to that fence: one that no holder has would reach all later ones.
-        if not fences or (fence is not None and fence not in fences):
-            return False
-        fence = max(fences) if fence is None else fence
-        nonce, keep = self.runtime.nonce(), REQUEST_KEPT
-        await self.backend.advance_register(REVOKED + name, fence, nonce=nonce, keep=keep, deadline=self._limit())
-        return True
-
-    async def requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
-        """Which of these leases are asked for."""
-        marks = await self.backend.read_registers([REVOKED + lease.name for lease in leases], deadline=deadline)
-        return [mark >= lease.fence for lease, mark in zip(leases, marks, strict=True)]
-
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Release what is held, withdraw what waits, pay what is owed, as far as the server answers; then let go."""
-        self._closed = True
+        """Release all leases and tickets, as far as the server answers; then close the backend."""
+        self.is_closed = True
         self.closing.set()
-        for ref in list(self._leases.values()):  # one step
+        for ref in list(self._leases.values()):  # an atomic copy
             lease = ref()
             if lease is not None:
-                self.give_back(lease, _CLIENT_CLOSED)
-        for ticket in list(self._taking.values()):
+                self.end(lease, _CLIENT_CLOSED)
+        for ticket in list(self._acquiring.values()):
             self._keeper.schedule(ticket)
-        await self._keeper.flush(self._limit(), lambda _: True)
+        await self._keeper.flush(self.request_deadline(), lambda _: True)
         self._keeper.stop()
         await self.runtime.join()
         await self.backend.close()
 
     @property
     def is_idle(self) -> bool:
-        """No lease is held, requested, or to be released."""
-        return not self._leases and not self._taking and self._keeper.has_nothing_pending
+        """No lease is held, requested or pending."""
+        return not self._leases and not self._acquiring and self._keeper.has_nothing_pending
 
     def end_leases(self) -> list[Ticket]:
         """At the end of the process: end the leases whose thread or task has ended, and return the tickets to release.
@@ -640,10 +670,10 @@ class Engine(Generic[L]):
         No request is made here, so that no code believes that it holds a lease while `release_ended` releases it. The
         leases of other threads are not touched: their code may still run.
         """
-        if self._closed:
+        if self.is_closed:
             return []
         ended: list[Ticket] = []
-        for ref in list(self._leases.values()):  # one step
+        for ref in list(self._leases.values()):  # an atomic copy
             lease = ref()
             if lease is not None and self.runtime.has_ended(lease._caller_ref()) and self._end(lease, _PROCESS_ENDS):
                 ended.append(lease._ticket)
@@ -667,9 +697,9 @@ class Engine(Generic[L]):
         return silent
 
     def abandon(self, reason: str) -> None:
-        """In a forked child: no lease of the parent is ours, no connection of the parent is spoken on.
+        """In a forked child: the leases belong to the parent, and its connections are not used.
 
-        No mutex is taken: another thread of the parent may have held it when the child was made, so there is a new one.
+        The old mutex is replaced and not locked: another thread of the parent may have held it at the fork.
         """
         for ref in list(self._leases.values()):
             lease = ref()
@@ -680,7 +710,7 @@ class Engine(Generic[L]):
         self.backend.abandon()
 
     def dropped(self, lease: BaseLease) -> None:
-        """Nobody refers to this lease any more, and it was not released; a weak reference to it is dead by now."""
+        """The program dropped a lease without a release. Weak references to it are dead by now."""
         self._leases.pop(lease._ticket.nonce, None)
         if lease._phase is HELD:
             self._keeper.drop(lease._ticket, lease._deadline + lease._spec.lock_delay, lease._caller_ref)
@@ -691,7 +721,8 @@ class Engine(Generic[L]):
                 stacklevel=3,
             )
 
-    def _limit(self, give_up: float = _FOREVER) -> float:
+    def request_deadline(self, give_up: float = _FOREVER) -> float:
+        """The deadline of a request that begins now, for a caller that gives up then."""
         now = self.runtime.now()
         if give_up == _FOREVER:
             return now + self.io_timeout

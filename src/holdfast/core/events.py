@@ -1,9 +1,9 @@
-"""What happens to leases, told to whoever subscribes: logging, metrics, tests.
+"""Events of leases, for subscribers: logging, metrics, tests.
 
 Subscribers are called in order, one event after the other. `waiting`, `acquired` and `released` are delivered on the
-caller's own thread or task before its call returns, unless earlier events still wait. The keeper's events (`renewed`,
-`revoke requested`, `lost`) are delivered by a thread of their own, in asyncio by the loop: a slow subscriber delays the
-events behind it, and no lease. One that raises is logged and does not disturb the lock.
+caller's own thread or task before its call returns, unless earlier events are still queued. The keeper's events
+(`renewed`, `revoke requested`, `lost`) are delivered by a thread of their own, in asyncio by the loop: a slow
+subscriber delays later events, and no lease. An exception of a subscriber is logged and does not affect the lock.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Kind = Literal["waiting", "acquired", "renewed", "revoke requested", "lost", "re
 
 
 class Event(NamedTuple):
-    """One thing that happened to one lease (or, for `waiting`, to one attempt)."""
+    """An event of one lease; `waiting` is an event of one attempt."""
 
     kind: Kind
     lock: str
     fence: int | None = None
-    seconds: float | None = None  # acquired: waited; released, lost: held; renewed: time left before it
-    reason: str | None = None  # lost: why
+    seconds: float | None = None  # acquired: time waited; released, lost: time held; renewed: time that was left
+    reason: str | None = None  # of `lost`; the holder for `waiting`
 
 
 Subscriber = Callable[[Event], object]
@@ -35,19 +35,19 @@ class Events:
     """The subscribers of one client."""
 
     def __init__(self) -> None:
-        self.subscribers: tuple[Subscriber, ...] = ()  # without any, nobody need make an event
+        self.subscribers: tuple[Subscriber, ...] = ()  # if empty, callers need not create events
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call it with every event from now on; the returned function ends that."""
+        """Call `subscriber` with every event from now on. The returned function ends the subscription."""
         self.subscribers = (*self.subscribers, subscriber)
 
         def unsubscribe() -> None:
-            self.subscribers = tuple(one for one in self.subscribers if one is not subscriber)
+            self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
 
         return unsubscribe
 
     def emit(self, event: Event, runtime: Runtime, *, here: bool) -> None:
-        """Have it delivered; `here` as in `Runtime.notify`."""
+        """Deliver an event; `here` as in `Runtime.notify`."""
         if self.subscribers:
             runtime.notify(lambda: self._deliver(event), here=here)
 
@@ -74,10 +74,10 @@ def log_events(event: Event) -> None:
 
 
 class Logger:
-    """The logger `holdfast`, for our own modules. Its handlers are called later, in order, and so delay no lease."""
+    """The logger `holdfast`. Its handlers are called later, in order, so that they delay no lease."""
 
     def __init__(self) -> None:
-        self.post: Callable[[Callable[[], object]], object] = lambda call: call()  # until a runtime has a better way
+        self.post: Callable[[Callable[[], object]], object] = lambda call: call()  # replaced by runtimes/threads.py
 
     def debug(self, message: str, *arguments: object) -> None:
         self._write(10, message, arguments)
@@ -89,17 +89,17 @@ class Logger:
         self._write(30, message, arguments)
 
     def exception(self, message: str, *arguments: object) -> None:
-        """As an error, with the exception that is being handled."""
+        """Log an error with the exception that is being handled."""
         self._write(40, message, arguments, sys.exc_info())
 
     def _write(self, level: int, message: str, arguments: tuple[object, ...], error: Any = None) -> None:
-        import logging  # when first needed: `import holdfast` stays light
+        import logging  # imported at the first use, so that `import holdfast` stays fast
 
         log = logging.getLogger("holdfast")
         if log.isEnabledFor(level):
             frame = sys._getframe(2)
             code = frame.f_code
-            # Made here, so that it has the time, the thread and the place where it happened.
+            # Created here, so that it has the time, the thread and the source line of the event.
             record = log.makeRecord(
                 log.name, level, code.co_filename, frame.f_lineno, message, arguments, error, code.co_name
             )
@@ -110,5 +110,5 @@ _log = Logger()
 
 
 def logger() -> Logger:
-    """How this package logs."""
+    """The logger of this package."""
     return _log

@@ -1,17 +1,17 @@
 """The keeper: one per client. It reports losses at their deadline, renews leases, and repeats releases.
 
-A *debt* is a ticket that must be taken off the server although no caller waits for the answer: a cancelled, failed or
-late enter, a release without an answer, a lost lease. The keeper repeats `release` until the server has answered.
+A *pending release* is a ticket that must be released although no caller waits for the answer: after a cancelled, failed
+or late acquire, after a release without an answer, and after a loss. The keeper repeats it until the server answers.
 
 Two kinds of background threads or tasks share the work:
 
-    timer     sleeps until something is due. It reports losses itself, and has a worker do the rest. It never calls a
-              port, a log handler or a subscriber, so nothing that blocks there can delay the report of a loss.
-    worker    renews and repeats releases. It may block for longer than its deadline allows, in a name look-up say. If
-              a renewal is due while every worker is busy, the timer starts another worker, up to `workers_max`.
+    timer     sleeps until work is due. It reports losses itself and leaves the rest to a worker. It never calls a port,
+              a log handler or a subscriber, so nothing that blocks there can delay the report of a loss.
+    worker    renews leases and repeats releases. It may block past its deadline, for example in a name look-up. If a
+              renewal is due while every worker is busy, the timer starts another worker, up to `workers_max`.
 
-Both start when first needed and end when there has been nothing to keep for a while. Taking or releasing a lock wakes
-neither. A request is cut half-way to the earliest deadline of any lease: one lost reply costs no lease.
+Both start when they are first needed and end after a while without work. Acquiring or releasing a lock wakes neither. A
+request ends half-way to the earliest deadline of any lease, so that one lost reply costs no lease.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from holdfast.core.tickets import Live
 
 BATCH_MAX = 100  # leases in one request
-UNSCHEDULED_MAX = 1000  # leases that are on no list yet
-IDLE_MAX = 10.0  # seconds without anything to keep before timer and workers end
+UNSCHEDULED_MAX = 1000  # leases that are in no heap yet
+IDLE_MAX = 10.0  # seconds without work before timer and workers end
 RETRY_MIN, RETRY_MAX = 0.05, 1.0
-LAST_CHANCE = 1.0  # seconds for the debts when the keeper itself is being cancelled
+LAST_CHANCE = 1.0  # seconds for the pending releases when the timer is cancelled
 _FOREVER = float("inf")
 
 
@@ -50,12 +50,12 @@ class _Due(NamedTuple):
 
 
 class _PendingRelease(NamedTuple):
-    """A pending release."""
+    """A release that has to be sent or repeated."""
 
     ticket: Ticket
-    when: float  # to try
+    when: float  # the time of the next try
     pause: float  # after a failure
-    caller: weakref.ref[Caller] | None = None  # whose code may run under the lease until `when`; None: no code does
+    caller: weakref.ref[Caller] | None = None  # its code may run under the lease until `when`; None: no code does
 
 
 def _is_gone(caller: Caller | None) -> bool:
@@ -70,7 +70,7 @@ class Keeper:
     and `_dropped`, and makes `_wakes_at` earlier: every section stays correct if that happens at any of its calls.
     """
 
-    workers_max = 4  # one, and those that stand in for it while it waits for a server
+    workers_max = 4  # one, and its substitutes while it waits for a server
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
@@ -78,24 +78,24 @@ class Keeper:
         self._mutex = engine.mutex
         self._renewals: DeadlineHeap[BaseLease] = DeadlineHeap(_renew_at)
         self._expiries: DeadlineHeap[BaseLease] = DeadlineHeap(_expires_at)
-        # Leases on neither list: most are given back before the timer looks at them. Only the timer and the workers
-        # take them from here, because a KeyboardInterrupt of a caller's thread could lose one.
+        # Leases that are in neither heap: most are released before the timer reads this. Only the timer and the workers
+        # take leases from here, because a KeyboardInterrupt of a caller's thread could lose one.
         self._unscheduled: deque[weakref.ref[Any]] = deque()
         self._pending: dict[str, _PendingRelease] = {}  # by nonce
         self._dropped: deque[_PendingRelease] = deque()  # of leases that no variable refers to any more
         self._numbers = 0
-        self._timer = 0  # the number of the timer that runs; 0: none
-        self._wakes_at = 0.0  # when it does
-        self._timer_wakeup = self._runtime.event()  # wakes it
-        self._workers: dict[int, bool] = {}  # number -> it is busy
-        self._worker_wakeup = self._runtime.event()  # wakes a worker that is not
+        self._timer = 0  # the number of the running timer; 0: none
+        self._wakes_at = 0.0  # the time at which the timer wakes
+        self._timer_wakeup = self._runtime.event()  # wakes the timer
+        self._workers: dict[int, bool] = {}  # number -> whether it is busy
+        self._worker_wakeup = self._runtime.event()  # wakes an idle worker
         self._stopped = False
 
     def add(self, lease: BaseLease, ref: weakref.ref[Any]) -> None:
-        """Keep this new lease until it is released or lost.
+        """Keep a new lease until it is released or lost.
 
         Raises:
-            ThreadStartError: there is no timer, and none can be started.
+            ThreadStartError: no timer runs, and none can be started.
         """
         when = lease._stop_at
         if lease._spec.renew and lease._renew_at < when:
@@ -107,28 +107,28 @@ class Keeper:
         self._ensure_timer(when if len(self._unscheduled) < UNSCHEDULED_MAX else 0.0)
 
     def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
-        """Take this ticket off the server, from `after` on, until it answers. The owner's code may run until then."""
+        """Release this ticket, from `after` on, until the server answers. The caller's code may run until `after`."""
         when = max(after, self._runtime.now())
         with self._mutex:
             self._pending[ticket.nonce] = _PendingRelease(ticket, when, RETRY_MIN, caller)
         try:
             self._ensure_timer(when)
-        except ThreadStartError as error:  # it stays noted: the next use of the client tries again, and so does close()
+        except ThreadStartError as error:  # it stays pending: the next use of the client and close() try again
             logger().warning("the release of %r has to wait: %s", ticket.name, error)
             backend = self._engine.backend
             if isinstance(backend, ReleasesLater):
                 backend.release_later(ticket)
 
     def drop(self, ticket: Ticket, deadline: float, caller: weakref.ref[Caller]) -> None:
-        """Owe this one, once its lease has run out: on a store where leases live together it would not end by itself.
+        """Release this ticket after its lease has expired: where tickets share a session it does not expire by itself.
 
-        Called by the garbage collector, on any thread: so it is only noted here. The keeper looks at its notes when it
-        is up next, which is no later than the lease's own end would have been.
+        The garbage collector calls this on any thread, so the ticket is only queued here. The timer reads the queue
+        when it wakes next, which is no later than the end of the lease.
         """
         self._dropped.append(_PendingRelease(ticket, deadline, RETRY_MIN, caller))
 
     def cancel(self, ticket: Ticket) -> None:
-        """Somebody else has paid."""
+        """The ticket was released elsewhere."""
         with self._mutex:
             self._pending.pop(ticket.nonce, None)
 
@@ -140,10 +140,10 @@ class Keeper:
                 return
 
     async def flush_without_timer(self, deadline: float) -> None:
-        """Pay if no timer runs that would, because its thread could not be started when the debts were noted.
+        """Send the pending releases if no timer runs, because its thread could not be started.
 
-        A waiter calls it before it waits. On a store where tickets share a lease or a session, it would keep alive a
-        ticket of its own client that blocks it.
+        A waiter calls this before it waits. On a store where tickets share a lease or a session, the waiter would
+        otherwise keep a ticket of its own client alive that blocks it.
         """
         if not self._pending or self._timer or self._stopped:
             return
@@ -154,11 +154,11 @@ class Keeper:
 
     @property
     def has_nothing_pending(self) -> bool:
-        """There is no release to repeat or to wait for."""
+        """No release is pending."""
         return not self._pending and not self._dropped
 
     def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Ticket]:
-        """The pending releases, but for those of leases that code may still run under, or that a delay keeps there."""
+        """The pending releases that may be sent now: no code runs under their leases, and no delay keeps them."""
         with self._mutex:
             self._schedule_dropped()
             releases = list(self._pending.values())
@@ -171,14 +171,14 @@ class Keeper:
         ]
 
     def stop(self) -> None:
-        """End soon, whatever is left: the client is closing."""
-        with self._mutex:  # or one that is about to sleep could clear its event after it has looked
+        """End soon, even if releases are pending: the client is closing."""
+        with self._mutex:  # else a timer or worker that is about to sleep could clear its event after this
             self._stopped = True
             self._timer_wakeup.set()
             self._worker_wakeup.set()
 
     def abandon(self, mutex: AbstractContextManager[Any]) -> None:
-        """In a forked child: there is nothing to keep, and nobody to keep it."""
+        """In a forked child: there are no leases to keep and no threads."""
         self._mutex = mutex
         self._stopped = True
         self._timer_wakeup, self._worker_wakeup = self._runtime.event(), self._runtime.event()
@@ -186,7 +186,7 @@ class Keeper:
     # ── the timer ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ensure_timer(self, when: float) -> None:
-        """See to it that a timer runs, and is awake by then."""
+        """Start a timer if none runs, and let it wake by then."""
         number = 0
         try:
             with self._mutex:
@@ -202,16 +202,16 @@ class Keeper:
                 self._runtime.spawn(lambda: self._run_timer(number), "keeper")
         except BaseException:
             if number and self._timer == number:
-                self._timer = 0  # should it run all the same, it ends when it sees this
+                self._timer = 0  # if it runs nevertheless, it ends when it reads this
             raise
 
     async def _run_timer(self, number: int) -> None:
         try:
             while self._timer == number and await self._tick(number):
                 pass
-        except GeneratorExit:  # the loop was closed under us: there is nothing left to await on
+        except GeneratorExit:  # the loop was closed, so nothing can be awaited any more
             raise
-        except BaseException:  # cancelled, as asyncio.run does at its end: the debts get a last chance
+        except BaseException:  # cancelled, as asyncio.run does at its end: try the pending releases a last time
             self._end_timer(number)
             await self.flush(self._runtime.now() + LAST_CHANCE)
             raise
@@ -223,7 +223,7 @@ class Keeper:
             self._timer = 0
 
     async def _tick(self, number: int) -> bool:
-        """Report what is over, have workers do what is due, then sleep; False when the timer may end."""
+        """Report expired leases, wake workers for due work, then sleep. Returns False when the timer may end."""
         now = self._runtime.now()
         needs_worker, is_idle = False, False
         try:
@@ -231,25 +231,25 @@ class Keeper:
             with self._mutex:
                 if self._stopped:
                     return False
-                # Before anything is looked at: what a finaliser adds from here on rings again.
-                promised, self._wakes_at = self._wakes_at, _FOREVER
+                # Cleared before the state is read: a finaliser that adds work after this sets it again.
+                planned, self._wakes_at = self._wakes_at, _FOREVER
                 self._timer_wakeup.clear()
                 needs_worker, until = self._plan(now)
                 is_idle = until is None
                 if until is None:
-                    # With nothing to do, a time that was promised before still stands: leases that come and go within
-                    # it, which is most of them, then need not ring.
-                    until = promised if now < promised < now + IDLE_MAX else now + IDLE_MAX
+                    # Without work, keep the earlier wake-up time: most leases are acquired and released before it, and
+                    # need not wake the timer.
+                    until = planned if now < planned < now + IDLE_MAX else now + IDLE_MAX
                 self._wakes_at = min(self._wakes_at, until)
             if needs_worker and not self._start_worker():
                 self._wakes_at = min(self._wakes_at, now + RETRY_MAX / 4)
         except Exception:
-            logger().exception("the keeper's timer failed and goes on")
+            logger().exception("the keeper's timer failed and continues")
             self._wakes_at = now + RETRY_MAX
         was_woken = await self._timer_wakeup.wait(self._wakes_at)
         if is_idle and not was_woken:
             with self._mutex:
-                # A worker may have moved new leases from `_unscheduled` to the lists since then.
+                # A worker may have moved new leases from `_unscheduled` to the heaps since then.
                 is_over = not self._unscheduled and self._expiries.earliest() is None
                 if is_over and not self._pending and not self._dropped:
                     self._end_timer(number)
@@ -271,15 +271,15 @@ class Keeper:
                 self._engine.lose(lease, lease._why_over())
 
     def _plan(self, now: float) -> tuple[bool, float | None]:
-        """Wake a worker if something is due. Whether one has to be started, and when the timer is needed again."""
+        """Wake a worker if work is due. Returns whether one has to be started, and when the timer is needed again."""
         renewals, expiries = self._lists()
         self._schedule_dropped()
         renewal, expiry = renewals.earliest(), expiries.earliest()
-        release = min((one.when for one in list(self._pending.values())), default=None)
+        release = min((pending.when for pending in list(self._pending.values())), default=None)
         times = [time for time in (renewal, expiry, release) if time is not None]
         until = min((time for time in times if time > now), default=None)
         if until is None and times:
-            until = now + IDLE_MAX  # what is due now is with a worker, which says when it knows more
+            until = now + IDLE_MAX  # a worker does the due work and wakes the timer when it knows more
         is_due = renewal is not None and renewal <= now
         if not is_due and (release is None or release > now):
             return False, until
@@ -288,7 +288,7 @@ class Keeper:
             return False, until
         if not self._workers:
             return True, until
-        # All are busy, and the first that comes back goes on with this. Renewals do not wait for it for long.
+        # All workers are busy. The first that becomes idle takes this work, but renewals do not wait long for it.
         if not is_due or renewal is None or len(self._workers) >= self.workers_max:
             return False, until
         if renewal <= now - RETRY_MIN:
@@ -301,7 +301,7 @@ class Keeper:
             self._pending[release.ticket.nonce] = release
 
     def _lists(self) -> tuple[DeadlineHeap[BaseLease], DeadlineHeap[BaseLease]]:
-        """Renewals and alarms, up to date."""
+        """The heaps of renewals and expiries, with all new leases."""
         while self._unscheduled:
             lease = self._unscheduled.popleft()()
             if lease is not None:
@@ -321,7 +321,7 @@ class Keeper:
             self._workers.pop(number, None)
             if not isinstance(error, ThreadStartError):
                 raise
-            logger().warning("leases cannot be renewed for now, trying again: %s", error)
+            logger().warning("leases cannot be renewed at the moment, trying again: %s", error)
             return False
         return True
 
@@ -341,9 +341,9 @@ class Keeper:
             self._workers.pop(number, None)
 
     def _take_due(self, number: int) -> _Due | float:
-        """The work that is due. If there is none, this worker is idle, until then if it is not woken.
+        """The due work; or, if there is none, the time until which this worker is idle unless it is woken.
 
-        The timer knows when it is needed again. If the timer's thread cannot be started, the worker looks by itself.
+        The timer wakes it when work is due. If the thread of the timer cannot be started, the worker wakes by itself.
         """
         now = self._runtime.now()
         with self._mutex:
@@ -357,7 +357,7 @@ class Keeper:
             if soonest is not None:
                 self._ensure_timer(soonest)
         except ThreadStartError as error:
-            logger().warning("the keeper has no timer for now, trying again: %s", error)
+            logger().warning("the keeper has no timer at the moment, trying again: %s", error)
             return max(soonest or 0.0, now + RETRY_MIN)
         return now + IDLE_MAX
 
@@ -372,11 +372,11 @@ class Keeper:
         return min(times, default=None) if renewal is None else min([renewal, *times])
 
     def _pending_for(self, number: int) -> Collection[_PendingRelease]:
-        """The first worker pays; who stands in for it is there for the leases."""
+        """The pending releases for this worker: all for the first one, none for its substitutes, which renew leases."""
         return list(self._pending.values()) if number == min(self._workers, default=number) else ()
 
     async def _rest(self, number: int, until: float) -> bool:
-        """Until something is due; False when this worker may end."""
+        """Wait until work is due. Returns False when this worker may end."""
         was_woken = await self._worker_wakeup.wait(until)
         with self._mutex:
             others = {**self._workers}
@@ -395,9 +395,9 @@ class Keeper:
             if due.releases:
                 await self._flush(due.releases, self._limit())
         except Exception:
-            # The keeper goes on after any error: this work is put off, and leases that it cannot renew are reported
-            # lost at their deadline.
-            logger().exception("the keeper failed and goes on")
+            # The keeper continues after any error: this work is postponed, and leases that it cannot renew are reported
+            # as lost at their deadline.
+            logger().exception("the keeper failed and continues")
             await self._runtime.sleep(RETRY_MIN)
 
     async def _renew(self, leases: Sequence[BaseLease], deadline: float) -> None:
@@ -418,22 +418,22 @@ class Keeper:
                 self._engine.lose(lease, outcome.reason)
             else:
                 self._engine.renewed(lease, outcome.deadline)
-        asked = [lease for lease in leases if lease._spec.revocable and not lease._revoke_requested]
-        if asked:
-            await self._poll_revocations(asked, deadline)
+        revocable = [lease for lease in leases if lease._spec.revocable and not lease._revoke_requested]
+        if revocable:
+            await self._poll_revocations(revocable, deadline)
 
     async def _poll_revocations(self, leases: Sequence[BaseLease], deadline: float) -> None:
         try:
-            requests = await self._engine.requests(leases, deadline)
+            requests = await self._engine.operators.revoke_requests(leases, deadline)
         except HoldfastError as error:
-            logger().debug("cannot ask for requests, asking again at the next renewal: %s", error)
+            logger().debug("requests to release cannot be polled, trying again at the next renewal: %s", error)
             return
-        for lease, is_asked_for in zip(leases, requests, strict=True):
-            if is_asked_for:
+        for lease, is_requested in zip(leases, requests, strict=True):
+            if is_requested:
                 self._engine.revoke_requested(lease)
 
     def _reschedule(self, leases: Sequence[BaseLease]) -> None:
-        """Back on the list, for soon. Those that were renewed move on from there; those that have ended drop out."""
+        """Schedule the next renewal for soon. A successful renewal moves it later; a lease that has ended drops out."""
         now = self._runtime.now()
         with self._mutex:
             self._put_back(leases, now)
@@ -441,27 +441,27 @@ class Keeper:
     def _put_back(self, leases: Sequence[BaseLease], now: float) -> None:
         for lease in leases:
             pause = min(RETRY_MAX, lease.ttl / 10)
-            if now < lease._deadline:  # sooner if it ends soon: it may have been renewed without being prolonged
+            if now < lease._deadline:  # sooner if it ends soon: a renewal may not have prolonged it
                 pause = min(pause, max(RETRY_MIN, next_renewal(now, lease._deadline) - now))
             lease._renew_at = now + pause
             self._renewals.add(lease)
 
     async def _flush(self, tickets: Sequence[Ticket], deadline: float) -> bool:
-        unpaid: Sequence[Ticket] = tickets
+        unanswered: Sequence[Ticket] = tickets
         try:
             outcomes = await self._engine.backend.release(tickets, deadline=deadline)
-            unpaid = _unanswered(tickets, outcomes)
+            unanswered = _without_answer(tickets, outcomes)
         except BackendError:
             return False
         except ConfigurationError as error:
-            # What stands there now cannot be ours, or must not be used: there is nobody to pay.
-            logger().warning("%d ticket(s) cannot be given back: %s", len(tickets), error)
-            unpaid = []
+            # The store cannot be the one that granted these, or must not be used: nothing can be released.
+            logger().warning("%d ticket(s) cannot be released: %s", len(tickets), error)
+            unanswered = []
         finally:
-            self._postpone(unpaid)
-        for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unpaid}:
+            self._postpone(unanswered)
+        for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unanswered}:
             self._pending.pop(nonce, None)
-        return not unpaid
+        return not unanswered
 
     def _postpone(self, tickets: Sequence[Ticket]) -> None:
         now = self._runtime.now()
@@ -473,7 +473,7 @@ class Keeper:
                     self._pending[ticket.nonce] = _PendingRelease(ticket, now + pause, pause, release.caller)
 
     def _limit(self) -> float:
-        """When to cut the request that begins now: in time to try again before a lease ends."""
+        """The deadline of a request that begins now: early enough to try again before a lease ends."""
         now = self._runtime.now()
         limit = now + self._engine.io_timeout
         with self._mutex:
@@ -481,7 +481,7 @@ class Keeper:
         return limit if expiry is None else min(limit, now + max(RETRY_MIN, (expiry - now) / 2), max(expiry, now))
 
 
-def _unanswered(tickets: Sequence[Ticket], outcomes: Sequence[bool | BackendError]) -> list[Ticket]:
+def _without_answer(tickets: Sequence[Ticket], outcomes: Sequence[bool | BackendError]) -> list[Ticket]:
     pairs = zip(tickets, outcomes, strict=True)
     return [ticket for ticket, outcome in pairs if isinstance(outcome, BackendError)]
 

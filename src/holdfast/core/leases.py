@@ -1,15 +1,15 @@
-"""A lease as its holder knows it: the terms it was taken on, and the state it is in.
+"""A lease in its holder's process: the specification of its lock, and its state.
 
-States, and who moves them (always under the engine's mutex, so each move happens once):
+All transitions happen under the engine's mutex, so each happens once:
 
-    HELD       -> RELEASING   release() is called
-    HELD       -> LOST        the deadline passes, the server says "gone", the store was taken away, or we forked
-    RELEASING  -> RELEASED    the server has answered
-    RELEASING  -> OWED        no answer, or interrupted: the keeper repeats it; release() may be called again
-    RELEASING  -> LOST        the answer: it was not ours any more, although we thought so
-    OWED       -> RELEASING   release() is called again
+    HELD         -> RELEASING    release() is called
+    HELD         -> LOST         the deadline passes, the server answers "gone", the store was removed, or a fork
+    RELEASING    -> RELEASED     the server has answered
+    RELEASING    -> UNCONFIRMED  no answer, or interrupted: the keeper repeats it; release() may be called again
+    RELEASING    -> LOST         the server answers that the lease had ended before
+    UNCONFIRMED  -> RELEASING    release() is called again
 
-LOST is sticky: no late success revives a lease. Nothing says held after the deadline, whatever the state says.
+LOST is final: no late success revives a lease. After the deadline a lease is never reported as held, in any state.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ OnLost = Callable[..., object] | str | None
 
 
 class Phase(Enum):
-    """Where a lease is in its life; the module's docstring has the moves."""
+    """The state of a lease; the docstring of this module lists the transitions."""
 
     HELD = "held"
     RELEASING = "being released"
-    UNCONFIRMED = "given back, not confirmed"
+    UNCONFIRMED = "released, but not confirmed"
     RELEASED = "released"
     LOST = "lost"
 
 
-# What runs at every acquire and release uses these: asking an Enum for a member takes as long as reading the clock.
+# Code that runs at every acquire and release uses these names, because `Phase.HELD` costs as much as reading the clock.
 HELD, RELEASING, UNCONFIRMED, RELEASED, LOST = Phase
-_NOT_GIVEN_BACK = (HELD, UNCONFIRMED)
-STORE_GONE = "the store that it was kept in was taken away (removed, replaced, or closed by somebody else)"
+_NOT_RELEASED = (HELD, UNCONFIRMED)
+STORE_GONE = "its store is gone (removed, replaced, or closed by another program)"
 
 
 class LockSpec(NamedTuple):
-    """What a lock asks for at every acquire; checked when the lock object is made."""
+    """The options of a lock, checked when the lock object is created."""
 
     name: str
     ttl: float
@@ -59,7 +59,7 @@ class LockSpec(NamedTuple):
     max_hold: float | None
     stop_margin: float
     meta: Mapping[str, Any]
-    about: str  # what others see of it, as the inside of a JSON object: meta, owner, revocable
+    about: str  # for other clients, the inside of a JSON object: meta, owner, revocable
     on_lost: OnLost
     lock_delay: float = 0.0
     owner: str = ""
@@ -68,22 +68,22 @@ class LockSpec(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """How long before the server's deadline a lease is of no use any more."""
+        """How many seconds before the server's deadline a lease ends for its holder."""
         return self.stop_margin if not self.lock_delay else self.stop_margin - before_delay(0.0, self.lock_delay)
 
     @property
     def is_permit(self) -> bool:
-        """One of several that a single owner may take at once: a semaphore's."""
+        """It is a permit of a semaphore, of which one caller may hold several."""
         return self.limit is not None and not self.exclusive
 
 
 def next_renewal(now: float, deadline: float) -> float:
-    """After a third of what is left: that is a third of the ttl, unless the answer took long."""
+    """After a third of the remaining time: a third of the ttl, unless the answer was slow."""
     return now + max(0.0, deadline - now) / 3
 
 
 class BaseLease:
-    """One lease, without I/O: what the two shells' Lease classes share."""
+    """One lease, without I/O: the base of Lease and AsyncLease."""
 
     __slots__ = (
         "__weakref__",
@@ -106,7 +106,7 @@ class BaseLease:
         "_ticket",
     )
 
-    def __init__(  # noqa: PLR0917  (by position, because it is made for every acquire)
+    def __init__(  # noqa: PLR0917  (by position, because one is created at every acquire)
         self,
         engine: Engine[Any],
         spec: LockSpec,
@@ -126,16 +126,14 @@ class BaseLease:
         deadline = before_delay(granted.deadline, spec.lock_delay) if spec.lock_delay else granted.deadline
         self._deadline = deadline if self._end is None else self._bounded(deadline)
         self._renew_at = next_renewal(since, deadline)
-        self._phase = RELEASED  # HELD from when the engine publishes it, so that nothing half-made is ever held
+        self._phase = RELEASED  # HELD when the engine publishes it, so that no half-initialised lease is ever held
         self._depth = 1
         self._revoke_requested = False
         self._reason = ""
-        self._caller_ref = weakref.ref(
-            caller
-        )  # weakly, both: the lock keeps its owner's lease, not the other way round
+        self._caller_ref = weakref.ref(caller)  # both weak: the lock keeps the leases of its callers, not the reverse
         self._lock = weakref.ref(lock)
         self._lost_event: Event | None = None
-        self._hook: Callable[[], object] | None = None  # how `async with` cancels its body
+        self._hook: Callable[[], object] | None = None  # called at a loss: `async with` cancels its body by it
 
     @property
     def name(self) -> str:
@@ -144,73 +142,73 @@ class BaseLease:
 
     @property
     def fence(self) -> int:
-        """The number that grows with every lease of this lock; the protected resource can refuse older ones."""
+        """A number that grows with every lease of this lock. The protected resource can refuse older ones."""
         return self._fence
 
     @property
     def ttl(self) -> float:
-        """How long the lease lives without renewal, in seconds."""
+        """Seconds that the lease lives without renewal."""
         return self._spec.ttl
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the lock was given as `meta`."""
+        """The `meta` of the lock."""
         return self._spec.meta
 
     @property
     def remaining(self) -> float:
-        """Seconds that are certainly left, by the local clock, if no renewal succeeds from now on."""
+        """Seconds until the lease ends, by the local clock, if no renewal succeeds from now on."""
         if self._phase is not HELD:
             return 0.0
         return max(0.0, self._deadline - self._engine.runtime.now())
 
     @property
     def held(self) -> bool:
-        """Taken, not given back, and not lost: the opposite is not always `lost`."""
+        """Acquired, not released and not lost. The opposite is not always `lost`."""
         return self._phase is HELD and not self.lost
 
     @property
     def lost(self) -> bool:
-        """It ended without having been released. Once True, always True."""
-        if self._phase is HELD and self._engine.runtime.now() >= self._stop_at:
-            self._engine.lose(self, self._why_over())
-            if self._phase is HELD:
-                return True  # this is a thread beside the loop, which has been asked to see to it
-        return self._phase is LOST
+        """The lease ended before it was released. Once True, always True."""
+        phase = self._phase
+        return phase is LOST or (phase is HELD and self._engine.runtime.now() >= self._stop_at)
 
     @property
     def revoke_requested(self) -> bool:
-        """Somebody asks for the lock: come to an end and release it. Only of a lock made with `revocable`."""
+        """A client has requested the lock, so finish and release it. Only for a lock with `revocable`."""
         return self._revoke_requested
 
     def check(self) -> None:
-        """Go on only if the lease is still ours; cheap enough to call before every step.
+        """Raise unless the lease is held. Cheap enough to call before every step.
 
         Raises:
-            LockLost: the lease has ended or was taken; stop touching the resource.
+            LockLost: the lease has ended or was broken; stop using the resource.
             NotHeld: it was released.
         """
-        is_taken_away = self._phase is HELD and not self._engine.backend.intact(self._store)
-        if is_taken_away:
-            self._engine.lose(self, STORE_GONE)
-        is_over = self._phase is not HELD  # read before `lost`: a loss that comes after it is not reported as NotHeld
-        if self.lost:
+        phase = self._phase  # read once: a loss after this line is not reported as NotHeld
+        if phase is HELD:
+            if not self._engine.backend.intact(self._store):
+                reason = STORE_GONE
+            elif self._engine.runtime.now() >= self._stop_at:
+                reason = self._why_over()
+            else:
+                return
+            self._engine.lose(self, reason)  # on a thread beside the loop, it only schedules this
+            raise LockLost(lock=self.name, fence=self._fence, reason=self._reason or reason)
+        if phase is LOST:
             raise self._loss()
-        if is_over:
-            raise NotHeld(lock=self.name, reason=self._reason or f"this lease was {self._phase.value}")
-        if is_taken_away:  # a thread beside the loop, as above
-            raise LockLost(lock=self.name, fence=self._fence, reason=STORE_GONE)
+        raise NotHeld(lock=self.name, reason=self._reason or f"this lease was {phase.value}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} fence={self._fence} {self._phase.value}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Lease belongs to the process that took it and cannot be pickled; send its fence")
+        raise TypeError("a Lease belongs to the process that acquired it and cannot be pickled; send its fence")
 
-    def __del__(self, not_given_back: tuple[Phase, ...] = _NOT_GIVEN_BACK) -> None:
+    def __del__(self, not_released: tuple[Phase, ...] = _NOT_RELEASED) -> None:
         # The default is bound here, because Python may set module variables to None before it frees the last leases.
-        # Nothing is released here: whoever dropped the lease may still be working under it. It runs out instead.
-        if getattr(self, "_phase", None) in not_given_back:
+        # Nothing is released here: code that dropped the lease may still work under it. The lease expires instead.
+        if getattr(self, "_phase", None) in not_released:
             self._engine.dropped(self)
 
     @property
@@ -228,7 +226,7 @@ class BaseLease:
         else:
             why = f"no renewal succeeded within its ttl of {self.ttl:g} s"
         margin = self._spec.stop_margin
-        return f"{why} (told {margin:g} s before: stop_margin)" if margin else why
+        return f"{why} (reported {margin:g} s before: stop_margin)" if margin else why
 
     def _loss(self) -> LockLost:
         return LockLost(lock=self.name, fence=self._fence, reason=self._reason or self._why_over())

@@ -1,4 +1,4 @@
-"""What the lock objects of both shells share: their terms, and which thread or task took which lease through them."""
+"""The base of Lock and AsyncLock: their options, and the leases that each thread or task acquired through them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ L = TypeVar("L", bound="BaseLease | LeaseGroup")
 
 
 class Unset:
-    """Stands for "not given", where None means something."""
+    """The default of an argument for which None has a meaning."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -29,28 +29,28 @@ ACQUIRE_OPTIONS = ("blocking", "timeout")
 
 
 class _Kept(list[L]):
-    """What one caller took through one lock. What it never released is dropped with it, and so runs out.
+    """The leases that one caller acquired through one lock. They are dropped with the caller, and then expire.
 
-    A WeakKeyDictionary would do the same, at several times the price for every acquire.
+    A WeakKeyDictionary would do the same at several times the cost for every acquire.
     """
 
     __slots__ = ("_caller_ref",)
 
     def __init__(self, caller: Caller, table: dict[int, _Kept[L]]) -> None:
         super().__init__()
-        number = id(caller)  # nobody else has it before the caller is gone, and with it this entry
+        number = id(caller)  # no other object has this id before the caller and this entry are gone
         self._caller_ref = weakref.ref(caller, lambda _: table.pop(number, None))
 
 
 class BaseLock(Generic[L]):
-    """A named lock and how to take it. Holds no state of a lease, so threads and tasks can share one."""
+    """A named lock and its options. The state is in the leases, so threads and tasks can share one object."""
 
-    _given_up = False  # whoever waits through this object need not wait any longer: an election that was stopped
+    _given_up = False  # an election was stopped: callers that wait through this object stop waiting
 
     def __init__(self, spec: LockSpec, timeout: float | None) -> None:
         self._spec = spec
         self._timeout = timeout
-        self._kept: dict[int, _Kept[L]] = {}  # by the id of an caller, while it lives
+        self._kept: dict[int, _Kept[L]] = {}  # by id(caller), while the caller lives
 
     @property
     def name(self) -> str:
@@ -58,15 +58,15 @@ class BaseLock(Generic[L]):
         return self._spec.name
 
     def _keep(self, caller: Caller, lease: L) -> None:
-        """Remember a lease for the caller that took it through this object."""
+        """Keep a lease for the caller that acquired it through this object."""
         leases = self._kept.get(id(caller))
         if leases is None:
             leases = self._kept[id(caller)] = _Kept(caller, self._kept)
         elif leases:
             if lease in leases:
                 return
-            for one in [ended for ended in leases if ended._phase not in _UNFINISHED]:
-                leases.remove(one)
+            for ended in [lease for lease in leases if lease._phase not in _UNFINISHED]:
+                leases.remove(ended)
         leases.append(lease)
 
     def _drop(self, caller: Caller, lease: L) -> None:
@@ -76,10 +76,10 @@ class BaseLock(Generic[L]):
             try:  # noqa: SIM105  (suppress() would cost half a microsecond at every release)
                 leases.remove(lease)
             except ValueError:
-                pass  # its caller's own thread has just forgotten it
+                pass  # the thread of the caller has just removed it
 
     def _last_of(self, caller: Caller) -> L:
-        """The lease that this caller took last and has not released.
+        """The lease that this caller acquired last and has not released.
 
         Raises:
             NotHeld: there is none.
@@ -89,14 +89,14 @@ class BaseLock(Generic[L]):
                 return lease
         raise NotHeld(
             lock=self.name,
-            reason="this thread or task did not take it through this object; `lease.release()` works from anywhere",
+            reason="this thread or task did not acquire it through this object; `lease.release()` works from any",
         )
 
     def _is_held_by(self, caller: Caller) -> bool:
-        """It has a lease that it took through this object and that has not ended."""
+        """The caller has a lease that it acquired through this object and that has not ended."""
         return any(lease.held for lease in self._kept.get(id(caller), ()))
 
-    def _waits(self, blocking: object, timeout: float | Unset | None) -> float | None:
+    def _timeout_of(self, blocking: object, timeout: float | Unset | None) -> float | None:
         """The timeout of this call: its own if given, else the lock's; 0 for a call that does not block.
 
         Raises:
@@ -105,7 +105,7 @@ class BaseLock(Generic[L]):
         if blocking is not True:
             names.check_blocking(blocking)
             if not isinstance(timeout, Unset):
-                raise ConfigurationError("blocking=False does not wait: leave timeout out, or give only timeout")
+                raise ConfigurationError("blocking=False does not wait: give either blocking or timeout")
             return 0.0
         return self._timeout if isinstance(timeout, Unset) else names.check_timeout(timeout)
 
@@ -117,7 +117,7 @@ _UNFINISHED = (Phase.HELD, Phase.UNCONFIRMED, Phase.LOST)
 
 
 class AllOptions(TypedDict, total=False):
-    """What lock_all() takes besides the names: what lock() takes, but for reentrant."""
+    """The options of lock_all(): those of lock(), without reentrant."""
 
     ttl: float | None
     timeout: float | None
@@ -133,19 +133,19 @@ class AllOptions(TypedDict, total=False):
 
 
 class LockOptions(TypedDict, total=False):
-    """What lock(), rwlock() and semaphore() take besides the name; all in seconds where they are times."""
+    """The options of lock(), rwlock() and semaphore(). Times are in seconds."""
 
-    ttl: float | None  # how long a lease lives without renewal; default: the client's, 30
-    timeout: float | None  # how long `with` and `acquire()` wait; None (the default) for ever, 0 not at all
-    reentrant: bool  # let the thread or task that holds it take it again: the same lease, counted
-    renew: bool  # renew by itself every third of the ttl, until it is released (the default)
-    max_hold: float | None  # lose the lease after this long, however often it was renewed
-    stop_margin: float  # tell of a loss this long before the deadline, so that work can end in time
-    meta: Mapping[str, Any] | None  # anything JSON can write; operators see it with the holder
+    ttl: float | None  # how long a lease lives without renewal; default: that of the client, 30
+    timeout: float | None  # how long `with` and `acquire()` wait; None (the default): no limit, 0: do not wait
+    reentrant: bool  # the thread or task that holds it may acquire it again: the same lease, counted
+    renew: bool  # renew the lease automatically every third of its ttl (the default)
+    max_hold: float | None  # the lease is lost after this time, even if it was renewed
+    stop_margin: float  # report a loss this long before the deadline, so that work can end in time
+    meta: Mapping[str, Any] | None  # JSON data for operators, shown with the holder
     on_lost: OnLost  # a function to call with the lost lease; "event": asyncio does not cancel the body
-    lock_delay: float  # after a lease was lost, keep everybody out for this long
-    owner: str | None  # a named owner: whoever gives the same one is let in beside it, from any process
-    revocable: bool  # listen to requests to let go: lease.revoke_requested
+    lock_delay: float  # after a loss, no client acquires the lock for this time
+    owner: str | None  # a named owner: callers with the same owner hold the lock together, in any process
+    revocable: bool  # poll for requests to release: lease.revoke_requested
     on_revoke: Callable[..., object] | None  # a function to call with the lease at such a request
 
 
@@ -155,15 +155,15 @@ _KNOWN_OPTIONS = LockOptions.__annotations__
 def make_spec(
     function: str, name: object, limit: int | None, *, exclusive: bool, ttl: float, options: LockOptions
 ) -> tuple[LockSpec, float | None]:
-    """Check everything a lock is made with: its terms, and its timeout.
+    """Check the arguments of a lock and return its specification and its timeout.
 
     Raises:
         ConfigurationError: names the argument and the fix.
     """
     names.refuse_unknown(function, options, _KNOWN_OPTIONS)
     checked_name, checked_meta = names.check_name(name), names.check_meta(options.get("meta"))
-    asked_ttl = options.get("ttl")
-    checked_ttl = ttl if asked_ttl is None else names.check_ttl(asked_ttl)
+    requested_ttl = options.get("ttl")
+    checked_ttl = ttl if requested_ttl is None else names.check_ttl(requested_ttl)
     spec = LockSpec(
         name=checked_name,
         ttl=checked_ttl,
@@ -184,18 +184,18 @@ def make_spec(
 
 
 def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpec:
-    """What most locks go without: a named owner, and an ear for requests."""
+    """Add the rare options: a named owner, and requests to release."""
     owner = names.check_owner(options.get("owner"))
     if owner and not (spec.exclusive and function in _ONE_HOLDER):
-        raise ConfigurationError(f"{function}() takes no owner: only a plain lock is held in somebody's name")
+        raise ConfigurationError(f"{function}() takes no owner: only lock() and lock_all() have named owners")
     if owner and spec.reentrant:
-        raise ConfigurationError("owner and reentrant=True do not go together: an owner's own are let in anyway")
+        raise ConfigurationError("owner excludes reentrant=True: callers with the same owner hold the lock together")
     on_revoke = names.check_on_revoke(options.get("on_revoke"))
     revocable = names.check_flag("revocable", options.get("revocable", on_revoke is not None))
     if on_revoke is not None and not revocable:
-        raise ConfigurationError("on_revoke is never called with revocable=False: leave one of them out")
+        raise ConfigurationError("on_revoke is never called with revocable=False: remove one of them")
     if revocable and not spec.renew:
-        raise ConfigurationError("revocable needs renew=True: requests are heard when the lease is renewed")
+        raise ConfigurationError("revocable needs renew=True: requests are polled when the lease is renewed")
     about = spec.about
     if owner:
         about += f', "owner": {json_of(owner)}'
@@ -208,7 +208,7 @@ _ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
 
 
 def json_of(text: str) -> str:
-    """As JSON writes a string."""
+    """A string as JSON."""
     import json
 
     return json.dumps(text)
@@ -222,4 +222,4 @@ def _as_json(meta: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(meta), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"meta must be something JSON can write: {error}") from None
+        raise ConfigurationError(f"meta must be JSON data: {error}") from None

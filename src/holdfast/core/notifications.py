@@ -1,4 +1,4 @@
-"""Waiting for hints: which tickets listen where, and whether a hint can have been missed."""
+"""Notifications for waiting tickets: which tickets are subscribed to which channel, and whether one may be missed."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
     from holdfast.core.ports import Event, Runtime
 
-C = TypeVar("C")  # where hints are heard, in the backend's own words
+C = TypeVar("C")  # the channel, in the backend's own form
 C_contra = TypeVar("C_contra", contravariant=True)
 
-UNSUBSCRIBED_POLL = 0.25  # seconds between looks while hints cannot be heard
+UNSUBSCRIBED_POLL = 0.25  # seconds between polls while there is no subscription
 
 
 class SubscriberPort(Protocol[C_contra]):
-    """The part of a port that listens."""
+    """The part of a port that receives notifications."""
 
     def subscription(self, channel: C_contra) -> int:
-        """0 while it is not heard; else a number that is another one after every gap."""
+        """The number of the present subscription, which changes after every gap; 0 if there is none."""
 
     async def subscribe(self, channel: C_contra, nonce: str, *, deadline: float) -> Event | None:
-        """Hear this channel, for this ticket too; returns when the server has confirmed it, or at the deadline.
+        """Subscribe this ticket to the channel; return when the server has confirmed it, or at the deadline.
 
-        What it returns is a new event to wait on for a hint, if it has a better one than the runtime.
+        Returns a new event to wait on, if the port has a better one than the runtime.
         """
 
     def unsubscribe(self, channel: C_contra, nonce: str) -> None:
-        """This ticket does not wait any more; a channel nobody waits for is let go after a while."""
+        """This ticket does not wait any more. A channel without waiting tickets is unsubscribed after a while."""
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        """Where hints go; `missed` is called after a gap in which there may have been some.
+        """Set the receivers: `wake` of each notification, `missed` after a gap that may have swallowed some.
 
-        A hint is a ticket's nonce; after a space there may be more, which is for the ticket.
+        A notification is the nonce of a ticket, optionally followed by a space and a payload for that ticket.
         """
 
 
@@ -49,22 +49,22 @@ class Notifications(Generic[C]):
         self._runtime = runtime
         self._url = url
         self._wakeups = Wakeups(runtime)
-        self._subscriptions: dict[str, int] = {}  # which subscription was there before each ticket's last look
-        self._subscribed: dict[str, C] = {}  # tickets for which somebody listens, and where
-        self._is_polling = False  # said so already
+        self._subscriptions: dict[str, int] = {}  # by nonce: the subscription that existed before the last poll
+        self._subscribed: dict[str, C] = {}  # by nonce: the channel
+        self._is_polling = False  # logged already
         subscriber.listen(self._notify, self._wakeups.wake_all)
 
     def expect(self, nonce: str, channel: C) -> None:
-        """The ticket asks the server now: hints that come from here on are kept, if they can be heard at all."""
+        """Keep the notifications of a ticket that polls the server now, if there is a subscription."""
         subscription = self._subscriber.subscription(channel)
         if subscription:
             self._wakeups.expect(nonce)
             self._subscriptions[nonce] = subscription
 
     async def wait(self, nonce: str, channel: C, until: float) -> str:
-        """Until it is worth to look again, which is at once if a hint may have been sent before we listened.
+        """Wait for a notification and return its payload; "" without one.
 
-        What it returns is what the hint said beside the nonce, if there was one that did.
+        Returns at once if a notification may have been sent before the subscription.
         """
         self._subscribed[nonce] = channel
         event: Event | None = None
@@ -72,7 +72,7 @@ class Notifications(Generic[C]):
             event = await self._subscriber.subscribe(channel, nonce, deadline=until)
         except BackendError as error:
             if not self._is_polling:
-                logger().warning("cannot listen on %s, so waiters have to poll: %s", self._url, error)
+                logger().warning("cannot subscribe on %s, so waiters have to poll: %s", self._url, error)
             self._is_polling = True
         subscription = self._subscriber.subscription(channel)
         if not subscription:
@@ -83,24 +83,24 @@ class Notifications(Generic[C]):
         return ""
 
     def refused(self, nonce: str) -> None:
-        """The server has done nothing for this ticket. Unless it waits, the engine may never mention it again."""
+        """The server has done nothing for this ticket. The engine may not use it again, unless it waits."""
         if nonce not in self._subscribed:
             self.stop(nonce)
 
     def stop(self, nonce: str) -> None:
-        """The ticket is in, or has gone."""
+        """The ticket is granted or released."""
         if self._subscriptions and self._subscriptions.pop(nonce, 0):
             self._wakeups.forget(nonce)
         if self._subscribed and (channel := self._subscribed.pop(nonce, None)) is not None:
             self._subscriber.unsubscribe(channel, nonce)
 
     def wake(self, nonce: str) -> None:
-        """Have this ticket poll now, if it waits."""
+        """Let this ticket poll now, if it waits."""
         self._wakeups.wake(nonce)
 
     def wake_all(self) -> None:
         self._wakeups.wake_all()
 
-    def _notify(self, said: str) -> None:
-        nonce, _, payload = said.partition(" ")
+    def _notify(self, notification: str) -> None:
+        nonce, _, payload = notification.partition(" ")
         self._wakeups.wake(nonce, payload)

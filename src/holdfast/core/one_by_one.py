@@ -1,4 +1,4 @@
-"""What a store offers that has no better way: several locks one after the other."""
+"""Several locks one after the other, for stores that cannot acquire several in one step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _TryAcquires(Protocol):
 
 
 class OneByOne:
-    """Mixed into a backend whose store takes one lock in one step."""
+    """A mixin for a backend whose store acquires one lock at a time."""
 
     async def try_acquire_all(
         self: _TryAcquires, tickets: Sequence[Ticket], *, deadline: float

@@ -1,7 +1,7 @@
-"""Periods: which one it is now, on every machine alike, and the mark that says that it has had its run.
+"""Periods of `once_per`: the number of the present period, and the register that records its run.
 
-Periods are counted from the beginning of Unix time, so that all machines mean the same one; each has a mark of its own.
-A machine whose clock is wrong claims the wrong period, once, and takes nothing from the others.
+Periods are counted from the beginning of Unix time, so that all machines agree on the number; each has a register of
+its own. A machine with a wrong clock claims a wrong period once, and does not affect other periods.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 PERIOD_MIN, PERIOD_MAX = 1, 366 * 86400  # seconds
-CLOCKS_DIFFER = 86400.0  # seconds by which clocks may be wrong without a run too many
-CLAIMED = "once:"  # before the name of a job, in its mark's
+CLOCKS_DIFFER = 86400.0  # seconds by which clocks may be wrong without a second run
+CLAIMED = "once:"  # prefix of the register of a job
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Period(NamedTuple):
-    """Whole seconds; `offset` is how long after a multiple of that each one begins."""
+    """A period in whole seconds. Each begins `offset` seconds after a multiple of that."""
 
     seconds: int
     offset: int = 0
 
     def number(self, wall: float) -> int:
-        """Of the period that this Unix time is in."""
+        """The number of the period that contains this Unix time."""
         return math.floor((wall - self.offset) / self.seconds)
 
 
 def make_period(period: object, offset: object) -> Period:
-    """Check what `once_per` was given.
+    """Check the arguments of `once_per`.
 
     Raises:
         ConfigurationError: names the argument and the fix.
@@ -52,19 +52,19 @@ def make_period(period: object, offset: object) -> Period:
 
 
 async def claim(engine: Engine[Any], name: str, period: Period) -> bool:
-    """Whether the present period's run is ours: of all callers everywhere, one is told so, once.
+    """Claim the run of the present period. Of all callers on all machines, one gets True, once.
 
     Raises:
-        BackendError: no answer; the period may have been claimed, and nobody will run.
+        BackendError: no answer; the period may have been claimed, and then no caller runs.
     """
     runtime, number = engine.runtime, period.number(engine.runtime.wall())
-    mark, nonce = f"{CLAIMED}{name}@{number}", runtime.nonce()
-    keep = 2 * period.seconds + CLOCKS_DIFFER
+    register, nonce = f"{CLAIMED}{name}@{number}", runtime.nonce()
+    keep, advance = 2 * period.seconds + CLOCKS_DIFFER, engine.backend.advance_register
     try:
-        return await engine.backend.advance_register(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
+        return await advance(register, 1, nonce=nonce, keep=keep, deadline=engine.request_deadline())
     except (OutcomeUnknown, QuorumError) as error:
-        try:  # a lost reply: asked again, by the same nonce, it is the same question
-            return await engine.backend.advance_register(mark, 1, nonce=nonce, keep=keep, deadline=engine._limit())
+        try:  # a lost reply: the request is repeated with the same nonce, so it is the same request
+            return await advance(register, 1, nonce=nonce, keep=keep, deadline=engine.request_deadline())
         except BackendError as again:
             raise error from again
 
@@ -79,6 +79,6 @@ def _seconds(argument: str, value: object) -> int:
         return int(parts[1]) * _UNITS[parts[2]]
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
         raise ConfigurationError(
-            f"{argument} must be whole seconds, a timedelta of such, or text like '15m', not {shown(value)}"
+            f"{argument} must be whole seconds, a timedelta of whole seconds, or text like '15m', not {shown(value)}"
         )
     return int(value)

@@ -1,8 +1,9 @@
-"""The seams. Protocols are plain `async def` code that touches only what is named here.
+"""The ports: the interfaces between the engine, the backends and the runtimes.
 
-Why `async def` in a library for threads: a blocking adapter does its I/O inside the coroutine and never suspends, so
-one `coroutine.send(None)` runs the whole protocol on the caller's own thread (runtimes/threads.py: run_sync). The same
-text runs on asyncio by awaiting, and in a simulator by parking at every call.
+Protocols are plain `async def` code that uses only these interfaces. A blocking adapter does its I/O inside the
+coroutine and never suspends, so one `coroutine.send(None)` runs a whole protocol on the caller's thread
+(runtimes/threads.py: run_sync). The same code runs on asyncio by awaiting, and in the simulator by suspending at every
+call.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class Event(Protocol):
-    """A flag that somebody can wait for. `set` may be called from anywhere."""
+    """A flag to wait for. `set` may be called from any thread or task."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...
     async def wait(self, until: float | None) -> bool:
-        """Wait until it is set (True) or `until` on the runtime's clock has passed (False)."""
+        """Wait until the flag is set (True) or until this time on the runtime's clock (False)."""
 
 
 class Runtime(Protocol):
-    """Time, tasks and identity: everything a protocol may know of the world but its server."""
+    """Time, background work and identity: everything that a protocol needs besides its server."""
 
     def now(self) -> float:
-        """Seconds on a clock that never goes back and goes on while the machine sleeps."""
+        """Seconds on a clock that never goes back and that counts the time of a suspended machine."""
 
     def wall(self) -> float:
-        """Unix time: for people, and as a floor for fences; never for deadlines."""
+        """Unix time, for people and as a lower bound of fences; never for deadlines."""
 
     def nonce(self) -> str:
         """32 unguessable hexadecimal digits."""
@@ -46,13 +47,13 @@ class Runtime(Protocol):
         """A random number from 0 up to 1."""
 
     def caller(self) -> Caller:
-        """The calling thread or task, for re-entry and self-deadlock."""
+        """The calling thread or task. Re-entry and the check for self-deadlock depend on it."""
 
-    def has_ended(self, owner: Caller | None) -> bool:
-        """At the end of the process: no code of this thread or task can run any more; None has been freed."""
+    def has_ended(self, caller: Caller | None) -> bool:
+        """At the end of the process: this thread or task can run no more code. None stands for one that was freed."""
 
     def agent(self) -> str:
-        """Its name, for people."""
+        """The name of the calling thread or task, for people."""
 
     def process_info(self) -> str:
         """This process as JSON: host, pid, program."""
@@ -60,37 +61,41 @@ class Runtime(Protocol):
     def event(self) -> Event: ...
 
     def mutex(self) -> AbstractContextManager[Any]:
-        """Guards state shared by callers, keeper and listener. Never held across a port call."""
+        """Guards state that callers, keeper and subscriber share. Never held across a call of a port."""
 
     async def sleep(self, seconds: float) -> None: ...
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Run it in the background; it must end by itself or when the runtime does."""
+        """Run a coroutine in the background. It must end by itself, or with the runtime."""
 
     async def join(self) -> None:
-        """Wait for what was spawned and has been told to end."""
+        """Wait for background work that has been requested to end."""
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a user's function soon, where it may take its time without holding up the keeper."""
+        """Call a user's function soon, where it may block without delaying the keeper."""
 
     def notify(self, function: Callable[[], object], *, here: bool) -> None:
-        """Call a subscriber's function, after those before it and where it delays no lease.
+        """Call a subscriber's function in order, where it delays no lease.
 
-        With `here` at once, on the caller's own thread or task, unless earlier ones still wait; else never there.
+        With `here` it is called at once, on the thread or task of the caller, unless earlier calls are still queued.
+        Without `here` it is never called there.
         """
 
     def on_idle(self, method: Callable[[], object]) -> None:
-        """Have a bound method called, while its object exists, each time the keeper has had nothing to do for long."""
+        """Call a bound method whenever the keeper has been idle for a while. Its object is kept weakly."""
 
     def report_idle(self) -> None:
-        """Call these methods."""
+        """Call the methods that `on_idle` registered."""
 
     def run_in_loop(self, function: Callable[[], object]) -> bool:
-        """Where the client's state may be looked at but not changed, have it called where it may. Whether it was so."""
+        """On a thread that may not change the client's state, schedule the call in the loop and return True.
+
+        Returns False on a thread that may; the caller then goes on itself.
+        """
 
 
 class IdleCallbacks:
-    """The part of a runtime that calls methods when the keeper has had nothing to do for long. They must not block."""
+    """The part of a runtime that calls methods when the keeper is idle. The methods must not block."""
 
     def __init__(self) -> None:
         self._on_idle: list[weakref.WeakMethod[Callable[[], object]]] = []
@@ -99,16 +104,16 @@ class IdleCallbacks:
         self._on_idle.append(weakref.WeakMethod(method))
 
     def report_idle(self) -> None:
-        self._on_idle = [one for one in self._on_idle if one() is not None]
+        self._on_idle = [reference for reference in self._on_idle if reference() is not None]
         for reference in self._on_idle:
             if (method := reference()) is not None:
                 method()
 
 
 class Caller:
-    """A thread or a task, for as long as it lives. Compared by identity, never by a number that could be reused.
+    """A thread or a task, for its lifetime. Compared by identity, because the system reuses its numbers.
 
-    It remembers, weakly, what it holds: (client's serial number, lock name) -> the lease.
+    `leases` maps (serial number of the client, name of the lock) to a weak reference to the lease.
     """
 
     __slots__ = ("__weakref__", "leases")
@@ -118,32 +123,33 @@ class Caller:
 
 
 class Backend(Protocol):
-    """What a store offers the engine. Every verb is idempotent by the ticket's nonce.
+    """The verbs of a store that the engine uses. Every verb is idempotent by the ticket's nonce.
 
-    Every call takes a deadline on the runtime's clock that reaches the socket or file. BackendUnavailable means that
-    nothing changed, OutcomeUnknown that it may have: the engine then repeats the call or owes a `release`.
+    Every call takes a deadline on the runtime's clock, which applies to the socket or file. BackendUnavailable means
+    that nothing changed. OutcomeUnknown means that something may have changed: the engine repeats the call or schedules
+    a `release`.
     """
 
     url: str
 
     @property
     def guarantees(self) -> Guarantees:
-        """What it promises, as far as it is known by now: some stores say more once they were asked."""
+        """The guarantees that are known so far. Some stores report more after the first request."""
 
     @property
     def lacks(self) -> Lacks:
-        """Which primitives it does not have, and why; the engine refuses them before they get here."""
+        """The primitives that this store lacks, with the reason. The engine refuses them."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the store although it works, for people; () where it works or does not."""
+        """Problems of a store that still works, for people; empty if there are none."""
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
-        """Descriptors by which the store sees that the holder lives, if it does: open in any process, it lives."""
+        """Descriptors by which the store detects that the holder is alive: it is while any process has them open."""
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        """Take the lock, or (if `queue`) a place in its queue, or keep the place already taken."""
+        """Acquire the lock; or, if `queue`, join its queue or keep the place in it."""
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
         """Acquire several locks in one step, without a queue, up to the first that is busy.
@@ -154,107 +160,107 @@ class Backend(Protocol):
         """
 
     async def wait(self, ticket: Ticket, until: float) -> None:
-        """Return when it is worth to enter again, at `until` at the latest."""
+        """Return when `try_acquire` may succeed, at `until` at the latest."""
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
-        """Release or withdraw; for each, whether it was a granted lease of ours until now.
+        """Release leases and withdraw waiting tickets. A result says whether the ticket was a granted lease until now.
 
-        Where one server of several gave no answer, its tickets have the error in their place, and the others count.
+        If one server of several gives no answer, the results of its tickets are the error; the others are valid.
         """
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
-        """Let each lease run for its ttl again; errors as in `release`."""
+        """Start the ttl of each lease again. Errors are results, as in `release`."""
 
     def intact(self, store: Hashable) -> bool:
-        """False if it can be seen locally, without asking, that the store which granted a lease was taken away."""
+        """False if this process knows, without a request, that the store which granted a lease was removed."""
 
-    # The next three never create a store (file, folder, schema or table), and raise StoreMissing where it is missing.
+    # The next three never create a store (file, folder, schema or table). They raise StoreMissing if it does not exist.
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo: ...
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]: ...
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        """End exactly the lease with this fence; whether there was one."""
+        """End the lease with exactly this fence. Returns whether there was one."""
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        """Raise this name's mark to `number`; whether it was lower, or is this very call's already, by its nonce.
+        """Raise the register of this name to `number`.
 
-        A mark is a number that never goes down, kept for at least `keep` seconds after it was raised, whatever becomes
-        of the process that did. Marks have names of their own, up to 16 characters longer than a lock's, and have
-        nothing to do with the lock that is called the same.
+        Returns whether the register was lower, or was raised by this very call, which is recognised by its nonce. A
+        register never decreases. It is kept for at least `keep` seconds after it was raised, also if the process dies.
+        Registers have a name space of their own; a name may be 16 characters longer than that of a lock.
         """
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
-        """The mark of each; 0 where there is none."""
+        """The value of each register; 0 if it does not exist."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: let go of what was inherited, without a word on any connection."""
+        """In a forked child: close what was inherited, without sending anything on a connection."""
 
 
 class StoreMissing(BackendUnavailable):
-    """The store does not exist yet, and a call that only reads does not create it. No lock is in use in it."""
+    """The store does not exist, and a call that only reads does not create it. So no lock of it is in use."""
 
 
 class Listing(Protocol):
-    """The locks of a store that has no index of them, searched and read again and again."""
+    """The locks of a store without an index: found by a search of all keys, and read repeatedly."""
 
-    keys_total: int  # how many keys the store had when this search began
-    keys_searched: int  # about how many of them were searched
-    locks_total: int  # how many locks are being read; 0 during a search
+    keys_total: int  # keys in the store when this search began
+    keys_searched: int  # approximately, the keys that were searched
+    locks_total: int  # locks that are being read; 0 during a search
     locks_read: int
-    on_step: Callable[[], object]  # called after each request; what it raises ends the search
-    follows: bool  # let the store report changes as well, if it can
+    on_step: Callable[[], object]  # called after each request; an exception that it raises ends the search
+    follows: bool  # also use the change notifications of the store, if it has them
 
     async def search(self, seconds: float) -> bool:
-        """Search for that long, or to the end of the keys; whether that is reached, and the next search can begin."""
+        """Search for that long, or to the end of the keys. Returns whether the end is reached."""
 
     async def read(self) -> list[LockInfo]:
-        """All locks in use that were found by now, as they are now."""
+        """The present state of all locks in use that were found so far."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class ListsBySearch(Protocol):
-    """A backend whose `locks` searches all keys of its servers, which takes long because it must not slow them down."""
+    """A backend whose `locks` searches all keys of its servers, slowly, because it must not slow the servers down."""
 
     def listing(self, prefix: str, *, io_timeout: float) -> Listing:
-        """The locks whose names begin with `prefix`; no request takes longer than `io_timeout`."""
+        """The locks whose names begin with `prefix`. No request takes longer than `io_timeout`."""
 
 
 @runtime_checkable
 class ReleasesLater(Protocol):
-    """A backend that keeps its tickets alive in the background, so that a forgotten one would never expire."""
+    """A backend that keeps its tickets alive in the background, so that a forgotten ticket never expires."""
 
     def release_later(self, ticket: Ticket) -> None:
-        """Release it in the background too: the keeper has no thread for that. The ticket is not used any more."""
+        """Release the ticket in the background, because the keeper has no thread. The ticket is not used any more."""
 
 
 @runtime_checkable
 class ReportsGone(Protocol):
-    """A backend that learns by itself that a store is gone: its leases are lost then, not at their next renewal."""
+    """A backend that detects the end of a store: the leases are lost at that moment, not at their next renewal."""
 
     def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
-        """Have `report` called with each `Granted.store` whose leases have all ended, and the reason.
+        """Register the function to call with each `Granted.store` whose leases have all ended, and with the reason.
 
-        `intact` is False for it from before that call.
+        `intact` returns False for that store before the call.
         """
 
 
 @runtime_checkable
 class WorksWithoutLoop(Protocol):
-    """A backend for asyncio whose connections are served by threads, so that they outlive the loop."""
+    """A backend for asyncio whose connections are served by threads, so that they work after the loop has ended."""
 
     def without_loop(self) -> None:
-        """At the end of the process: requests wait for their answers without the loop, which has ended."""
+        """At the end of the process: requests wait for their answers without the loop."""
 
 
 @runtime_checkable
 class Inherits(Protocol):
-    """A backend that releases a ticket only if it knows more of it than the ticket says."""
+    """A backend that needs more than the ticket to release it."""
 
     def inherit(self, other: Any) -> None:
-        """At the end of the process: take over what `other`, of the same class, knows. Its loop has ended."""
+        """At the end of the process: take over the state of a backend of the same class whose loop has ended."""

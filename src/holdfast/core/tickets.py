@@ -1,8 +1,9 @@
-"""Tickets, what a backend answers about them, and the one rule that decides who is in.
+"""Tickets, the answers of a backend about them, and the rule that decides which tickets are granted.
 
-The rule: tickets of a lock are ordered; *a ticket is granted when fewer than `limit` tickets are ahead of it and none
-of those is exclusive*. A mutex and a writer have limit 1 and are exclusive; a reader has no limit; a permit of a
-semaphore of n has limit n. Nothing overtakes, so a writer behind readers keeps later readers out and is not starved.
+The rule: the tickets of a lock are ordered. *A ticket is granted when fewer than `limit` tickets are queued before it
+and none of those is exclusive.* A mutex and a writer have limit 1 and are exclusive; a reader has no limit; a permit of
+a semaphore of n has limit n. No ticket overtakes another, so a writer that waits behind readers blocks later readers
+and is not starved.
 """
 
 from __future__ import annotations
@@ -10,55 +11,55 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-WAITER_LEASE = 10.0  # seconds a waiting ticket lives without a look; every look renews it
-WOKEN_LEASE = 1.0  # what a waiter keeps of that once it has been woken, so that a stopped one cannot hold up the rest
-POLL_INTERVAL = 1.0  # the next in line looks at least this often, pushed or not
-POLL_INTERVAL_BEHIND = WAITER_LEASE / 4  # the others, who are not next anyway
+WAITER_LEASE = 10.0  # seconds that a waiting ticket lives without a poll; every poll renews it
+WOKEN_LEASE = 1.0  # the same after the waiter was woken, so that a stopped waiter does not block the others
+POLL_INTERVAL = 1.0  # seconds between polls of the first waiter, at most, notified or not
+POLL_INTERVAL_BEHIND = WAITER_LEASE / 4  # the same for the waiters behind it
 
 
 class Ticket(NamedTuple):
-    """One attempt's place in a lock, waiting or granted. The nonce tells it from every other attempt."""
+    """The entry of one attempt in the queue of a lock, waiting or granted. The nonce identifies the attempt."""
 
     name: str
     nonce: str
-    ttl: float  # how long it lives on the server without renewal: the lease's, and the lock's delay after it
+    ttl: float  # seconds that it lives on the server without renewal: the ttl of the lease and the delay of the lock
     limit: int | None
     exclusive: bool
     agent: str  # the thread or task
-    info: str  # {"who": {host, pid, program}, "meta": …} as JSON, and what else others may know
-    delay: float = 0.0  # the part of the ttl that nobody may be let in early, although the holder is known to be dead
-    owner: str = ""  # those that name the same one are in together; only of exclusive tickets
+    info: str  # JSON for other clients: {"who": {host, pid, program}, "meta": …} and optional fields
+    delay: float = 0.0  # the part of the ttl during which the lock stays taken even if the holder is known to be dead
+    owner: str = ""  # exclusive tickets with the same named owner hold the lock together
 
 
 class Granted(NamedTuple):
-    """The ticket is in. Believe it until `deadline` on the local clock, no longer."""
+    """The ticket holds the lock, until `deadline` on the local clock at most."""
 
     fence: int
     deadline: float
-    store: Hashable = None  # which incarnation of the store granted it, where that can change under us
+    store: Hashable = None  # identifies the incarnation of the store, where a store can be replaced while it is used
 
 
 class Waiting(NamedTuple):
-    """Somebody is in the way. Look again after this many seconds at the latest, pushed or not."""
+    """Another ticket blocks this one. Poll again after this many seconds at the latest, notified or not."""
 
     poll_after: float
     holder: str | None = None
 
 
 class Live(NamedTuple):
-    """Renewed: the lease runs until `deadline` on the local clock."""
+    """The lease was renewed until `deadline` on the local clock."""
 
     deadline: float
 
 
 class LeaseGone(NamedTuple):
-    """The server does not know this lease any more."""
+    """The lease does not exist on the server any more."""
 
     reason: str = "the server no longer knows this lease: it ran out or was broken"
 
 
 class QueueEntry(Protocol):
-    """What the rule needs to know of a ticket that is ahead."""
+    """The part of a ticket in the queue that the rule depends on."""
 
     @property
     def exclusive(self) -> bool: ...
@@ -68,34 +69,34 @@ P = TypeVar("P", bound=QueueEntry)
 
 
 def first_blocker(limit: int | None, ahead: Iterable[P]) -> P | None:
-    """The ticket ahead because of which one with this limit has to wait, or None: it may go in.
+    """The ticket that blocks a ticket with this limit behind the tickets `ahead`; None if it is granted.
 
     `ahead` is read only as far as needed, so it may be a cursor over a long queue.
     """
-    for count, place in enumerate(ahead, start=1):
-        if place.exclusive or count == limit:
-            return place
+    for count, entry in enumerate(ahead, start=1):
+        if entry.exclusive or count == limit:
+            return entry
     return None
 
 
 class TicketInfo(NamedTuple):
-    """A holder or waiter as an operator sees it."""
+    """A holder or waiter, for operators."""
 
     fence: int | None  # None while waiting; 0: held by a program that gives no fences
     host: str
     pid: int
     agent: str
     program: str
-    since: float  # Unix time; 0 if nobody knows
-    remaining: float  # seconds until the server lets go of it without a renewal; inf: it never will
+    since: float  # Unix time; 0 if unknown
+    remaining: float  # seconds until it expires on the server without a renewal; inf: it does not expire
     exclusive: bool
     limit: int | None
     meta: Mapping[str, Any]
-    owner: str = ""  # the named owner, if the lock is held in one's name
-    revocable: bool = False  # it listens to requests to let go
+    owner: str = ""  # the named owner, if the lock was requested with `owner=`
+    revocable: bool = False  # it polls for requests to release
 
     def __str__(self) -> str:
-        """Who it is, in the form that errors use: host/pid."""
+        """The process, in the form that errors use: host/pid."""
         return "another program" if self.fence == 0 else f"{self.host}/{self.pid}"
 
 
@@ -109,27 +110,27 @@ def make_ticket_info(
     exclusive: bool,
     limit: int | None,
 ) -> TicketInfo:
-    """What an operator sees of a ticket, from what a backend stores."""
-    known, meta = describe(info)
-    about = _parsed(info)
+    """A ticket for operators, from the fields that a backend stores."""
+    process, meta = describe(info)
+    fields = _parsed(info)
     return TicketInfo(
         fence=fence,
-        host=str(known.get("host", "?")),
-        pid=_whole(known.get("pid")),
+        host=str(process.get("host", "?")),
+        pid=_whole(process.get("pid")),
         agent=agent,
-        program=str(known.get("program", "?")),
+        program=str(process.get("program", "?")),
         since=since,
         remaining=max(0.0, remaining),
         exclusive=exclusive,
         limit=limit,
         meta=meta,
-        owner=str(about.get("owner", "")),
-        revocable=about.get("revocable") is True,
+        owner=str(fields.get("owner", "")),
+        revocable=fields.get("revocable") is True,
     )
 
 
 def describe(ticket_info: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two parts of a ticket's `info`: who, and the user's meta. Of foreign or damaged ones, what can be read."""
+    """The process and the user's meta from a ticket's `info`; empty if it is foreign or damaged."""
     info = _parsed(ticket_info)
     try:
         return dict(info["who"]), dict(info["meta"])
@@ -147,18 +148,18 @@ def _parsed(ticket_info: str) -> dict[str, Any]:
 
 
 def _whole(number: object) -> int:
-    """0 for what is no whole number."""
+    """The number, or 0 if it is not a whole number."""
     return number if isinstance(number, int) else 0
 
 
 def process_text(ticket_info: str) -> str:
-    """host/pid, for messages."""
-    known, _ = describe(ticket_info)
-    return f"{known.get('host', '?')}/{known.get('pid', '?')}"
+    """The process of a ticket as host/pid, for messages."""
+    process, _ = describe(ticket_info)
+    return f"{process.get('host', '?')}/{process.get('pid', '?')}"
 
 
 class LockInfo(NamedTuple):
-    """Who has a lock and who waits for it, in order."""
+    """The holders and waiters of a lock, in order."""
 
     name: str
     holders: tuple[TicketInfo, ...]

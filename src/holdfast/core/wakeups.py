@@ -1,7 +1,8 @@
-"""Hints for waiting tickets that it is worth to look again.
+"""Wake-ups of waiting tickets by notifications.
 
-A hint can come at any time after the request that queued the ticket was sent, so it is expected from before then and
-remembered until somebody waits: none falls between the look and the wait. An event is made only for who really waits.
+A notification can arrive at any time after the request that queued the ticket was sent. So it is expected from before
+that request and kept until the ticket waits: none is lost between the poll and the wait. An event is created only for a
+ticket that really waits.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ if TYPE_CHECKING:
 
 
 class Wakeups:
-    """The tickets of one client that may be hinted at, by nonce."""
+    """The tickets of one client that may be notified, by nonce."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._mutex = runtime.mutex()
-        self._expected: dict[str, Event | None] = {}  # the event while somebody waits
-        self._notified: dict[str, str] = {}  # and what the hint said, if anything
+        self._expected: dict[str, Event | None] = {}  # the event while the ticket waits
+        self._notified: dict[str, str] = {}  # the payload of a notification that was not used yet
 
     def expect(self, nonce: str) -> bool:
-        """From now on its hints are kept. Whether they were before."""
+        """Keep the notifications of this ticket from now on. Returns whether they were kept before."""
         if nonce in self._expected:
             return True
         self._expected[nonce] = None
         return False
 
     def forget(self, nonce: str) -> bool:
-        """The ticket has gone, or is in: if somebody still waits for it, the wait is over. Whether it was expected."""
+        """End the wait of this ticket, which is granted or released. Returns whether it was expected."""
         if nonce not in self._expected:
             return False
         with self._mutex:
@@ -40,7 +41,7 @@ class Wakeups:
         return True
 
     def wake(self, nonce: str, payload: str = "") -> None:
-        """Pass a hint on, and what it says; nothing happens when the ticket has gone."""
+        """Pass on a notification and its payload. Nothing happens if the ticket is not expected."""
         with self._mutex:
             if nonce not in self._expected:
                 return
@@ -50,19 +51,19 @@ class Wakeups:
             event.set()
 
     def wake_all(self) -> None:
-        """Whatever was to come may have been missed: everybody looks again."""
+        """Notifications may have been missed, so all tickets poll."""
         for nonce in list(self._expected):
             self.wake(nonce)
 
     async def wait(self, nonce: str, until: float, event: Event | None = None) -> str:
-        """Return at a hint (one that came earlier included), or at `until`; `event` is what to wait on, if not any.
+        """Wait for a notification, or until then; return the payload. An earlier notification counts.
 
-        What it returns is what the hint said.
+        `event` is the one to wait on; without it the runtime makes one.
         """
         return await self._wait(nonce, until, event) or ""
 
     async def notified(self, nonce: str, until: float) -> bool:
-        """The same; whether there was a hint, or the ticket is not expected any more."""
+        """As `wait`; returns whether there was a notification, or the ticket is not expected any more."""
         return await self._wait(nonce, until, None) is not None
 
     async def _wait(self, nonce: str, until: float, event: Event | None) -> str | None:
@@ -74,7 +75,7 @@ class Wakeups:
         try:
             await event.wait(until)
         finally:
-            # Hints up to here are used up: who waited looks again after this line.
+            # Notifications that arrived before this point are used up: the ticket polls after this.
             with self._mutex:
                 payload = self._notified.pop(nonce, None)
                 if nonce in self._expected:

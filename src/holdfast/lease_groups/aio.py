@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
 from holdfast.core import names
-from holdfast.core.acquire_all import Part, take_all
+from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all, shown
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.errors import AcquireTimeout
@@ -88,7 +88,7 @@ class AsyncLockAll(BaseLock[AsyncLeaseAll]):
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        return self._acquire(self._waits(blocking, timeout), calling_task())
+        return self._acquire(self._timeout_of(blocking, timeout), calling_task())
 
     async def release(self) -> None:
         """Give back what this thread or task took last through this object.
@@ -133,4 +133,4 @@ class AsyncLockAll(BaseLock[AsyncLeaseAll]):
             self._keep(caller, made)
             return made
 
-        return await take_all(parts, timeout, together, caller)
+        return await acquire_all(parts, timeout, together, caller)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Never, Self
 
 from holdfast.core import names
-from holdfast.core.acquire_all import Part, take_all
+from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, interrupted_exit, release_after_body, release_all, renew_all, shown
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.errors import AcquireTimeout, HoldfastError
@@ -106,7 +106,7 @@ class LockAll(BaseLock[LeaseAll]):
             BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
         """
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        return self._attempt(self._waits(blocking, timeout)).lease
+        return self._attempt(self._timeout_of(blocking, timeout)).lease
 
     def release(self) -> None:
         """Give back what this thread or task took last through this object.
@@ -149,4 +149,4 @@ class LockAll(BaseLock[LeaseAll]):
             self._keep(caller, made)
             return made
 
-        return run_sync(take_all(parts, timeout, together, caller))
+        return run_sync(acquire_all(parts, timeout, together, caller))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.checking import history as h
-from holdfast.core.acquire_all import LockIdentity, Part, in_order, take_all
+from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
 from holdfast.core.engine import AcquireResult, Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
@@ -148,12 +148,12 @@ class SimClient:
     async def request_revoke(self, name: str) -> None:
         """Ask whoever holds it now."""
         call = self.runtime.task.call = self._recorder.new_call()
-        holders = (await self.engine.inspect(name)).holders
+        holders = (await self.engine.operators.inspect(name)).holders
         fence = max((holder.fence or 0 for holder in holders), default=0)
         if fence:
             here = (self._process.name, call, name, fence)
             self._add(h.RevokeStarted(self._world.now, *here))
-            if await self.engine.request_revoke(name, fence):  # not if that lease has ended by now
+            if await self.engine.operators.request_revoke(name, fence):  # not if that lease has ended by now
                 self._add(h.RevokeEnded(self._world.now, *here))
 
     # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +219,7 @@ class SimClient:
         timeout: float | None,
         make: Callable[[Sequence[SimLease]], SimLeaseGroup],
     ) -> AcquireResult[SimLeaseGroup]:
-        return await take_all(parts, timeout, make)
+        return await acquire_all(parts, timeout, make)
 
     def _together(self, leases: Sequence[SimLease]) -> SimLeaseGroup:
         return self.group_type(leases, self._told_all, self.runtime)

@@ -116,18 +116,22 @@ class TimeoutRestartsAtWake(SimEngine):
         self._waits += 1
         await super()._wait(ticket, until)
 
-    async def _take(self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None) -> AcquireResult[SimLease]:
+    async def acquire_new(
+        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
+    ) -> AcquireResult[SimLease]:
         while True:
             before = self._waits
-            attempt = await super()._take(lock, caller, timeout)
-            if attempt.lease is not None or not timeout or self._waits < before + 2:
-                return attempt
+            result = await super().acquire_new(lock, caller, timeout)
+            if result.lease is not None or not timeout or self._waits < before + 2:
+                return result
 
 
 class BusySaidOfSilence(SimEngine):
-    async def _take(self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None) -> AcquireResult[SimLease]:
+    async def acquire_new(
+        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
+    ) -> AcquireResult[SimLease]:
         try:
-            return await super()._take(lock, caller, timeout)
+            return await super().acquire_new(lock, caller, timeout)
         except BackendError:
             return AcquireResult(None)
 

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.backends.memory.port import Mark, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.checking import history as h
-from holdfast.core.acquire_all import Part, take_all
+from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.clock import DRIFT
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease
@@ -48,8 +48,8 @@ class _LosesOne(SimLeaseGroup):
 
     def _lose_all(self) -> None:
         """Only told, and only of the one."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             on_lost = self._on_lost
             if callable(on_lost):
                 self._runtime.call(lambda: on_lost(self))
@@ -71,7 +71,7 @@ class CancelledInTheMiddle(SimClient):
         debts = self.engine._keeper._pending
         before = set(debts)
         try:
-            return await take_all(parts, timeout, make)
+            return await acquire_all(parts, timeout, make)
         except Cancelled:
             for nonce in set(debts) - before:
                 del debts[nonce]
@@ -118,7 +118,7 @@ class UnknownClaimIsOurs(SimClient):
             return await claim(self.engine, job, period)
         except OutcomeUnknown:
             (there,) = await self.engine.backend.read_registers(
-                [f"{CLAIMED}{job}@{number}"], deadline=self.engine._limit()
+                [f"{CLAIMED}{job}@{number}"], deadline=self.engine.request_deadline()
             )
             return there > 0
 
