@@ -22,6 +22,7 @@ class Promises:
 
     # What the recorder could see.
     sees_server: bool = True  # Queued, Admitted and Left are in the history, all of them, at their true moments
+    server_decides: bool = True  # ServerGranted is a grant; on Redlock the client rejects votes of nodes that forgot
     reports_losses: bool = True  # Told is in the history, for every loss of a process that runs
 
     # How exact its times are.

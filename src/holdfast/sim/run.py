@@ -291,6 +291,7 @@ class Simulation:
         held_up += CONNECT_TIMEOUT if faults.vanish or faults.lookup_stall else 0.0
         return Promises.of(
             self.server.guarantees,
+            server_decides=self.server.decides,
             ttl=ttl,
             idle_max=idle,
             dead_waiter_max=dead_waiter_max,

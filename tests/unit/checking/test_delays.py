@@ -62,3 +62,10 @@ def test_without_the_servers_events_grants_count() -> None:
 
     assert found(NobodyInDelay, [LEASE, lost(6, "a", 1), granted(8, "b", 2)], seen)
     assert not found(NobodyInDelay, [LEASE, lost(6, "a", 1), granted(9.1, "b", 2)], seen)
+
+
+def test_a_grant_on_the_server_does_not_count_when_the_client_decides() -> None:
+    promises = Promises(server_decides=False)
+
+    assert not found(NobodyInDelay, [LEASE, lost(6, "a", 1), admitted(8, "b", 2)], promises)
+    assert found(NobodyInDelay, [LEASE, lost(6, "a", 1), admitted(8, "b", 2), granted(8, "b", 2)], promises)

@@ -45,11 +45,12 @@ class NobodyInDelay(Checker):
 
     def _admitted(self, event: ServerGranted) -> None:
         self._on_their_way.on[ServerGranted](event)
-        self._let_in(event)
+        if self.promises.server_decides:
+            self._let_in(event)
 
     def _granted(self, event: Granted) -> None:
         is_excused = self._on_their_way.arrived(event.ticket, event.fence)
-        if not self.promises.sees_server:
+        if not (self.promises.sees_server and self.promises.server_decides):
             self._let_in(event)
         if event.delay and event.deadline is not None and not is_excused:
             self._had_one = True

@@ -36,6 +36,7 @@ class Server(ABC):
     kinds: ClassVar[Sequence[str]] = ("lock", "rwlock", "semaphore")  # of locks that it can keep
     idle_max: ClassVar[float] = 12.0  # seconds from the end of a dead holder's lease until the next one is in
     dead_waiter_max: ClassVar[float | None] = None  # seconds until a dead waiter has left, if promised
+    decides: ClassVar[bool] = True  # a grant on the server is a grant to the client, which adds no check of its own
     several_ttls: ClassVar[bool] = False  # locks with the same ttl share something, so a run has two ttls
     # Seconds within which a free lock is granted past any number of waiters that died, or that are paused; None: not
     # judged.

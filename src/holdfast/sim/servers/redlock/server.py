@@ -51,6 +51,7 @@ BLINK = 0.1  # seconds for which a majority may be gone: while one node has lost
 class RedlockServer(Server):
     """Three nodes, or five."""
 
+    decides = False  # a client rejects the votes of nodes that may have forgotten a lease
     guarantees = GUARANTEES
     # As with one Redis; and a node that does not count yet is told less.
     orphaning_faults = frozenset({"crash", "stall", "restart", "lose_data", "old_data", "leap_clock"})
