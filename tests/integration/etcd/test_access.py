@@ -55,7 +55,7 @@ def test_a_token_that_is_good_no_more_is_replaced(guarded: Server, client_of: Op
 
 
 def test_without_a_user_the_error_says_what_is_missing(guarded: Server, client_of: Open) -> None:
-    with pytest.raises(holdfast.ConfigurationError, match="asks for a user and a password"):
+    with pytest.raises(holdfast.ConfigurationError, match="requires a user and a password"):
         client_of(guarded.url).lock("a").acquire(timeout=0)
 
 
@@ -69,7 +69,7 @@ def test_a_wrong_password_is_not_shown(guarded: Server, client_of: Open) -> None
 
 
 def test_a_missing_right_is_named(guarded: Server, client_of: Open) -> None:
-    with pytest.raises(holdfast.ConfigurationError, match="lacks a right"):
+    with pytest.raises(holdfast.ConfigurationError, match="lacks a permission"):
         client_of(as_app(guarded, options="?prefix=elsewhere/")).lock("a").acquire(timeout=0)
 
 

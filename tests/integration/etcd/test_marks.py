@@ -127,7 +127,7 @@ def test_nothing_that_looks_for_locks_sees_a_mark(server: Server, url: str, ours
 def test_what_is_no_mark_is_named(server: Server, url: str, ours: Bench) -> None:
     server.put(f"{prefix_in(url)}%mark/a", "something")
 
-    with pytest.raises(holdfast.NameConflict, match="something else than a mark"):
+    with pytest.raises(holdfast.NameConflict, match="is no register"):
         ours.advance_register("a", 1)
 
 

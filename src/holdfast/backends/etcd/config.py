@@ -1,4 +1,4 @@
-"""Where the members are, how to be let in, and how to use them: what an etcd URL says, checked."""
+"""An etcd URL, checked and parsed: members, login, TLS and options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdConfig:
-    """One cluster, and how this client uses it."""
+    """One cluster, and how to use it."""
 
     url: str  # without a password
     nodes: tuple[Node, ...]
@@ -51,7 +51,7 @@ class EtcdConfig:
 
 
 def config_of(address: Address) -> EtcdConfig:
-    """What an address says.
+    """The configuration from an address.
 
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
@@ -98,7 +98,7 @@ def _node(text: str) -> Node:
         raise ConfigurationError("url has an empty or odd host name: write host:port, and commas only between them")
     if not port:
         return Node(host, _PORT)
-    # What stands there may be part of a password with an unencoded character in it, and is not shown.
+    # The text may be part of a password with an unencoded character, so the message does not show it.
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
         raise ConfigurationError(f"url has a port that is no number from 1 to {_PORT_MAX}; also {_ENCODE}")
     return Node(host, int(port))

@@ -1,4 +1,4 @@
-"""What the etcd protocols need of a cluster: one call at a time, and to be told when keys change."""
+"""The port of the etcd protocols: calls to the cluster, and notifications when keys change."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.errors import ConfigurationError
 
-Message = dict[str, Any]  # as etcd's JSON has it: numbers are strings, bytes are base64, what is zero is left out
+Message = dict[str, Any]  # in etcd's JSON: numbers are strings, bytes are base64, zero values are omitted
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The answer to a call."""
 
     message: Message
-    sent: float  # read before the request that was answered was written
-    repeated: bool = False  # another member was asked before and gave no answer: it may still do what it was asked
+    sent: float  # read before the answered request was written
+    repeated: bool = False  # an earlier request to another member had no answer, and may still be executed
 
 
 class Watch(NamedTuple):
-    """What to be told of: changes of one key, or of all from `key` up to `end`, from a revision on."""
+    """A watch on one key, or on all keys from `key` to before `end`, from a revision on."""
 
     key: bytes
     revision: int
     end: bytes = b""  # "": this key only
-    puts: bool = False  # of new values too, not only of its end
+    puts: bool = False  # notify of new values too, not only of deletes
 
 
 class LeaseNotFound(Exception):
-    """The server refused to do anything, for it does not know this lease (any more). Never leaves this package."""
+    """The server refused the request, because the lease does not exist (any more). Never leaves this package."""
 
 
 class ClusterChanged(ConfigurationError):
-    """The answers come from another cluster than before: a restored snapshot, or servers that do not belong together.
+    """The answers come from another cluster than before: a restored snapshot, or servers of different clusters.
 
-    Revisions may have gone back, so no fence would be right.
+    Revisions may have gone back, so fences would not be safe.
     """
 
 
@@ -43,29 +43,29 @@ class EtcdPort(Protocol):
     """One cluster, connected at first use.
 
     Calls raise BackendUnavailable when nothing was changed, OutcomeUnknown when a request was sent and got no answer,
-    LeaseNotFound and ClusterChanged as above, and ConfigurationError for a user that lacks a right.
+    LeaseNotFound and ClusterChanged as above, and ConfigurationError for a user that lacks a permission.
     """
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
-        """Ask a member; if it does not answer, another one, unless the request is to be sent `once` at most."""
+        """Call a member; if it does not answer, call another one, unless the request may be sent only `once`."""
 
     def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
-        """Have tasks of one loop come to this lock in the order in which they asked for it.
+        """A FIFO mutex for this lock name, so that tasks of one loop queue in the order in which they started.
 
         Raises:
-            BackendUnavailable: it did not become this task's turn until the deadline.
+            BackendUnavailable: other tasks held it until the deadline.
         """
 
     def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
-        """Hint at this ticket when something happens there; instead of where it was followed before."""
+        """Notify this ticket of these changes. The watches replace its earlier ones."""
 
     def unwatch(self, nonce: str) -> None:
-        """No more hints for it."""
+        """Stop the notifications for this ticket."""
 
     def on_change(self, wake: Callable[[str], None]) -> None:
-        """Where hints go, each a nonce."""
+        """Set the callback for notifications. It gets the nonce of the ticket."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: drop inherited connections without a word on them."""
+        """In a forked child: close inherited descriptors without sending anything."""

@@ -1,4 +1,4 @@
-"""etcd for asyncio: a connection for each call under way, changes heard by one task."""
+"""etcd for asyncio: a connection for each call in flight, and one task that receives watch events."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
 
 
 class LoopCluster(Cluster):
-    """Whose tasks come to a lock in the order in which they began."""
+    """A cluster whose tasks queue for a lock in the order in which they started."""
 
     def __init__(self, config: EtcdConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
         self._name_mutexes = KeyedMutex(
-            runtime, lambda: BackendUnavailable(backend=config.url, problem="other tasks asked all the time")
+            runtime,
+            lambda: BackendUnavailable(backend=config.url, problem="earlier tasks did not finish in time"),
         )
 
     def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:

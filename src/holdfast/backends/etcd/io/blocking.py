@@ -1,4 +1,4 @@
-"""etcd for threads: calls on the caller's own thread, changes heard on one listening thread."""
+"""etcd for threads: calls on the caller's own thread, and one thread that receives watch events."""
 
 from __future__ import annotations
 

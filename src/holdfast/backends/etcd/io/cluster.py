@@ -1,7 +1,7 @@
-"""The port: connections to the members of one cluster, asked one after the other, and the listener; written once.
+"""The port for both runtimes: connections to the members of one cluster, which are tried in turn, and the watcher.
 
-A member that does not answer must not use up the caller's time: each gets its share of what is left, and the next
-request goes to the one that answered last.
+A member that does not answer must not use up the caller's time: each gets its share of the time that is left, and the
+next request is sent first to the member that answered last.
 """
 
 from __future__ import annotations
@@ -30,24 +30,22 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 _OK = 200
-_TOKEN_ATTEMPTS_MAX = 2  # times that a request is repeated with a new token
+_TOKEN_ATTEMPTS_MAX = 2  # times that a request is sent, each with a new token
 
 
 class Cluster:
-    """One cluster, as port.py has it."""
+    """An EtcdPort on HTTP connections."""
 
     def __init__(self, config: EtcdConfig, poller: Poller, background: Background, runtime: Runtime) -> None:
         self._config, self._poller, self._runtime, self._now = config, poller, runtime, runtime.now
-        self._current = 0  # the member that is asked first
+        self._current = 0  # index of the member that is tried first
         self._pools = {
             node: ConnectionPool(
                 config.url, partial(self.open, node), runtime, config.max_connections, server=str(node)
             )
             for node in config.nodes
         }
-        self._connections: weakref.WeakSet[Connection] = (
-            weakref.WeakSet()
-        )  # all of them, also those that belong to somebody
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # all, those in use included
         self._token = ""
         self._needs_token = bool(config.user)
         self._watcher = Watcher(config.url, self, poller, background, runtime)
@@ -74,17 +72,17 @@ class Cluster:
             self._watcher.avoid(nodes[index])
             if unanswered is not None and once:
                 break
-        raise unanswered or refused or BackendUnavailable(backend=url, problem="there is no server to ask")
+        raise unanswered or refused or BackendUnavailable(backend=url, problem="no server is configured")
 
     def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
-        return contextlib.nullcontext()  # threads come as they come
+        return contextlib.nullcontext()  # threads have no order
 
     async def _request_member(self, node: Node, method: str, body: bytes, until: float) -> tuple[Message, float]:
-        """Ask this member.
+        """Send a request to this member.
 
         Raises:
-            BackendUnavailable, OutcomeUnknown: another one may be asked.
-            LeaseNotFound, ConfigurationError: another one would say the same.
+            BackendUnavailable, OutcomeUnknown: another member may be tried.
+            LeaseNotFound, ConfigurationError: any other member would return the same error.
         """
         url = self._config.url
         refused: Exception | None = None
@@ -94,7 +92,7 @@ class Cluster:
                 return await self._exchange(node, method, token, body, until)
             except TokenRefused as error:
                 if not self._config.user:
-                    raise ConfigurationError(f"{url}: etcd asks for a user and a password: {error}") from error
+                    raise ConfigurationError(f"{url}: etcd requires a user and a password: {error}") from error
                 refused = error
                 self._needs_token = True
                 if self._token == token:
@@ -119,11 +117,11 @@ class Cluster:
         try:
             message: Message = json.loads(response.body)
         except ValueError as error:
-            raise OutcomeUnknown(backend=url, problem=f"{node} answered no JSON: {error}") from error
-        if "error" in message:  # of a stream, such as keep-alive: its head had been sent by then
-            said = message["error"]
-            code = said.get("grpc_code", 0) if isinstance(said, dict) else 0
-            text = said.get("message", "") if isinstance(said, dict) else str(said)
+            raise OutcomeUnknown(backend=url, problem=f"{node}'s answer is not JSON: {error}") from error
+        if "error" in message:  # an error in a stream, such as keep-alive, comes after its status 200
+            detail = message["error"]
+            code = detail.get("grpc_code", 0) if isinstance(detail, dict) else 0
+            text = detail.get("message", "") if isinstance(detail, dict) else str(detail)
             raise errors.error_for(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
         return message, sent
 
@@ -134,9 +132,9 @@ class Cluster:
         try:
             message, _ = await self._exchange(node, "auth/authenticate", "", body, until)
         except NoAuthentication:
-            self._needs_token = False  # until somebody turns it on
+            self._needs_token = False  # until authentication is enabled
             return ""
-        except OutcomeUnknown as error:  # of authenticating, that is: nothing else was asked
+        except OutcomeUnknown as error:  # only authentication was requested, so nothing was changed
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
         self._token = str(message["token"])
         return self._token
@@ -144,7 +142,7 @@ class Cluster:
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self, node: Node, until: float) -> Connection:
-        """A connection of its own, for the caller alone.
+        """A new connection for the caller alone.
 
         Raises:
             BackendUnavailable: this member cannot be reached.
@@ -158,12 +156,12 @@ class Cluster:
         return connection
 
     async def open_stream(self, method: str, body: bytes, until: float) -> Connection:
-        """Begin a request whose answer does not end, at the first member that takes it; the caller reads it.
+        """Start a request with a streamed answer, at the first member that accepts it; the caller reads the stream.
 
         Raises:
-            BackendUnavailable, ConfigurationError: none does.
+            BackendUnavailable, ConfigurationError: no member accepts it.
         """
-        problem = BackendUnavailable(backend=self._config.url, problem="there is no server to ask")
+        problem = BackendUnavailable(backend=self._config.url, problem="no server is configured")
         for number in range(len(self._config.nodes)):
             node = self._config.nodes[(self._current + number) % len(self._config.nodes)]
             now = self._now()
@@ -188,15 +186,15 @@ class Cluster:
         raise problem
 
     def discard_token(self) -> None:
-        """The next request authenticates anew."""
+        """Authenticate again before the next request."""
         self._token = ""
 
     def avoid(self, node: Node) -> None:
-        """This member is silent: ask another one first."""
+        """This member does not answer: try another one first."""
         if self._config.nodes[self._current] == node:
             self._current = (self._current + 1) % len(self._config.nodes)
 
-    # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── watches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         self._watcher.watch(nonce, watches)
@@ -207,7 +205,7 @@ class Cluster:
     def on_change(self, wake: Callable[[str], None]) -> None:
         self._watcher.on_change(wake)
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
         await self._watcher.close()

@@ -1,4 +1,4 @@
-"""One connection to a member: made, used for one request after the other, and closed at the first sign of trouble."""
+"""One HTTP connection to a member. It serves one request at a time, and is closed at the first error."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _READ_MAX = 1 << 16
 
 
 class NotSent(Exception):
-    """Nothing was written, so nothing was asked."""
+    """Nothing was written, so nothing was requested."""
 
 
 class NotAnswered(Exception):
-    """It was written, at least in part, and no answer came."""
+    """The request was written, at least in part, and had no answer."""
 
 
 class Connection:
@@ -50,14 +50,14 @@ class Connection:
         return -1 if self._socket is None else self._socket.fileno()
 
     async def connect(self, tls: ssl.SSLContext | None, until: float) -> None:
-        """Raises OSError if that does not work out."""
+        """Raises OSError if it fails."""
         self._socket = await open_socket(self.node.host, self.node.port, self._poller, until, tls)
 
     async def exchange(self, path: str, token: str, body: bytes, deadline: float) -> Response:
-        """One request and its whole answer.
+        """Send a request and read its whole answer.
 
         Raises:
-            NotSent, NotAnswered: and the connection is closed.
+            NotSent, NotAnswered: the connection is closed.
         """
         response = Response()
         try:
@@ -82,7 +82,7 @@ class Connection:
         data = memoryview(encode_request(str(self.node), path, token, body))
         sent = 0
         if self._socket is None or deadline <= self._now():
-            raise NotSent("there was no time left to ask" if self._socket else "the connection is closed")
+            raise NotSent("no time was left" if self._socket else "the connection is closed")
         while sent < len(data):
             try:
                 sent += self._socket.send(data[sent:])
@@ -96,7 +96,7 @@ class Connection:
                 raise
 
     def read_into(self, response: Response) -> None:
-        """Take in what has arrived. Raises OSError or NotHttp if that is the end."""
+        """Read what has arrived. Raises OSError or NotHttp if the connection has failed."""
         while self._socket is not None:
             try:
                 data = self._socket.recv(_READ_MAX)
@@ -107,22 +107,22 @@ class Connection:
                 return
 
     def is_dead(self) -> bool:
-        """The server has closed it, or said something that nobody asked for."""
+        """The server has closed it, or has sent something without a request."""
         if self._socket is None:
             return True
         return is_readable(self._socket)
 
     def close(self) -> None:
-        one, self._socket = self._socket, None
-        if one is not None:
-            one.close()
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
 
     def abandon(self) -> None:
-        """In a forked child: the descriptor only."""
-        one, self._socket = self._socket, None
-        if one is not None:
+        """In a forked child: close the descriptor only."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
             with contextlib.suppress(OSError):
-                os.close(one.detach())
+                os.close(sock.detach())
 
     async def _wait(self, events: int, until: float) -> None:
         if not await wait_ready(self, self._poller, self.fileno(), events, until):

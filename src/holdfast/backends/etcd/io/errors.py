@@ -1,7 +1,7 @@
-"""What etcd's errors mean: translated here and nowhere else.
+"""Translates etcd's errors; no other module does.
 
-The gateway passes on gRPC's code and etcd's message. Only of a few it is certain that nothing was done; a request that
-timed out inside the server, or met a change of leader, may have been done.
+The gateway passes on gRPC's code and etcd's message. Only a few errors mean for certain that nothing was changed; a
+request that timed out inside the server, or during a change of leader, may have been executed.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
 _NOT_FOUND = 404
 _INVALID, _PERMISSION_DENIED, _EXHAUSTED, _UNAUTHENTICATED = 3, 7, 8, 16
 
-# Said before anything is proposed to the cluster.
+# Errors that are returned before anything is proposed to the cluster.
 _NOTHING_DONE = ("no leader", "too many requests", "not capable", "rpc not supported for learner", "unhealthy cluster")
 _TOKEN_REFUSED = ("invalid auth token", "revision of auth store is old", "user name is empty", "user name not found")
 
 
 class TokenRefused(Exception):
-    """Nothing was done, for want of a good token: authenticate, then ask again. Never leaves this package."""
+    """The token is not valid, and nothing was changed: authenticate, then repeat. Never leaves this package."""
 
 
 class NoAuthentication(Exception):
-    """The cluster asks nobody for a password. Never leaves this package."""
+    """The cluster has authentication disabled. Never leaves this package."""
 
 
 def error_for(status: int, body: bytes, url: str, node: str) -> Exception:
-    """What to raise for an answer that is not 200."""
+    """The error to raise for an answer that is not 200."""
     if b"CommonName of client sending a request against gateway" in body:
         return ConfigurationError(
             f"{url}: with authentication on, etcd's JSON gateway takes no client certificate that has a CommonName: "
             "use one without (and a user and password), or turn authentication or --client-cert-auth off"
         )
     try:
-        said: Any = json.loads(body)
-        message, code = str(said.get("message") or said["error"]), int(said.get("code", 0))
+        fields: Any = json.loads(body)
+        message, code = str(fields.get("message") or fields["error"]), int(fields.get("code", 0))
     except (ValueError, KeyError, TypeError, AttributeError):
         return _not_etcd(status, body, url, node)
     words = message.removeprefix("etcdserver: ")
@@ -48,12 +48,14 @@ def error_for(status: int, body: bytes, url: str, node: str) -> Exception:
     if words == "authentication is not enabled":
         return NoAuthentication(message)
     if code == _PERMISSION_DENIED or words == "permission denied":
-        return ConfigurationError(f"{url}: this user lacks a right that locks need, on the keys of prefix=: {message}")
+        return ConfigurationError(
+            f"{url}: this user lacks a permission that locks need, on the keys of prefix=: {message}"
+        )
     if words.startswith("authentication failed"):
         return ConfigurationError(f"{url}: etcd did not accept this user and password")
     problem = f"{node}: {message}"
     if "database space exceeded" in words:
-        problem = f"{problem}: it takes no new keys until space is freed and `etcdctl alarm disarm` was run"
+        problem = f"{problem}: it accepts no new keys until space is freed and `etcdctl alarm disarm` was run"
         return BackendUnavailable(backend=url, problem=problem)
     if code in (_INVALID, _EXHAUSTED) or any(known in words for known in _NOTHING_DONE):
         return BackendUnavailable(backend=url, problem=problem)

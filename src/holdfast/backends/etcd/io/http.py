@@ -1,4 +1,4 @@
-"""HTTP/1.1 as far as etcd speaks it, without any input or output: bytes in, answers out."""
+"""The part of HTTP/1.1 that etcd uses, without I/O: it builds requests and parses responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ HEAD_MAX = 65536  # bytes
 
 
 class NotHttp(Exception):
-    """What came is no HTTP answer."""
+    """The received bytes are no valid HTTP response."""
 
 
 def encode_request(host: str, path: str, token: str, body: bytes) -> bytes:
@@ -17,26 +17,26 @@ def encode_request(host: str, path: str, token: str, body: bytes) -> bytes:
 
 
 class Response:
-    """One answer while it arrives: feed it, until it is complete; a stream is read line by line before that."""
+    """A parser for one response: feed it until it is complete. The lines of a stream can be read before that."""
 
     __slots__ = ("_buffer", "_chunk_left", "_in_trailer", "_left", "_lines", "body", "is_complete", "is_last", "status")
 
     def __init__(self) -> None:
         self._buffer = b""
-        self.status = 0  # until the head has come
+        self.status = 0  # until the head has arrived
         self.body = b""
         self.is_complete = False
-        self.is_last = False  # the connection is not good for another one
-        self._left: int | None = None  # bytes of the body to come; None: it comes in chunks
+        self.is_last = False  # the connection cannot be used for another request
+        self._left: int | None = None  # bytes of the body that are missing; None: chunked transfer encoding
         self._chunk_left = 0
         self._in_trailer = False
         self._lines = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what was read; nothing is the end of the connection.
+        """Parse bytes that were read; no bytes mean that the connection was closed.
 
         Raises:
-            NotHttp: this is no answer, or it broke off.
+            NotHttp: this is no response, or it is incomplete.
         """
         if not data:
             raise NotHttp("the connection was closed before the answer was complete")
@@ -52,7 +52,7 @@ class Response:
             self.is_complete = self._left == 0
 
     def lines(self) -> list[bytes]:
-        """The complete lines of a stream that have come since this was last asked."""
+        """The complete lines of a stream that have arrived since the last call."""
         *whole, self._lines = (self._lines + self.body).split(b"\n")
         self.body = b""
         return [line for line in whole if line]
@@ -61,7 +61,7 @@ class Response:
         end = self._buffer.find(_END_OF_HEAD)
         if end < 0:
             if len(self._buffer) > HEAD_MAX:
-                raise NotHttp("the answer's head does not end")
+                raise NotHttp("the response's head is too long")
             return False
         status_line, *fields = self._buffer[:end].decode("latin-1").split("\r\n")
         self._buffer = self._buffer[end + len(_END_OF_HEAD) :]
@@ -75,7 +75,7 @@ class Response:
         if headers.get("transfer-encoding", "").lower() != "chunked":
             length = headers.get("content-length", "")
             if not length.isdigit():
-                raise NotHttp("the answer does not say how long it is")
+                raise NotHttp("the response has no length")
             self._left = int(length)
         return True
 
@@ -92,8 +92,8 @@ class Response:
                 return
             self._buffer = rest
             if self._in_trailer:
-                self.is_complete = not line  # an empty line ends it all
-            elif line:  # not the end of the line behind the last chunk
+                self.is_complete = not line  # an empty line ends the trailer
+            elif line:  # an empty line ends the previous chunk
                 self._begin_chunk(line)
 
     def _begin_chunk(self, line: bytes) -> None:

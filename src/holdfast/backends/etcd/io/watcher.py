@@ -1,13 +1,13 @@
-"""Hearing of changes: all watches of one client on few connections, by a thread or task that comes and goes.
+"""Receives watch events: all watches of one client on a few connections, by a thread or task that runs while needed.
 
-A watch begins at a revision, so nothing is missed, however late it is opened and however often anew. The gateway takes
-the watches of a stream at its beginning; who comes later gets another stream, and when there are many they are put
-together. Nor does it take all of them: what it has not read of a request when it begins to answer, it drops. So a
-stream has few, and what is not confirmed soon is asked for anew.
+A watch starts at a revision, so no event is missed, however late or often it is opened. The gateway accepts the watches
+of a stream only at its start; a later watch gets another stream, and many streams are merged. The gateway may not
+accept all of them either: it drops the part of a request that it has not read when it starts to answer. So a stream
+has few watches, and a watch that is not confirmed soon is requested again.
 
-    followed ──▶ opened, with others that are new ──▶ confirmed ──▶ a change: the ticket is hinted at
-        ▲                        │ not confirmed; stream lost, refused, or its member gave no answer to a call
-        └──── after a pause ◀────┘
+    wanted ──▶ opened, with other new ones ──▶ confirmed ──▶ an event: the ticket is notified
+        ▲                     │ not confirmed; stream lost or refused; its member did not answer a call
+        └─── after a pause ◀──┘
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.ports import Runtime
 
-WATCHES_MAX = 40  # on one stream, or two more: those of one ticket stay together
-STREAMS_MAX = 4  # more than are needed: then they are put together
-CONFIRMED_MAX = 0.5  # seconds until a watch is there, from when its stream was opened or the last one was confirmed
-IDLE_MAX = 2.0  # seconds without anybody who waits, after which the listener ends
+WATCHES_MAX = 40  # on one stream, or a few more: those of one ticket stay together
+STREAMS_MAX = 4  # streams more than needed, at which they are merged
+CONFIRMED_MAX = 0.5  # seconds to the next confirmation of a watch, from the opening of its stream or the last one
+IDLE_MAX = 2.0  # seconds without a waiter after which the watcher stops
 OPENING_MAX = 3.0  # seconds
-PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
+PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to open streams
 
 _OK = 200
 _ENDED = (OSError, NotHttp, ValueError)
 
 
 class StreamOpener(Protocol):
-    """Who opens streams."""
+    """Opens streams to members."""
 
     async def open_stream(self, method: str, body: bytes, until: float) -> Connection: ...
 
@@ -52,13 +52,13 @@ class StreamOpener(Protocol):
 
 
 class WatchStream:
-    """One connection, and what is watched on it."""
+    """One connection and its watches."""
 
     def __init__(self, connection: Connection, watches: dict[str, Sequence[Watch]], opened: float) -> None:
         self.connection = connection
-        self.watches = watches  # by nonce, in the order in which they were asked for
+        self.watches = watches  # by nonce, in the order of the request
         self.response = Response()
-        self._confirmed = 0  # of all watches, in the same order
+        self._confirmed = 0  # how many of all watches, in the same order
         self._last_confirmed = opened
         self._by_key: dict[str, list[str]] = {}
         self._ranges: list[tuple[str, Watch]] = []
@@ -75,22 +75,22 @@ class WatchStream:
 
     @property
     def is_confirmed(self) -> bool:
-        """All of them are there."""
+        """All watches are confirmed."""
         return self._confirmed >= sum(map(len, self.watches.values()))
 
     def active_watches(self, now: float) -> Iterator[tuple[str, Sequence[Watch]]]:
-        """Those tickets whose watches are there, or can still be expected to be."""
-        can_come = now < self._last_confirmed + CONFIRMED_MAX
+        """The tickets whose watches are confirmed, or can still be confirmed in time."""
+        is_pending = now < self._last_confirmed + CONFIRMED_MAX
         number = 0
         for nonce, several in self.watches.items():
             number += len(several)
-            if number <= self._confirmed or can_come:
+            if number <= self._confirmed or is_pending:
                 yield nonce, several
 
     def read(self) -> list[Message]:
-        """What has come. Raises one of _ENDED if that is the end."""
+        """The messages that have arrived. Raises one of _ENDED if the stream has ended."""
         self.connection.read_into(self.response)
-        if self.response.is_complete:  # it should not: a refusal, or the server goes down
+        if self.response.is_complete:  # a refusal, or the server shuts down
             raise NotHttp("the stream has ended")
         return [json.loads(line) for line in self.response.lines()]
 
@@ -99,33 +99,28 @@ class WatchStream:
         return self.response.status not in (0, _OK)
 
     def nonces_for(self, event: Message) -> Iterable[str]:
-        """The tickets that wait for this."""
+        """The tickets that wait for this event."""
         yield from self._by_key.get(event["kv"]["key"], ())
         if self._ranges and event.get("type") == "DELETE":
-            # The only ranges that are watched are the tickets of one lock: one more look does no harm.
+            # A watched range has the tickets of one lock. An unnecessary poll is harmless.
             yield from (nonce for nonce, _ in self._ranges)
 
 
 class Watcher:
-    """What one client hears."""
+    """The watches of one client."""
 
     def __init__(
-        self, url: str, streams: StreamOpener, poller: Poller, background: Background, runtime: Runtime
+        self, url: str, opener: StreamOpener, poller: Poller, background: Background, runtime: Runtime
     ) -> None:
-        self._url, self._opener, self._poller, self._background, self._runtime = (
-            url,
-            streams,
-            poller,
-            background,
-            runtime,
-        )
+        self._url, self._opener, self._poller = url, opener, poller
+        self._background, self._runtime = background, runtime
         self._mutex = runtime.mutex()
         self._wanted: dict[str, Sequence[Watch]] = {}
         self._idle_since = 0.0
-        self._waker: Waker | None = None  # while the listener runs
+        self._waker: Waker | None = None  # while the watcher runs
         self._wake: Callable[[str], None] = lambda _: None
-        self._avoided: set[Node] = set()  # members that gave no answer: what they say is not waited for
-        self._has_warned = False  # said so already
+        self._avoided: set[Node] = set()  # members that did not answer a call: their streams are replaced
+        self._has_warned = False
         self._closed = False
 
     def on_change(self, wake: Callable[[str], None]) -> None:
@@ -133,9 +128,9 @@ class Watcher:
 
     def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         with self._mutex:
-            there = self._wanted.get(nonce)
-            if self._closed or (there is not None and _same_keys(there, watches)):
-                return  # from an earlier revision on, and so much the better
+            known = self._wanted.get(nonce)
+            if self._closed or (known is not None and _same_keys(known, watches)):
+                return  # the known watches start at an earlier revision
             self._wanted[nonce] = watches
             if self._waker is not None:
                 self._waker.wake()
@@ -153,7 +148,7 @@ class Watcher:
             self._idle_since = self._runtime.now()
 
     def avoid(self, node: Node) -> None:
-        """This member is silent: hear from another one."""
+        """This member does not answer: watch on another one."""
         with self._mutex:
             if self._waker is not None:
                 self._avoided.add(node)
@@ -214,10 +209,10 @@ class Watcher:
             if stream.connection.node in avoided or not any(
                 wanted.get(nonce) is watches for nonce, watches in stream.watches.items()
             ):
-                self._close_stream(streams, stream)  # or nobody waits for it any more
+                self._close_stream(streams, stream)  # or no waiter needs it
         now = self._runtime.now()
-        heard = {nonce for stream in streams for nonce, its in stream.active_watches(now) if wanted.get(nonce) is its}
-        new = {nonce: watches for nonce, watches in wanted.items() if nonce not in heard}
+        active = {nonce for stream in streams for nonce, its in stream.active_watches(now) if wanted.get(nonce) is its}
+        new = {nonce: watches for nonce, watches in wanted.items() if nonce not in active}
         if not new:
             return
         if len(streams) >= STREAMS_MAX + len(list(_batches(wanted))):
@@ -230,18 +225,18 @@ class Watcher:
             streams.append(WatchStream(connection, watches, self._runtime.now()))
 
     async def _receive(self, streams: list[WatchStream], waker: Waker, until: float) -> bool:
-        """Pass on what comes; False if a stream has ended."""
+        """Handle messages until a stream or the waker is ready; False if a stream has ended."""
         wanted = [(waker.fileno(), READ), *((stream.connection.fileno(), READ) for stream in streams)]
         ready = await self._poller.poll(wanted, until)
         if waker.fileno() in ready:
             waker.drain()
         before = len(streams)
-        for stream in [one for one in streams if one.connection.fileno() in ready]:
+        for stream in [stream for stream in streams if stream.connection.fileno() in ready]:
             try:
                 for message in stream.read():
                     self._handle(streams, stream, message)
             except _ENDED:
-                # Whatever was to come can still be heard: the next stream begins at the same revisions.
+                # No event is lost: the next stream starts at the same revisions.
                 if stream.is_refused:
                     self._opener.discard_token()
                 self._opener.avoid(stream.connection.node)
@@ -251,7 +246,7 @@ class Watcher:
     def _handle(self, streams: list[WatchStream], stream: WatchStream, message: Message) -> None:
         result = message.get("result")
         if result is None or result.get("canceled"):
-            # Refused: an old token, say; or the revision is compacted away. Whoever waits looks, and follows anew.
+            # Refused: for example an old token, or a compacted revision. The waiters poll, and watch again.
             if result is None or "compact_revision" not in result:
                 self._opener.discard_token()
             with self._mutex:
@@ -274,10 +269,10 @@ class Watcher:
             streams.remove(stream)
 
     def _should_stop(self, waker: Waker) -> bool:
-        """Nobody needs it any more; if so, it is not there any more for who comes next."""
+        """Whether the watcher is closed or idle. If so its waker is closed, so that the next watch starts a new one."""
         with self._mutex:
             if self._waker is not waker:
-                return True  # found so before; there may be another one by now
+                return True  # closed before; a new watcher may run by now
             is_idle = not self._wanted and self._runtime.now() - self._idle_since > IDLE_MAX
             if self._closed or is_idle:
                 self._close_waker(waker)
@@ -291,7 +286,7 @@ class Watcher:
 
 
 def _batches(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:
-    """Each for one stream."""
+    """Groups of watches, each for one stream."""
     batch: dict[str, Sequence[Watch]] = {}
     number = 0
     for nonce, several in watches.items():

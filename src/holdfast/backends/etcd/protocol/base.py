@@ -1,4 +1,4 @@
-"""What both methods share: what is known of our keys, requests that may come late, renewal, marks, the end."""
+"""State and mechanisms that both methods share: tickets' keys, unanswered creates, renewal, registers, closing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.keys import range_end
 from holdfast.backends.etcd.protocol.leases import GRANULARITY, LEASE_EXPIRED, Lease, Leases, Unanswered
-from holdfast.backends.etcd.protocol.messages import get, kvs, txn
+from holdfast.backends.etcd.protocol.messages import KeyValue, all_in_order, get, key_value, kvs, txn
 from holdfast.backends.etcd.protocol.registers import Registers
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket
@@ -21,23 +22,23 @@ if TYPE_CHECKING:
     from holdfast.backends.etcd.protocol.keys import Keys
     from holdfast.core.ports import Runtime
 
-OPERATIONS_MAX = 100  # in one transaction; etcd itself takes 128
-CLOSE_MAX = 2.0  # seconds to give leases back
+OPERATIONS_MAX = 100  # in one transaction; etcd's own limit is 128
+CLOSE_MAX = 2.0  # seconds to revoke leases
 
 
 class TicketKey(NamedTuple):
-    """What is known of a ticket's key since the last answer about it."""
+    """A ticket's key as the last answer showed it."""
 
-    lease: Lease | None  # None while it waits: the waiter lease, or after an unanswered grant the one of its ttl
+    lease: Lease | None  # None while it waits: the waiter lease, or after an unanswered grant the lease of its ttl
     created: int
-    is_next: bool = False  # exclusive, and only one is ahead
+    is_next: bool = False  # exclusive, with one ticket ahead
     watches: tuple[Watch, ...] = ()
 
 
 class EtcdBase(ABC):
-    """Locks in one cluster."""
+    """The tickets and leases of one client in one cluster."""
 
-    warnings: tuple[str, ...] = ()  # it works, or it does not
+    warnings: tuple[str, ...] = ()
     liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
     port_type = CheckedPort
 
@@ -50,8 +51,8 @@ class EtcdBase(ABC):
         self._wakeups = Wakeups(runtime)
         self._ticket_keys: dict[str, TicketKey] = {}  # by nonce: tickets that have a key
         self._registers = Registers(port, runtime, keys)
-        self._unanswered: dict[str, set[Unanswered]] = {}  # by nonce: enters that had no answer
-        self._delayed: dict[str, Lease] = {}  # by nonce: granted ones that keep others out for a while if they are lost
+        self._unanswered: dict[str, set[Unanswered]] = {}  # by nonce: creates without an answer
+        self._delayed: dict[str, Lease] = {}  # by nonce: granted tickets that block the lock for a delay when lost
         port.on_change(self._wakeups.wake)
 
     def inherit(self, other: Self) -> None:
@@ -59,23 +60,23 @@ class EtcdBase(ABC):
 
     @abstractmethod
     def _key(self, ticket: Ticket) -> bytes:
-        """The key that it has, or would have."""
+        """The ticket's key, whether it exists or not."""
 
-    # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send_create(
         self, nonces: Sequence[str], unanswered: Unanswered, request: Message, deadline: float
     ) -> Message:
-        """Make a transaction that creates the keys of these tickets, unless the note is there.
+        """Send a transaction that creates the keys of these tickets, unless the tombstone exists.
 
         Raises:
-            OutcomeUnknown: no answer; until the note is there it may still come.
+            OutcomeUnknown: no answer; the create may still be executed until the tombstone exists.
         """
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline)
         except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come. If
-            # the store is not the same as before, it was done there.
+            # There was no answer, or the call was cancelled or interrupted. Unless the server has refused the request,
+            # it may still be executed. If the cluster has changed, it was executed.
             is_refused = isinstance(error, HoldfastError | LeaseNotFound)
             if isinstance(error, OutcomeUnknown | ClusterChanged) or not is_refused:
                 self._add_unanswered(nonces, unanswered)
@@ -89,7 +90,7 @@ class EtcdBase(ABC):
             self._unanswered.setdefault(nonce, set()).add(unanswered)
 
     def _granted(self, ticket: Ticket, lease: Lease, created: int, sent: float) -> Granted:
-        """It is in."""
+        """Store the grant of a ticket."""
         self._stop_waiting(ticket.nonce)
         self._ticket_keys[ticket.nonce] = TicketKey(lease, created)
         if ticket.delay:
@@ -97,7 +98,7 @@ class EtcdBase(ABC):
         return Granted(created, self._deadline(ticket, lease, sent))
 
     def _deadline(self, ticket: Ticket, lease: Lease, sent: float) -> float:
-        """Until when: what counts is the lease's last keep-alive; a ttl with a fraction is less than the lease's."""
+        """The end of the ticket's ttl, or of the lease if its last keep-alive is older. A lease has whole seconds."""
         return min(lease_deadline(sent, ticket.ttl, GRANULARITY), lease.deadline)
 
     def _stop_waiting(self, nonce: str) -> None:
@@ -130,7 +131,7 @@ class EtcdBase(ABC):
         return [outcomes[ticket.nonce] for ticket in tickets]
 
     async def _renew(self, tickets: Sequence[Ticket], lease: Lease, deadline: float) -> dict[str, Live | LeaseGone]:
-        """One keep-alive for all of them; and whether each key is there still, for the lease does not know that."""
+        """Keep the lease alive once for all tickets, then check each key, which can be deleted before its lease."""
         sent = self._runtime.now()
         if not await self._leases.keep_alive(lease, deadline):
             return {ticket.nonce: LeaseGone(LEASE_EXPIRED) for ticket in tickets}
@@ -141,12 +142,18 @@ class EtcdBase(ABC):
             answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
             for number, ticket in enumerate(some):
                 own_key = self._ticket_keys.get(ticket.nonce)
-                found = [(one.created, one.lease) for one in kvs(answer, number)]
-                if own_key is not None and found == [(own_key.created, lease.id)]:
+                stored = [(kv.created, kv.lease) for kv in kvs(answer, number)]
+                if own_key is not None and stored == [(own_key.created, lease.id)]:
                     outcomes[ticket.nonce] = Live(self._deadline(ticket, lease, sent))
                 else:
                     outcomes[ticket.nonce] = LeaseGone()
         return outcomes
+
+    async def _list(self, prefix: bytes, deadline: float) -> list[KeyValue]:
+        """All keys with this prefix and their values, in the order in which they were created."""
+        request = all_in_order(prefix, range_end(prefix), keys_only=False)["request_range"]
+        answer = await self._port.call("kv/range", request, deadline=deadline)
+        return [key_value(kv) for kv in answer.message.get("kvs", ())]
 
     def intact(self, store: Hashable) -> bool:
         return self._port.is_same_cluster
@@ -154,7 +161,7 @@ class EtcdBase(ABC):
     def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
         self._port.on_cluster_changed = lambda reason: report(None, reason)  # all leases have the same store
 
-    # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── registers ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._registers.advance(name, number, nonce=nonce, keep=keep, deadline=deadline)
@@ -162,11 +169,11 @@ class EtcdBase(ABC):
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._registers.read(names, deadline)
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
         self._wakeups.wake_all()
-        # What was lost and not given back keeps others out for its delay.
+        # A lease that was lost and not released blocks its lock for the delay.
         await self._leases.close(self._runtime.now() + CLOSE_MAX, keeping=set(self._delayed.values()))
         await self._port.close()
 

@@ -1,10 +1,10 @@
-"""Where a lock's tickets are in etcd, and what can be read off a ticket's key.
+"""The keys of locks in etcd, and the tickets that they describe.
 
     <prefix><name>/<slot>.<kind>       one ticket; kind is x (exclusive), r (reader) or s<limit> (a permit)
     <prefix><name>                     the lock of method=key
-    <prefix>%gone/<nonce>              a ticket that was withdrawn although it may still be on its way
+    <prefix>%gone/<nonce>              the tombstone of a withdrawn ticket whose create may still arrive
     <prefix>%gone/<nonce>.w            the same for its request for a place in the queue
-    <prefix>%mark/<name>               a mark: a number, nothing to do with the lock of that name
+    <prefix>%mark/<name>               a register, which is independent of the lock with that name
 
 A key of another shape below `<prefix><name>/` belongs to another program, such as `etcdctl lock`, and is exclusive.
 """
@@ -14,18 +14,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_RESERVED = (b"%gone/", b"%mark/")  # no name is written with a % before these letters
+_RESERVED = (b"%gone/", b"%mark/")  # no escaped name has a % before these letters
 _OURS = re.compile(rb"([0-9a-f]{32})\.(x|r|s([0-9]{1,7}))", re.ASCII)
 
 
 class QueueEntry(NamedTuple):
-    """A ticket as its key tells it."""
+    """A ticket as its key describes it."""
 
     key: bytes
     created: int  # create revision: its place in the order, and its fence
     exclusive: bool
     limit: int | None
-    is_ours: bool  # made by holdfast, by whatever client
+    is_ours: bool  # created by holdfast, by any client
 
 
 class Keys:
@@ -45,23 +45,23 @@ class Keys:
         return self.folder(name) + f"{slot}.{kind}".encode()
 
     def tombstone(self, nonce: str, *, waits: bool = False) -> bytes:
-        # A ticket can have two: one under the lease of its ttl, one under the waiter lease.
+        # A ticket can have two tombstones: one under the lease of its ttl, one under the waiter lease.
         return self._prefix + b"%gone/" + nonce.encode() + (b".w" if waits else b"")
 
     def register(self, name: str) -> bytes:
-        # Nobody ever asks for what is below one, so a slash does no harm.
+        # No request has a range below a register, so a slash in the name is harmless.
         return self._prefix + b"%mark/" + name.encode()
 
     def prefix(self, prefix: str) -> bytes:
-        """What the keys of all locks start with whose names start with this."""
+        """The common prefix of the keys of all locks whose names start with `prefix`."""
         return self._prefix + self._escaped(prefix)
 
     def lock_name(self, key: bytes) -> str | None:
-        """The lock that a ticket's key belongs to; None if it is no ticket's."""
+        """The lock that a ticket's key belongs to; None if it is no ticket's key."""
         below = key[len(self._prefix) :]
         written, slash, _ = below.rpartition(b"/")
-        # Anywhere in it: the other client's prefix may be longer than ours.
-        return None if not slash or any(aside in below for aside in _RESERVED) else self._unescaped(written)
+        # Reserved anywhere in the key: the prefix of another client may be longer than ours.
+        return None if not slash or any(reserved in below for reserved in _RESERVED) else self._unescaped(written)
 
     def single_key_name(self, key: bytes) -> str | None:
         """The lock that a key of method=key belongs to; None if it cannot be one."""
@@ -70,11 +70,11 @@ class Keys:
 
     @property
     def has_prefix(self) -> bool:
-        """Whatever is found among our keys is a lock; without a prefix it may be anything."""
+        """With a prefix, all keys below it are holdfast's; without one, any key may belong to another program."""
         return bool(self._prefix)
 
     def _escaped(self, name: str) -> bytes:
-        # A slash in a name would make the lock `a` wait for those of the lock `a/b`.
+        # An unescaped slash would make the lock `a` wait for tickets of the lock `a/b`.
         return name.encode() if self._raw else name.replace("%", "%25").replace("/", "%2F").encode()
 
     def _unescaped(self, written: bytes) -> str | None:
@@ -86,16 +86,16 @@ class Keys:
 
 
 def range_end(start: bytes) -> bytes:
-    """The end of the range of all keys that start like this; one zero byte: there is none."""
+    """The end of the range of all keys with this prefix; one zero byte: the range has no end."""
     trimmed = start.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\0"
 
 
 def parse_key(key: bytes, created: int) -> QueueEntry:
-    """What a key says."""
-    found = _OURS.fullmatch(key[key.rfind(b"/") + 1 :])
-    if found is None:
+    """The ticket that a key describes."""
+    match = _OURS.fullmatch(key[key.rfind(b"/") + 1 :])
+    if match is None:
         return QueueEntry(key, created, exclusive=True, limit=1, is_ours=False)
-    if found[2] == b"x":
+    if match[2] == b"x":
         return QueueEntry(key, created, exclusive=True, limit=1, is_ours=True)
-    return QueueEntry(key, created, exclusive=False, limit=int(found[3]) if found[3] else None, is_ours=True)
+    return QueueEntry(key, created, exclusive=False, limit=int(match[3]) if match[3] else None, is_ours=True)

@@ -1,11 +1,11 @@
 """etcd's leases of one client: one for each ttl, shared by all granted tickets with that ttl, and one for its waiters.
 
-A ticket lives as long as its key, and its key as long as the lease at most. So what a holder may believe is counted
-from the last *answered* grant or keep-alive of the lease, from the moment before it was sent:
+A ticket lives as long as its key, and its key at most as long as the lease. So a holder's deadline is counted from the
+last *answered* grant or keep-alive of the lease, from the moment before it was sent:
 
-    granted ──keep-alive answered──▶ counted anew from before it was sent
-       │                └─ "no such lease" ─▶ over: every key is gone, and every ticket with it
-       └── nobody uses it ─▶ it runs out on the server by itself
+    granted ──keep-alive answered──▶ counted again from before it was sent
+       │                └─ "no such lease" ─▶ expired: all of its keys are deleted, and all tickets have ended
+       └── no longer used ─▶ it expires on the server by itself
 
 All waiting tickets of a client are under one short lease. If the process dies, its waiters leave the queue after
 WAITER_TTL, not after their ttl. A grant moves the ticket's key to the lease of its ttl.
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
     from holdfast.core.ports import Event, Runtime
 
-GRANULARITY = 0.0  # etcd lets a lease go after its ttl, by up to half a second, and never before
-FRESH_SHARE = (
-    0.2  # of what a ticket's holder may believe in may have passed of its lease, for the ticket to enter under it
-)
-LEASE_EXPIRED = "its etcd lease is over: it ran out, or somebody revoked it"
-KEEP_ALIVE_REUSE = 0.02  # seconds: a keep-alive this old will do for who asks for one now
-WAITER_TTL = 2  # seconds: as short as a server with the default election timeout allows
-_WAITER_KEY = 0  # the key of the waiter lease; those of the others are their ttl
+GRANULARITY = 0.0  # seconds: etcd ends a lease up to half a second after its ttl, and never before
+# A lease is fresh enough for a new ticket if at most this share of its ttl, without the lock's delay, has passed.
+FRESH_SHARE = 0.2
+LEASE_EXPIRED = "its etcd lease has ended: it expired or was revoked"
+KEEP_ALIVE_REUSE = 0.02  # seconds: a keep-alive this recent serves for another caller too
+WAITER_TTL = 2  # seconds: the shortest that a server with the default election timeout grants
+_WAITER_KEY = 0  # the key of the waiter lease in the table; the key of another lease is its ttl
 
 
 class Lease:
@@ -50,21 +49,21 @@ class Lease:
         self.sent = self.deadline = 0.0
 
     def renewed(self, ttl: int, sent: float) -> None:
-        """The server has let it run for its ttl again."""
+        """The server has granted or renewed it, by a request that was sent at `sent`."""
         if sent > self.sent:
             self.ttl, self.sent = ttl, sent
             self.deadline = lease_deadline(sent, ttl, GRANULARITY)
 
 
 class Unanswered(NamedTuple):
-    """A request under this lease had no answer, and may still come; but it takes nothing where the note is."""
+    """A create under this lease that had no answer and may still arrive. It does nothing if the tombstone exists."""
 
     lease: Lease
     tombstone: bytes  # a key
 
 
 class Leases:
-    """Those of one client. Of callers that want the same lease at the same time, one asks the server."""
+    """The leases of one client. If several callers need the same lease at the same time, one of them requests it."""
 
     waiter_ttl = WAITER_TTL  # seconds
 
@@ -72,16 +71,16 @@ class Leases:
         self._url, self._port, self._runtime = url, port, runtime
         self._mutex = runtime.mutex()
         self._current: dict[int, Lease] = {}  # by the requested ttl, or _WAITERS
-        self._in_flight: dict[int, Event] = {}  # somebody asks the server about it just now
+        self._in_flight: dict[int, Event] = {}  # by the same key: set when the request that is in flight has ended
 
     async def fresh(self, ttl: float, deadline: float, *, delay: float = 0.0) -> Lease:
-        """The lease for tickets with this ttl, with most of its time before it, of which the delay does not count."""
+        """The lease for tickets with this ttl, with most of its time left; the lock's delay does not count."""
         seconds = max(1, math.ceil(ttl))
         lease = self._current.get(seconds)
         if lease is not None and self._is_fresh(lease, delay):
             return lease
         while True:
-            lease = await self._request_lease(seconds, lambda one: self._is_fresh(one, delay), deadline)
+            lease = await self._request_lease(seconds, lambda lease: self._is_fresh(lease, delay), deadline)
             if lease is not None:
                 return lease
 
@@ -101,35 +100,37 @@ class Leases:
         return 0.0 if lease is None else lease.sent + lease.ttl * (1 + self._runtime.jitter() / 2) / 5
 
     async def keep_waiters_alive(self, deadline: float) -> bool:
-        """Keep the waiter lease alive; False if it is over."""
+        """Keep the waiter lease alive; False if it has expired."""
         lease = self._current.get(_WAITER_KEY)
         return lease is not None and await self.keep_alive(lease, deadline)
 
     async def keep_alive(self, lease: Lease, deadline: float) -> bool:
-        """Keep it alive; False if it is over."""
+        """Keep a lease alive; False if it has expired."""
         since = self._runtime.now() - KEEP_ALIVE_REUSE
         while not lease.has_expired and lease.sent < since:
-            await self._request_lease(lease.key, lambda one: one is not lease or one.sent >= since, deadline)
+            await self._request_lease(
+                lease.key, lambda current: current is not lease or current.sent >= since, deadline
+            )
         return not lease.has_expired
 
     def mark_expired(self, lease: Lease) -> None:
-        """The server does not know it any more."""
+        """The lease does not exist on the server any more."""
         lease.has_expired = True
         with self._mutex:
             if self._current.get(lease.key) is lease:
                 del self._current[lease.key]
 
     async def remaining(self, lease_id: int, deadline: float) -> float:
-        """How many seconds a lease has left, anybody's."""
+        """How many seconds are left of a lease of any client."""
         if not lease_id:
-            return math.inf  # somebody put the key there by hand
+            return math.inf  # a key that was put without a lease
         answer = await self._port.call("lease/timetolive", {"ID": str(lease_id)}, deadline=deadline)
         return float(answer.message.get("TTL", 0))
 
     async def close(self, deadline: float, *, keeping: Collection[Lease] = ()) -> None:
-        """Give them back, and what is left under them. If that does not work out they run out by themselves.
+        """Revoke the leases, which deletes all keys under them. If that fails, they expire by themselves.
 
-        Those that are to be kept do so as well, for something under them has to keep others out until then.
+        Leases in `keeping` expire by themselves too, because a key under them has to block its lock until then.
         """
         with self._mutex:
             leases = list(self._current.values())
@@ -142,9 +143,9 @@ class Leases:
                 await self._port.call("lease/revoke", {"ID": str(lease.id)}, deadline=deadline, once=True)
 
     async def _request_lease(self, key: int, is_enough: Callable[[Lease], bool], deadline: float) -> Lease | None:
-        """The lease as it is if that will do, else after one question to the server; None: ask again.
+        """The current lease if it is enough, else after one request to the server; None: call again.
 
-        Who finds another one asking waits for that one's answer.
+        If another caller's request is in flight, wait until it has ended.
         """
         own_event = self._runtime.event()
         try:
@@ -155,7 +156,9 @@ class Leases:
                 event = self._in_flight.setdefault(key, own_event)
             if event is not own_event:
                 if not await event.wait(deadline):
-                    raise BackendUnavailable(backend=self._url, problem="others asked about the lease all the time")
+                    raise BackendUnavailable(
+                        backend=self._url, problem="requests of other callers for the lease did not end"
+                    )
                 return None
             if lease is None:
                 return await self._grant(key, deadline)
@@ -167,7 +170,7 @@ class Leases:
             own_event.set()
 
     async def _grant(self, key: int, deadline: float) -> Lease:
-        # If the answer is lost the lease runs out by itself, with no key under it.
+        # If the answer is lost, the lease expires by itself, without a key under it.
         answer = await self._port.call("lease/grant", {"TTL": str(key or self.waiter_ttl)}, deadline=deadline)
         lease = Lease(int(answer.message["ID"]), key)
         lease.renewed(int(answer.message["TTL"]), answer.sent)

@@ -1,4 +1,4 @@
-"""etcd's messages as its JSON gateway has them: numbers are strings, bytes are base64, what is zero is left out."""
+"""Messages of etcd's JSON gateway: numbers are strings, bytes are base64, zero values are omitted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.backends.etcd.port import Message, Watch
 
 
 class KeyValue(NamedTuple):
-    """A key and what etcd says about it."""
+    """A key with its value, revisions and lease."""
 
     key: bytes
     value: bytes
@@ -28,7 +28,7 @@ def absent(key: bytes) -> Message:
 
 
 def empty(start: bytes, end: bytes) -> Message:
-    """No key at all there: of a range, etcd compares every key, or if there is none, revision 0."""
+    """No key exists in the range: etcd compares every key of a range, or revision 0 if there is none."""
     return {**absent(start), "range_end": b64(end)}
 
 
@@ -41,17 +41,17 @@ def leased_to(key: bytes, lease: int) -> Message:
 
 
 def modified_at(key: bytes, revision: int) -> Message:
-    """It was last written at this revision; 0: it is not there."""
+    """The key was last written at this revision; 0: it does not exist."""
     return {"key": b64(key), "target": "MOD", "mod_revision": str(revision)}
 
 
 def none_before(start: bytes, end: bytes, revision: int) -> Message:
-    """Every key there was created at this revision or later."""
+    """Every key of the range was created at this revision or later."""
     return {**created_at(start, revision - 1), "range_end": b64(end), "result": "GREATER"}
 
 
 def none_after(start: bytes, end: bytes, revision: int) -> Message:
-    """Every key there was created at this revision or earlier."""
+    """Every key of the range was created at this revision or earlier."""
     return {**created_at(start, revision + 1), "range_end": b64(end), "result": "LESS"}
 
 
@@ -71,20 +71,20 @@ def get(key: bytes, *, keys_only: bool = False) -> Message:
 
 
 def first(start: bytes, end: bytes, *, until: int = 0) -> Message:
-    """The one that was created first; `until`: at this revision at the latest."""
-    # The order has to be said, although it is the usual one: without it etcd sorts what is left after the limit.
+    """The key that was created first; `until`: only keys that were created at this revision or earlier."""
+    # The order is required, although it is the default: without it etcd applies the limit before it sorts.
     ordered = {"sort_target": "CREATE", "sort_order": "ASCEND", "limit": "1"}
     return {"request_range": {**_range(start, end, until), **ordered}}
 
 
 def last(start: bytes, end: bytes, count: int, *, until: int = 0) -> Message:
-    """The keys that were created last, the very last one first."""
+    """The keys that were created last, the latest one first."""
     ordered = {"sort_target": "CREATE", "sort_order": "DESCEND", "limit": str(count), "keys_only": True}
     return {"request_range": {**_range(start, end, until), **ordered}}
 
 
 def all_in_order(start: bytes, end: bytes, *, until: int = 0, keys_only: bool = True) -> Message:
-    """In the order in which they were created."""
+    """All keys of the range, in the order in which they were created."""
     ordered = {"sort_target": "CREATE", "sort_order": "ASCEND"}
     return {"request_range": {**_range(start, end, until), **ordered, **({"keys_only": True} if keys_only else {})}}
 
@@ -106,7 +106,7 @@ def encoded(message: Mapping[str, Any]) -> bytes:
     return _encode(message).encode()
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # made once: it takes its time
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # created once, because that is slow
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,26 +121,21 @@ def succeeded(answer: Message) -> bool:
 
 
 def kvs(answer: Message, number: int) -> list[KeyValue]:
-    """What the operation with this number found."""
-    return [key_value(found) for found in answer["responses"][number]["response_range"].get("kvs", ())]
+    """The keys that the operation with this number returned."""
+    return [key_value(kv) for kv in answer["responses"][number]["response_range"].get("kvs", ())]
 
 
 def deleted(answer: Message, number: int) -> bool:
     return bool(int(answer["responses"][number]["response_delete_range"].get("deleted", 0)))
 
 
-def all_deleted(answer: Message, count: int) -> list[bool]:
-    """Of the first so many operations, which are deletes: whether there was something."""
-    return [deleted(answer, number) for number in range(count)]
-
-
-def key_value(found: Message) -> KeyValue:
+def key_value(kv: Message) -> KeyValue:
     return KeyValue(
-        key=b64decode(found["key"]),
-        value=b64decode(found.get("value", "")),
-        created=int(found.get("create_revision", 0)),
-        lease=int(found.get("lease", 0)),
-        modified=int(found.get("mod_revision", 0)),
+        key=b64decode(kv["key"]),
+        value=b64decode(kv.get("value", "")),
+        created=int(kv.get("create_revision", 0)),
+        lease=int(kv.get("lease", 0)),
+        modified=int(kv.get("mod_revision", 0)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which protocol speaks for a URL."""
+"""The backend for the method of a URL."""
 
 from __future__ import annotations
 

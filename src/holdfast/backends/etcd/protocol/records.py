@@ -1,4 +1,4 @@
-"""What is written into a ticket's key, and what can be read of it: who it is, for people."""
+"""The value of a ticket's key: process, agent and time, written for operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METHOD_KEY = "key"
 
 
 class Record(NamedTuple):
-    """The value of a key; of foreign ones, what there is."""
+    """The parsed value of a key."""
 
     is_ours: bool
     method: str
@@ -34,37 +34,37 @@ def encode_record(ticket: Ticket, since: float, method: str = "") -> bytes:
 
 def parse_record(value: bytes) -> Record:
     try:
-        found: Any = json.loads(value)
-        if found["holdfast"] == 1:
+        fields: Any = json.loads(value)
+        if fields["holdfast"] == 1:
             return Record(
                 is_ours=True,
-                method=str(found.get("method", "")),
-                agent=str(found["agent"]),
-                since=float(found["since"]),
-                info=json.dumps(found["info"]),
-                nonce=str(found.get("nonce", "")),
+                method=str(fields.get("method", "")),
+                agent=str(fields["agent"]),
+                since=float(fields["since"]),
+                info=json.dumps(fields["info"]),
+                nonce=str(fields.get("nonce", "")),
             )
     except (ValueError, KeyError, TypeError):
         pass
     return Record(is_ours=False, method="", agent="another program", since=0.0, info="")
 
 
-def holder_of(found: Sequence[KeyValue]) -> str | None:
-    """Who the first of these is, for messages."""
-    if not found:
+def holder_of(tickets: Sequence[KeyValue]) -> str | None:
+    """The process of the first ticket, for messages."""
+    if not tickets:
         return None
-    known = parse_record(found[0].value)
-    return process_text(known.info) if known.is_ours else "another program"
+    record = parse_record(tickets[0].value)
+    return process_text(record.info) if record.is_ours else "another program"
 
 
 def ticket_info(kv: KeyValue, remaining: float, *, granted: bool, entry: QueueEntry | None = None) -> TicketInfo:
-    known = parse_record(kv.value)
+    record = parse_record(kv.value)
     kind = entry or parse_key(kv.key, kv.created)
     return make_ticket_info(
-        info=known.info,
+        info=record.info,
         fence=kv.created if granted else None,
-        agent=known.agent,
-        since=known.since,
+        agent=record.agent,
+        since=record.since,
         remaining=remaining,
         exclusive=kind.exclusive,
         limit=kind.limit,

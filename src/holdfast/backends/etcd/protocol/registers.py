@@ -1,8 +1,8 @@
-"""Marks in etcd: for each a key of its own, `<prefix>%mark/<name>`, with the number and the nonce of who raised it.
+"""Registers in etcd: each is a key, `<prefix>%mark/<name>`, with the number and the nonce of its writer.
 
-It is written only if it is still as it was seen, by its mod revision; so of two who raise it to the same number one is
-refused. It stands under an etcd lease that nobody keeps alive and that nobody gives back: the mark outlives the client,
-and goes by itself. A lease is granted for twice as long as a mark has to be kept, to serve the marks of that time too.
+A register is written only if its mod revision is the one that was read, so of two clients that advance it to the same
+number one is refused. Its etcd lease is neither kept alive nor revoked: the register outlives the client, and ends by
+itself. A lease is granted for twice as long as a register has to be kept, so that it also serves later registers.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ TTL_MAX = 9_000_000_000  # seconds: etcd refuses more
 
 
 class Register(NamedTuple):
-    """A mark as it was found."""
+    """A register as it was read."""
 
     number: int = 0
     nonce: str = ""
-    revision: int = 0  # of its key; 0: there is none
+    revision: int = 0  # mod revision of its key; 0: it does not exist
 
 
 class Registers:
-    """Those of one client, whatever the method of its locks."""
+    """The registers of one client, for both methods."""
 
     def __init__(self, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
         self._port, self._runtime, self._keys = port, runtime, keys
-        self._leases: dict[int, Lease] = {}  # the latest, by how many seconds marks are to be kept
+        self._leases: dict[int, Lease] = {}  # the latest lease, by the seconds for which registers are kept
 
     async def advance(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         """See ports.py: `register`."""
         key = self._keys.register(name)
-        # Most who ask come too late, and need no lease for that.
+        # Most calls find a higher number, and need no lease.
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        found = _parse(name, answer.message, 0)
-        while found.number < number:
+        register = _parse(name, answer.message, 0)
+        while register.number < number:
             lease = await self._lease_for(keep, deadline)
             write = put(key, f"{number} {nonce}".encode(), lease.id)
-            request = txn([modified_at(key, found.revision)], [write], [get(key)])
+            request = txn([modified_at(key, register.revision)], [write], [get(key)])
             try:
                 answer = await self._port.call("kv/txn", request, deadline=deadline)
-            except LeaseNotFound:  # somebody revoked it
+            except LeaseNotFound:  # it was revoked
                 lease.has_expired = True
                 continue
             if succeeded(answer.message):
                 return True
-            found = _parse(name, answer.message, 0)
-        return (found.number, found.nonce) == (number, nonce)
+            register = _parse(name, answer.message, 0)
+        return (register.number, register.nonce) == (number, nonce)
 
     async def read(self, names: Sequence[str], deadline: float) -> list[int]:
         """See ports.py: `read_registers`."""
@@ -71,23 +71,23 @@ class Registers:
         return numbers
 
     async def _lease_for(self, keep: float, deadline: float) -> Lease:
-        """A lease that lives for `keep` seconds at least from whenever what is asked until the deadline is done."""
+        """A lease that lives for at least `keep` seconds after any request that is executed before the deadline."""
         seconds = max(1, math.ceil(keep))
         lease = self._leases.get(seconds)
         if lease is not None and not lease.has_expired and lease.deadline >= deadline + keep:
             return lease
-        asked = min(TTL_MAX, 2 * seconds + math.ceil(max(0.0, deadline - self._runtime.now())))
-        answer = await self._port.call("lease/grant", {"TTL": str(asked)}, deadline=deadline)
-        lease = self._leases[seconds] = Lease(int(answer.message["ID"]), asked)
+        ttl = min(TTL_MAX, 2 * seconds + math.ceil(max(0.0, deadline - self._runtime.now())))
+        answer = await self._port.call("lease/grant", {"TTL": str(ttl)}, deadline=deadline)
+        lease = self._leases[seconds] = Lease(int(answer.message["ID"]), ttl)
         lease.renewed(int(answer.message["TTL"]), answer.sent)
         return lease
 
 
 def _parse(name: str, answer: Message, index: int) -> Register:
-    there = kvs(answer, index)
-    if not there:
+    stored = kvs(answer, index)
+    if not stored:
         return Register()
-    number, _, nonce = there[0].value.decode("ascii", "replace").partition(" ")
+    number, _, nonce = stored[0].value.decode("ascii", "replace").partition(" ")
     if not number.isdigit():
-        raise NameConflict(lock=name, reason=f"etcd's key {there[0].key.decode()!r} holds something else than a mark")
-    return Register(int(number), nonce, there[0].modified)
+        raise NameConflict(lock=name, reason=f"etcd's key {stored[0].key.decode()!r} is no register")
+    return Register(int(number), nonce, stored[0].modified)

@@ -1,7 +1,7 @@
-"""`method=key`: the plain form. A lock is one key: who creates it has the lock, and everybody else waits for its end.
+"""`method=key`: a lock is one key. The client that creates it holds the lock, and all others wait until it is deleted.
 
-The key goes with its holder's lease, as in the default method. There is no queue, so all who wait try again when the
-key has gone, and any of them may be next; and no readers or permits.
+The key ends with its holder's lease, as in the default method. There is no queue: when the key is deleted all waiters
+try again, and any of them may acquire the lock. There are no readers or permits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import (
     KeyValue,
     absent,
-    all_in_order,
     created_at,
     delete,
     deleted,
     first,
     get,
-    key_value,
     kvs,
     leased_to,
     put,
@@ -49,14 +47,14 @@ if TYPE_CHECKING:
 
 
 class KeyBackend(AcquireAll):
-    """Locks in one cluster, a key for each."""
+    """Locks in one cluster, each with one key."""
 
     guarantees = KEY
     lacks = KEY_LACKS
 
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
         super().__init__(url, port, runtime, keys)
-        self._seen: dict[str, int] = {}  # by nonce: the revision at which a waiting ticket last saw the key
+        self._seen: dict[str, int] = {}  # by nonce: the revision at which a waiting ticket last read the key
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive:
@@ -72,10 +70,8 @@ class KeyBackend(AcquireAll):
             raise
         if not queue and isinstance(outcome, Waiting):
             if ticket.nonce in self._unanswered:
-                # It does not wait, so nobody will withdraw it; but what another member was asked may still come.
-                (left,) = await self.release([ticket], deadline=deadline)
-                if isinstance(left, BackendError):
-                    raise OutcomeUnknown(backend=left.backend, problem=left.problem)
+                # The engine does not withdraw a ticket that does not wait. But a create without an answer may arrive.
+                await self._withdraw([ticket], deadline)
             else:
                 self._forget(ticket.nonce)
         return outcome
@@ -99,29 +95,27 @@ class KeyBackend(AcquireAll):
         answer = await self._send_create([ticket.nonce], unanswered, request, deadline)
         now = revision(answer)
         if succeeded(answer):
-            granted = self._granted(ticket, lease, now, sent)  # for now: whoever cannot give it back owes that
+            granted = self._granted(ticket, lease, now, sent)  # first, so that a failed check can release it
             await self._check_methods([ticket], answer, deadline)
             return granted
         if kvs(answer, 1):
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-        seen = self._state_of(ticket, lease, answer, 0)
-        if seen.created:
-            return self._granted(ticket, lease, seen.created, sent)
+        state = self._state_of(ticket, lease, answer, 0)
+        if state.created:
+            return self._granted(ticket, lease, state.created, sent)
         self._seen[ticket.nonce] = now
-        return Waiting(min(POLL_INTERVAL, lease.ttl / 4), seen.holder)
+        return Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
 
     async def _check_methods(self, tickets: Sequence[Ticket], answer: Message, deadline: float) -> None:
-        """None of the locks that were just taken may be in use by the other method."""
+        """Raise NameConflict, and release the tickets, if one of the locks is in use by the other method."""
         shared = [ticket for number, ticket in enumerate(tickets) if kvs(answer, 2 * number + 1)]
         if shared:
-            for left in await self.release(tickets, deadline=deadline):
-                if isinstance(left, BackendError):
-                    raise OutcomeUnknown(backend=left.backend, problem=left.problem)
+            await self._withdraw(tickets, deadline)
             raise NameConflict(
                 lock=shared[0].name, reason="it is in use without method=key: let all programs use the same method"
             )
 
-    # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── acquire several ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _create_all(self, tickets: Sequence[Ticket], leases: Sequence[Lease], deadline: float) -> Message:
         sent = self._runtime.now()
@@ -146,20 +140,20 @@ class KeyBackend(AcquireAll):
     def _state_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> LockState:
         if succeeded(answer):
             return LockState(created=revision(answer))
-        there = kvs(answer, number)
-        if not there:
+        stored = kvs(answer, number)
+        if not stored:
             return FREE
-        known = parse_record(there[0].value)
-        if known.method != METHOD_KEY:
-            raise NameConflict(lock=ticket.name, reason=f"etcd's key {there[0].key.decode()!r} holds something else")
-        if known.nonce == ticket.nonce and there[0].lease == lease.id:  # from a request whose answer was lost
-            return LockState(created=there[0].created)
-        return LockState(is_busy=True, holder=holder_of(there))
+        record = parse_record(stored[0].value)
+        if record.method != METHOD_KEY:
+            raise NameConflict(lock=ticket.name, reason=f"etcd's key {stored[0].key.decode()!r} holds other data")
+        if record.nonce == ticket.nonce and stored[0].lease == lease.id:  # from a request whose answer was lost
+            return LockState(created=stored[0].created)
+        return LockState(is_busy=True, holder=holder_of(stored))
 
     def _give_back_slot(self, ticket: Ticket) -> None:
-        """There is nothing to remember of it."""
+        """A lock of this method has one key, and no slots."""
 
-    # ── wait, leave ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── wait, release ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         seen = self._seen.get(ticket.nonce)
@@ -168,10 +162,10 @@ class KeyBackend(AcquireAll):
         await self._wakeups.wait(ticket.nonce, until)
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        found: list[bool | BackendError] = []
+        released: list[bool | BackendError] = []
         for start in range(0, len(tickets), OPERATIONS_MAX // 2):  # two compares each
-            found += await self._release_some(tickets[start : start + OPERATIONS_MAX // 2], deadline)
-        return found
+            released += await self._release_some(tickets[start : start + OPERATIONS_MAX // 2], deadline)
+        return released
 
     async def _release_some(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
         if len(tickets) > 1:
@@ -180,27 +174,31 @@ class KeyBackend(AcquireAll):
                     return [True] * len(tickets)
             except BackendError as error:
                 return [error] * len(tickets)
-        found: list[bool | BackendError] = []
+        released: list[bool | BackendError] = []
         for ticket in tickets:
             try:
-                found.append(await self._release(ticket, deadline))
+                released.append(await self._release(ticket, deadline))
             except BackendError as error:
-                found.append(error)
+                released.append(error)
             except ClusterChanged:
-                found.append(False)
+                released.append(False)
                 self._forget(ticket.nonce)
             else:
                 self._forget(ticket.nonce)
-        return found
+        return released
 
     async def _release_in_one_step(self, tickets: Sequence[Ticket], deadline: float) -> bool:
-        """Give all of them back in one step, if nothing is to be said about any: whether that was done."""
+        """Release all tickets in one transaction if all of them are held and none has a create without an answer.
+
+        Returns whether that was done.
+        """
         own_keys = [(self._key(ticket), self._ticket_keys.get(ticket.nonce)) for ticket in tickets]
         ours = [(key, own_key) for key, own_key in own_keys if own_key is not None]
         if len(ours) < len(tickets) or any(ticket.nonce in self._unanswered for ticket in tickets):
             return False
         request = txn(
-            [one for key, own_key in ours for one in _compares_own(key, own_key)], [delete(key) for key, _ in ours]
+            [compare for key, own_key in ours for compare in _compares_own(key, own_key)],
+            [delete(key) for key, _ in ours],
         )
         try:
             answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
@@ -218,7 +216,7 @@ class KeyBackend(AcquireAll):
         for lease, tombstone in unanswered:
             if lease.has_expired:
                 continue
-            try:  # what may still be on its way comes under the same lease as this note: one ends with the other
+            try:  # a create that may still arrive is under the same lease as its tombstone, so both end together
                 await self._port.call("kv/txn", txn([], [put(tombstone, b"", lease.id)]), deadline=deadline)
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
@@ -226,34 +224,31 @@ class KeyBackend(AcquireAll):
         if own_key is not None:
             return await self._delete(key, _compares_own(key, own_key), deadline)
         if not unanswered:
-            return False  # it was told that it had to wait, and left nothing behind
+            return False  # it has only waited, and left no key
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        ours = [one for one in kvs(answer.message, 0) if parse_record(one.value).nonce == ticket.nonce]
+        ours = [kv for kv in kvs(answer.message, 0) if parse_record(kv.value).nonce == ticket.nonce]
         if not ours:
             return False
         return await self._delete(key, [created_at(key, ours[0].created), leased_to(key, ours[0].lease)], deadline)
 
     async def _delete(self, key: bytes, only_if: Sequence[Message], deadline: float) -> bool:
-        """Delete exactly this one."""
+        """Delete the key if all compares are true; whether that was done."""
         request = txn(only_if, [delete(key)])
         answer = await self._port.call("kv/txn", request, deadline=deadline, once=True)
         return succeeded(answer.message) and deleted(answer.message, 0)
 
-    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         answer = await self._port.call("kv/txn", txn([], [get(self._keys.base(name))]), deadline=deadline)
-        there = [one for one in kvs(answer.message, 0) if parse_record(one.value).method == METHOD_KEY]
-        return await self._lock_info(name, there, deadline)
+        holders = [kv for kv in kvs(answer.message, 0) if parse_record(kv.value).method == METHOD_KEY]
+        return await self._lock_info(name, holders, deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        start = self._keys.prefix(prefix)
-        found = all_in_order(start, range_end(start), keys_only=False)["request_range"]
-        answer = await self._port.call("kv/range", found, deadline=deadline)
         infos = [
-            await self._lock_info(name, [one], deadline)
-            for one in map(key_value, answer.message.get("kvs", ()))
-            if parse_record(one.value).method == METHOD_KEY and (name := self._keys.single_key_name(one.key))
+            await self._lock_info(name, [kv], deadline)
+            for kv in await self._list(self._keys.prefix(prefix), deadline)
+            if parse_record(kv.value).method == METHOD_KEY and (name := self._keys.single_key_name(kv.key))
         ]
         return sorted(infos, key=lambda info: info.name)
 
@@ -261,15 +256,15 @@ class KeyBackend(AcquireAll):
         key = self._keys.base(name)
         return await self._delete(key, [created_at(key, fence)], deadline) if fence > 0 else False
 
-    async def _lock_info(self, name: str, there: Sequence[KeyValue], deadline: float) -> LockInfo:
+    async def _lock_info(self, name: str, tickets: Sequence[KeyValue], deadline: float) -> LockInfo:
         holders = []
-        for one in there:
-            remaining = await self._leases.remaining(one.lease, deadline)
-            kind = QueueEntry(one.key, one.created, exclusive=True, limit=1, is_ours=True)
-            holders.append(ticket_info(one, remaining, granted=True, entry=kind))
+        for kv in tickets:
+            remaining = await self._leases.remaining(kv.lease, deadline)
+            entry = QueueEntry(kv.key, kv.created, exclusive=True, limit=1, is_ours=True)
+            holders.append(ticket_info(kv, remaining, granted=True, entry=entry))
         return LockInfo(name, tuple(holders), ())
 
-    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _key(self, ticket: Ticket) -> bytes:
         return self._keys.base(ticket.name)
@@ -284,5 +279,5 @@ class KeyBackend(AcquireAll):
 
 
 def _compares_own(key: bytes, own_key: TicketKey) -> list[Message]:
-    """That it is this ticket's key: after a restored snapshot, another client's can have the same create revision."""
+    """Compares that the key is this ticket's. After a restore, another client's key can have its create revision."""
     return [created_at(key, own_key.created), leased_to(key, own_key.lease.id if own_key.lease is not None else 0)]

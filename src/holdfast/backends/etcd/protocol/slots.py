@@ -1,13 +1,13 @@
-"""Names for the keys of tickets, used again and again."""
+"""Names for the keys of tickets, which are reused."""
 
 from __future__ import annotations
 
 
 class Slots:
-    """What a client's keys are called. One is used again as soon as nothing about it can be under way any more.
+    """The names of a client's keys. A name is reused as soon as no request about it can be on its way.
 
-    etcd remembers every key that ever was, until it is compacted, and looks at all of them whenever it looks for those
-    that are there. A new one for each ticket would make a lock slower with every use.
+    Until a compaction, etcd keeps every key that ever existed, and a range request scans all of them. A new name for
+    each ticket would make a lock slower with every use.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -20,7 +20,7 @@ class Slots:
         slot = self._taken.get(nonce)
         if slot is None:
             try:
-                slot = self._free.pop()  # one step, whatever other threads do
+                slot = self._free.pop()  # atomic, so threads need no mutex
             except IndexError:
                 self._count += 1
                 slot = f"{self._client}{self._count:08x}"
@@ -28,11 +28,11 @@ class Slots:
         return slot
 
     def give_back(self, nonce: str) -> None:
-        """Its key is gone, and all that was asked about it was answered."""
+        """The key is deleted, and all requests about it were answered: reuse its name."""
         slot = self._taken.pop(nonce, None)
         if slot is not None:
             self._free.append(slot)
 
     def retire(self, nonce: str) -> None:
-        """Something about it may still come: never again."""
+        """A request about the key may still arrive: never reuse its name."""
         self._taken.pop(nonce, None)

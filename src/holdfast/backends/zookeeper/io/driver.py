@@ -63,10 +63,8 @@ _REFUSALS = {
     exceptions.NoAuthError: Refusal.NO_RIGHT,
     exceptions.UnimplementedError: Refusal.UNKNOWN_REQUEST,
 }
-_ROLLED_BACK_WITH_OTHERS = (
-    exceptions.RolledBackError,
-    exceptions.RuntimeInconsistency,
-)  # another request of the same transaction
+# Another request of the same transaction was refused.
+_ROLLED_BACK_WITH_OTHERS = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 _NOT_SENT = (exceptions.SessionExpiredError, exceptions.ConnectionClosedError, exceptions.SessionMovedError)
 
 # kazoo writes whole requests into its log at DEBUG, the login included.

@@ -26,12 +26,10 @@ IDLE_MAX = 10.0  # seconds without a ticket or a request before the session is c
 SPARE_AFTER = 1.0  # seconds after which an idle session makes room for one with another timeout
 DEFAULT_TIMEOUT = 30.0  # seconds: requested for a request without a ttl, if no session is open
 # A session without tickets is used again if at least this share of its timeout is proven. The first is more than
-# APART_SHARE, so that pairs prove more in time. A session that was only read in has sent none yet, so it needs more.
+# GAP_SHARE, so that pairs prove more in time. A session that has only read has sent no pairs yet, so it needs more.
 _PROVEN_MIN, _PROVEN_MIN_READ = 1 / 3, 1 / 2
-_WRITE_TIMEOUT_MIN, _WRITE_TIMEOUT_SHARE = (
-    0.9,
-    1 / 3,
-)  # seconds for a write, unless that is more than this share of the timeout
+# Seconds for a write, unless that is more than this share of the timeout.
+_WRITE_TIMEOUT_MIN, _WRITE_TIMEOUT_SHARE = 0.9, 1 / 3
 
 
 class HeartbeatTasks(Protocol):

@@ -49,7 +49,7 @@ class Tree:
             return []
         raise self._parents.error_for(answer, "the lock's node")
 
-    # ── for operators ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, session: Session, name: str, deadline: float) -> LockInfo:
         info, _ = await self._describe(session, name, self.lock_path(name), deadline)
