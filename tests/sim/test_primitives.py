@@ -19,11 +19,11 @@ SLOW = ("redlock", "zookeeper")  # where one world takes as long as five others
 
 # What each workload is there to put to the test, and the event without which it does not.
 ABOUT: dict[str, tuple[str, type]] = {
-    "lock_all": ("all together", h.MemberGranted),
+    "lock_all": ("whole groups", h.MemberGranted),
     "election": ("growing terms", h.Elected),
     "once_per": ("single runs", h.ClaimEnded),
-    "lock_delay": ("empty delays", h.Lost),
-    "revoke": ("requests heard", h.RevokeReceived),
+    "lock_delay": ("lock delays", h.Lost),
+    "revoke": ("revocations received", h.RevokeReceived),
     "owner": ("mutual exclusion", h.Granted),
 }
 

@@ -159,7 +159,7 @@ def vote(council: Council, *numbers: int) -> None:
 
 
 def forgotten(node: Node, what: h.StateKind) -> list[str]:
-    return [event.what for event in node.state_lost(what) if isinstance(event, h.StateLost)]
+    return [event.kind for event in node.state_lost(what) if isinstance(event, h.StateLost)]
 
 
 @pytest.mark.parametrize(("votes", "lost"), [((0, 1, 2), []), ((0, 1), ["lease"]), ((1, 2), []), ((), [])])

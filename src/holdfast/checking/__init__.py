@@ -1,7 +1,7 @@
-"""Judging what a lock did: histories, linear-time checkers, and reports; shared by `sim` and `verify`.
+"""Check what a lock did: histories, linear-time checkers and reports, shared by `sim` and `verify`.
 
-A history (history.py) is a list of events; `judge` holds it against `Promises` and gives a `Verdict`; `report` puts
-that into words with a `timeline`, and `svg` draws it. Pure values in, pure values out: no clock, no I/O, no threads.
+A history (history.py) is a list of events. `judge` checks it against `Promises` and returns a `Verdict`. `report`
+prints the verdict with a `timeline`, and `svg` draws it. All functions here are pure: no clock, no I/O, no threads.
 """
 
 from .checkers import CHECKERS, Checker, Violation

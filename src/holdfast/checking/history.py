@@ -1,27 +1,27 @@
-"""Histories: what the clients of a lock believed and did, and what was done to them, as a list of plain events.
+"""Histories: the actions and beliefs of the clients of a lock, and the faults that hit them, as a list of events.
 
-Events come in the order of `at`, seconds on one true clock that no client need know; at equal times the place in the
-list decides. Whoever records (a simulator, `verify`) says only what happened; whether it may is for the checkers.
+Events are in the order of `at`, in seconds on one true clock; events with equal times are in the order of the list. A
+recorder (the simulator, `verify`) only records events; the checkers decide whether they are allowed.
 
     from holdfast.checking import history as h
-    events: h.History = [h.Asked(0.0, "a", 1, "report"), h.Granted(0.1, "a", 1, "report", fence=1), h.End(9.0)]
+    events: h.History = [h.AcquireStarted(0.0, "a", 1, "x"), h.Granted(0.1, "a", 1, "x", fence=1), h.End(9.0)]
 
-The life of one attempt to take a lock, known by its `ticket`, a number that is unique in the history:
+The events of one attempt to acquire a lock. Its `ticket` is a number that is unique in the history:
 
-    what its client sees     Asked ─┬─> Granted ── Renewed* ─┬─> Released ──> ReleaseEnded
-                                    │     └── Checked*       └─> Lost ──> Told
-                                    ├─> Reentered
-                                    └─> GaveUp
-    what its server does            Queued? ──> Admitted ──> Left       (optional: a real server does not tell us)
+    client    AcquireStarted ─┬─> Granted ── Renewed* ─┬─> ReleaseStarted ──> ReleaseEnded
+                              │     └── Checked*       └─> Lost ──> LossReported
+                              ├─> Reentered
+                              └─> AcquireFailed
+    server    ServerQueued? ──> ServerGranted ──> ServerRemoved       (only a simulator can record these)
 
-A belief is from `Granted` to the first of: Released, Lost, the deadline (which Renewed moves), a crash of its client.
-`client` is what can be paused or can crash: a process. A call that takes several locks is several tickets with one
-`group`, each Gathered when it is got and all Granted at one moment, or none. If the server's ticket has to be replaced
-during one call (its answer came too late), the ticket in the history stays the same.
+A belief lasts from `Granted` to the first of: ReleaseStarted, Lost, the deadline (which Renewed moves), a crash of its
+client. A `client` is a process, which can be paused or crash. A call for several locks has one ticket for each, all
+with the same `group`: each is MemberGranted when it is acquired, and either all are Granted at the same time or none.
+If a call needs a second ticket on the server because an answer was late, its ticket in the history stays the same.
 
 Events are tuples, so Paused(1.0, "a") == Resumed(1.0, "a"): compare histories by their lines, which name the types.
 
-Not in here: judgement, clocks, I/O. An event type may get new fields with defaults at its end, never lose one.
+This module has no checks, clocks or I/O. New fields of an event type have defaults and come last.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 Plain: TypeAlias = int | str | None
 WhyFailed = Literal["timed out", "unavailable", "unknown", "cancelled", "error"]
-ReleaseOutcome = Literal["released", "lost", "owed"]
+ReleaseOutcome = Literal["released", "lost", "pending"]
 StateKind = Literal["data", "lease", "clock"]
 ClaimOutcome = Literal["ours", "not ours", "unavailable", "unknown", "cancelled", "error"]
 
 
-# ── what clients see ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class AcquireStarted(NamedTuple):
-    """A call to acquire began. Limit and exclusive as in core/tickets.py: a mutex is 1 and exclusive."""
+    """A call to acquire began. Limit and exclusive as in core/tickets.py: a mutex has limit 1 and is exclusive."""
 
     at: float
     client: str
@@ -50,14 +50,14 @@ class AcquireStarted(NamedTuple):
     timeout: float | None = None
     limit: int | None = 1
     exclusive: bool = True
-    group: int | None = None  # the same for all locks that one call takes at once, in the order in which it does
-    owner: str = ""  # those that name the same one are in together, with one fence
+    group: int | None = None  # the same for all locks of one call; events in the order of acquisition
+    owner: str = ""  # leases of the same named owner overlap, with one fence
 
 
 class Granted(NamedTuple):
-    """The call returned a lease: from now on the client believes that it holds.
+    """The call returned a lease: from now on the client believes that it holds the lock.
 
-    `deadline` is the true time at which the belief ends by the client's own clock, if that is known.
+    `deadline` is the true time at which the belief ends on the client's own clock, if known.
     """
 
     at: float
@@ -68,15 +68,15 @@ class Granted(NamedTuple):
     deadline: float | None = None
     limit: int | None = 1
     exclusive: bool = True
-    renews: bool = False  # it is renewed by itself, for as long as it is held
+    renews: bool = False  # renewed automatically while it is held
     group: int | None = None
-    delay: float = 0.0  # after a loss nobody may be let in for so long
+    delay: float = 0.0  # seconds after a loss in which no other client may be granted the lock
     owner: str = ""
-    revocable: bool = False  # to requests to let go
+    revocable: bool = False  # receives revocation requests
 
 
 class MemberGranted(NamedTuple):
-    """The call got one of the locks that it takes at once. No belief yet: that begins when it has all of them."""
+    """The call acquired one lock of its group. The belief begins when it has all of them."""
 
     at: float
     client: str
@@ -86,7 +86,7 @@ class MemberGranted(NamedTuple):
 
 
 class Reentered(NamedTuple):
-    """The call returned a lease that the client had already, counted once more: no new belief, the same fence."""
+    """The call returned a lease that the client already held: no new belief, the same fence."""
 
     at: float
     client: str
@@ -96,7 +96,7 @@ class Reentered(NamedTuple):
 
 
 class AcquireFailed(NamedTuple):
-    """The call ended without a lease. `timed out` says busy, `unavailable` and `unknown` that the server was silent."""
+    """The call ended without a lease. `timed out`: busy; `unavailable` and `unknown`: the server did not answer."""
 
     at: float
     client: str
@@ -107,7 +107,7 @@ class AcquireFailed(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The belief now ends at another deadline (true time): renewed, or the client's clock runs at another rate."""
+    """The belief has a new deadline (true time): renewed, or the rate of the client's clock changed."""
 
     at: float
     client: str
@@ -117,7 +117,7 @@ class Renewed(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The client looked at its lease (`held`, `check()`), and this is what it was told."""
+    """The client checked its lease (`held`, `check()`), with this result."""
 
     at: float
     client: str
@@ -127,7 +127,7 @@ class Checked(NamedTuple):
 
 
 class ReleaseStarted(NamedTuple):
-    """The call to release began (of a re-entered lease, the last one): the belief ends, whatever the server says."""
+    """The call to release began (the last one of a re-entered lease): the belief ends."""
 
     at: float
     client: str
@@ -136,7 +136,7 @@ class ReleaseStarted(NamedTuple):
 
 
 class ReleaseEnded(NamedTuple):
-    """The call to release came back: done, LockLost (it was not ours any more), or owed (no answer)."""
+    """The call to release returned: released, lost (it raised LockLost) or pending (no answer)."""
 
     at: float
     client: str
@@ -146,7 +146,7 @@ class ReleaseEnded(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The lease turned lost, by its own clock or because the server said so: the belief ends here at the latest."""
+    """The lease became lost, by its own clock or by an answer of the server: the belief ends here at the latest."""
 
     at: float
     client: str
@@ -156,7 +156,7 @@ class Lost(NamedTuple):
 
 
 class LossReported(NamedTuple):
-    """The user's own code was told of the loss. Record one way of telling (`on_lost`, say), each time it happens."""
+    """The loss was reported to the user's code. Record one kind of report (`on_lost`, for example), every time."""
 
     at: float
     client: str
@@ -165,7 +165,7 @@ class LossReported(NamedTuple):
 
 
 class Elected(NamedTuple):
-    """The lease makes its client the leader, for this term, for as long as it is held."""
+    """The lease makes its client the leader of this term while it is held."""
 
     at: float
     client: str
@@ -175,7 +175,7 @@ class Elected(NamedTuple):
 
 
 class ClaimStarted(NamedTuple):
-    """A call began to claim the run of a job (`lock`) in the period with this number, by the client's own clock."""
+    """A call began to claim the run of a job (`lock`) in this period of the client's own clock."""
 
     at: float
     client: str
@@ -185,7 +185,7 @@ class ClaimStarted(NamedTuple):
 
 
 class ClaimEnded(NamedTuple):
-    """The call came to its end. `ours`: this client runs the job, now."""
+    """The claim ended. `ours`: this client runs the job now."""
 
     at: float
     client: str
@@ -196,7 +196,7 @@ class ClaimEnded(NamedTuple):
 
 
 class RevokeStarted(NamedTuple):
-    """A call began to ask the lease with this fence to let go: from now on it may hear of it."""
+    """A call began to request the revocation of the lease with this fence: it may receive the request from now on."""
 
     at: float
     client: str
@@ -206,7 +206,7 @@ class RevokeStarted(NamedTuple):
 
 
 class RevokeEnded(NamedTuple):
-    """The call came back: the server has the request."""
+    """The call returned: the server has the request."""
 
     at: float
     client: str
@@ -216,7 +216,7 @@ class RevokeEnded(NamedTuple):
 
 
 class RevokeReceived(NamedTuple):
-    """The lease was told that somebody asks for it."""
+    """The lease received a revocation request."""
 
     at: float
     client: str
@@ -224,13 +224,13 @@ class RevokeReceived(NamedTuple):
     lock: str
 
 
-# ── what servers do; only a simulator knows ──────────────────────────────────────────────────────────────────────
+# ── servers; recorded only by a simulator ────────────────────────────────────────────────────────────────────────
 
 
 class ServerQueued(NamedTuple):
-    """The server put the ticket in line, to wait. A second one for the same ticket is a new place at the back.
+    """The server queued the ticket. A second event for the same ticket is a new position at the end of the queue.
 
-    `position` orders tickets on the server. Without it the order of the events counts, if they are the server's own.
+    `position` orders tickets on the server. Without it the order of the events counts.
     """
 
     at: float
@@ -244,7 +244,7 @@ class ServerQueued(NamedTuple):
 
 
 class ServerGranted(NamedTuple):
-    """The server let the ticket in, whether it had to wait or not; the client may not know yet."""
+    """The server granted the ticket, whether it had to wait or not; the client may not know yet."""
 
     at: float
     client: str
@@ -258,7 +258,7 @@ class ServerGranted(NamedTuple):
 
 
 class ServerRemoved(NamedTuple):
-    """The server has the ticket no more, waiting or admitted: released, withdrawn, lapsed, broken."""
+    """The server removed the ticket, waiting or granted: released, withdrawn, expired or broken."""
 
     at: float
     client: str
@@ -268,37 +268,37 @@ class ServerRemoved(NamedTuple):
 
 
 class StateLost(NamedTuple):
-    """The server let go of what it had granted, by no fault of the protocol; guarantees say what that may break.
+    """The server lost state without a fault of the protocol; its guarantees define which promises this may break.
 
-    data   what was stored is gone: restart without it, failover to a replica behind, restore. `majority` is False
-           where enough other servers remember.
-    lease  the lock's tickets went early: evicted, broken by an operator, the server's clock jumped ahead.
+    data   stored data are lost: a restart without them, a failover to a replica that lags behind, a restored backup.
+           `majority` is False if enough other servers still have them.
+    lease  the lock's tickets ended early: evicted, broken by an operator, or the server's clock jumped forward.
     clock  the server's clock went back.
     """
 
     at: float
-    what: StateKind = "data"
+    kind: StateKind = "data"
     lock: str | None = None  # None: all of them
     majority: bool = True
     detail: str = ""
-    restored: bool = False  # data: an operator put an old copy in their place
+    restored: bool = False  # data: an operator restored an old copy
 
 
 class Leftover(NamedTuple):
-    """Found on the server at the end: a ticket of this client, holding or waiting. All before `End`."""
+    """A ticket of this client on the server at the end, granted or waiting. All of these come before `End`."""
 
     at: float
     lock: str
     client: str
     granted: bool
-    ticket: int | None = None  # where the server's entry can be told from others of this client
+    ticket: int | None = None  # if the server's entry can be attributed to one ticket
 
 
-# ── the resource that the lock protects ──────────────────────────────────────────────────────────────────────────
+# ── the protected resource ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Read(NamedTuple):
-    """A holder read the resource named after its lock. A fenced read counts as seen: older fences are refused then."""
+    """A holder read the resource named after its lock. After a fenced read, older fences are refused."""
 
     at: float
     client: str
@@ -311,9 +311,9 @@ class Read(NamedTuple):
 
 
 class Wrote(NamedTuple):
-    """A write reached the resource. `before` is what its writer had read, if it worked on that.
+    """A write reached the resource. `before` is the value that its writer had read, if the write depends on it.
 
-    Not fenced: the resource accepts whatever comes; anomalies are then reported as notes, not as violations.
+    Not fenced: the resource accepts every write; anomalies are then reported as notes, not as violations.
     """
 
     at: float
@@ -331,21 +331,21 @@ class Wrote(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """The process stands still; its beliefs go on to their deadlines."""
+    """The process is paused; its beliefs last until their deadlines."""
 
     at: float
     client: str
 
 
 class Resumed(NamedTuple):
-    """It runs again."""
+    """The process runs again."""
 
     at: float
     client: str
 
 
 class Crashed(NamedTuple):
-    """The process is gone, and with it all its beliefs and calls."""
+    """The process died, and with it all its beliefs and calls."""
 
     at: float
     client: str
@@ -353,28 +353,28 @@ class Crashed(NamedTuple):
 
 
 class Restarted(NamedTuple):
-    """A new process under the same name; it holds nothing."""
+    """A new process with the same name; it holds no lock."""
 
     at: float
     client: str
 
 
 class Unreachable(NamedTuple):
-    """No request of this client (None: of any) can be answered from now on: server down, or the network between."""
+    """No request of this client (None: of any client) gets an answer from now on: the server or network is down."""
 
     at: float
     client: str | None = None
 
 
 class Reachable(NamedTuple):
-    """The opposite of the CutOff with the same `client`."""
+    """Ends the Unreachable with the same `client`."""
 
     at: float
     client: str | None = None
 
 
 class FaultStarted(NamedTuple):
-    """Something is being done to the world; for people to read, and to match with its FaultEnded by both fields."""
+    """A fault began; for reports. Both fields match it with its FaultEnded."""
 
     at: float
     name: str
@@ -382,7 +382,7 @@ class FaultStarted(NamedTuple):
 
 
 class FaultEnded(NamedTuple):
-    """That fault is over."""
+    """The fault ended."""
 
     at: float
     name: str
@@ -390,13 +390,13 @@ class FaultEnded(NamedTuple):
 
 
 class Healed(NamedTuple):
-    """No fault is at work and none will come: from now on there has to be progress."""
+    """All faults have ended for good: from now on every call has to make progress."""
 
     at: float
 
 
 class End(NamedTuple):
-    """The last event: nothing was recorded after this moment."""
+    """The last event: nothing was recorded after this time."""
 
     at: float
 
@@ -445,9 +445,9 @@ EVENT_TYPES: tuple[Callable[..., Event], ...] = get_args(Event)
 
 
 def to_lines(history: Iterable[Event]) -> Iterator[str]:
-    """One JSON object a line, without line ends: the event's name, then its fields in order, defaults left out.
+    """One JSON object per event, without line ends: the name, then the fields in order, without defaults.
 
-    Equal histories give equal lines, to the byte.
+    Equal histories give identical lines.
 
     >>> list(to_lines([Granted(1, "a", 7, "report", fence=3)]))
     ['{"event":"Granted","at":1.0,"client":"a","ticket":7,"lock":"report","fence":3}']
@@ -463,15 +463,15 @@ def to_lines(history: Iterable[Event]) -> Iterator[str]:
 
 
 def from_lines(lines: Iterable[str]) -> History:
-    """The history that `to_lines` wrote; blank lines are skipped.
+    """Parse the lines of `to_lines`; blank lines are skipped.
 
     Raises:
-        ValueError: a line is not an event; says which and why.
+        ValueError: a line is not an event; the message has its number and the reason.
     """
     return [_event(number, line) for number, line in enumerate(lines, start=1) if not line.isspace() and line]
 
 
-_SECONDS = {"at", "timeout", "deadline", "delay"}  # 1 and 1.0 are equal, so they must look alike
+_SECONDS = {"at", "timeout", "deadline", "delay"}  # written as floats, because 1 == 1.0
 _NAMED: dict[str, Callable[..., Event]] = {kind.__name__: kind for kind in EVENT_TYPES}
 
 

@@ -1,4 +1,4 @@
-"""What a history is held against: the guarantees of its backend, what its recorder could see, and the tolerances."""
+"""Promises that a history is checked against: the guarantees of its backend, and tolerances of its recorder."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """Which promises the checkers hold a history to, and how exactly. Times are seconds.
+    """The promises that the checkers check, and their tolerances. Times are seconds.
 
-    The defaults are strict: the strongest backend, seen from inside by a simulator whose clock is exact.
+    The defaults are strict: the strongest backend, recorded by a simulator with an exact clock.
     """
 
-    # What the backend promises.
+    # The guarantees of the backend.
     exclusion: Exclusion = Exclusion.DURABLE_AUTHORITY
     fence: FenceOrder = FenceOrder.UNCONDITIONAL
     order: Order = Order.FIFO
 
-    # What the recorder could see.
-    sees_server: bool = True  # Queued, Admitted and Left are in the history, all of them, at their true moments
-    server_decides: bool = True  # ServerGranted is a grant; on Redlock the client rejects votes of nodes that forgot
-    reports_losses: bool = True  # Told is in the history, for every loss of a process that runs
+    # The events that the recorder records.
+    sees_server: bool = True  # the history has all events of the server, at their true times
+    server_decides: bool = True  # ServerGranted is a grant; a Redlock client rejects votes of nodes that lost state
+    reports_losses: bool = True  # the history has LossReported for every loss of a running process
 
-    # How exact its times are.
-    clock_error: float = 1e-6  # by how much a deadline on the true clock may be wrong; a stalled machine needs more
-    drift: float = 0.0  # a client's clock may run this share too fast: its timeouts end early by as much
+    # The accuracy of its times.
+    clock_error: float = 1e-6  # error of a deadline on the true clock; a stalled machine needs more
+    drift: float = 0.0  # a client's clock may run too fast by this share, so its timeouts end early
 
-    # How soon things have to happen.
-    report_max: float = 1.0  # from a deadline to Lost, from Lost to Told, in a process that runs
-    late_max: float = 3.0  # from the end of a timeout to the return of the call: the last request and the withdrawal
-    answer_max: float = 2.0  # a client that waits hears from its server at least this often, or knows that it does not
-    renew_max: float = 3.0  # from the end of all faults until every lease that can be renewed has been
-    revoke_max: float = 15.0  # from a request to let go until a lease that listens has heard of it: its next renewal
-    settle_max: float = 2.0  # from the end of all faults until every client has found its server again
-    wait_max: float = 60.0  # in a healed world, from Asked to the outcome; depends on how long the workload holds
-    idle_max: float = 40.0  # in a healed world, how long somebody may wait for a lock that nobody holds
-    leftover_max: float = 40.0  # from the end of the last claim until nothing of it is left on the server
+    # Time limits.
+    report_max: float = 1.0  # from a deadline to Lost, and from Lost to LossReported, in a running process
+    late_max: float = 3.0  # from the end of a timeout to the return of the call: the last request and the release
+    answer_max: float = 2.0  # a waiting client gets an answer at least this often, or knows that it does not
+    renew_max: float = 3.0  # from the end of all faults until every lease that can be renewed was renewed
+    revoke_max: float = 15.0  # from a revocation request until its lease receives it: the next renewal
+    settle_max: float = 2.0  # from the end of all faults until every client reaches its server again
+    wait_max: float = 60.0  # in a healed world, from AcquireStarted to the outcome; depends on the workload
+    idle_max: float = 40.0  # in a healed world, the longest wait for a lock that no client holds
+    leftover_max: float = 40.0  # from the end of the last claim until the server has no ticket of it
 
-    # From the crash of a waiter's process until its ticket has left the queue; None is not judged.
+    # From the crash of a waiter's process until its ticket is removed from the queue; None: not checked.
     dead_waiter_max: float | None = None
 
-    # How long a waiter that runs may wait for a lock that no client has; None is not judged.
+    # The longest wait of a running waiter for a lock that no client has; None: not checked.
     grant_max: float | None = None
 
-    # How often a call may be passed by calls that came later; None is not judged. Needs nothing from the server.
+    # How often later calls may overtake a call; None: not checked. Needs no events of the server.
     overtaken_max: int | None = None
 
     @classmethod
     def of(cls, guarantees: Guarantees, *, ttl: float = 30.0, **others: Any) -> Promises:
-        """What follows from a backend's guarantees and the ttl of the workload; `others` by their names.
+        """The promises of a backend with these guarantees and a workload with this ttl; `others` are other fields.
 
-        A holder that dies keeps its place for one ttl, a waiter for less; the rest is slack for asking again.
+        A dead holder keeps its lock for one ttl, a dead waiter its ticket for less; the rest is slack for retries.
         """
         bounds = {"idle_max": ttl + 10.0, "leftover_max": ttl + 10.0}
         return cls(exclusion=guarantees.exclusion, fence=guarantees.fence, order=guarantees.order, **(bounds | others))

@@ -1,4 +1,4 @@
-"""The verdict on a history, and a report of it that a person reads within seconds.
+"""The verdict on a history, and a short report of it for people.
 
 verdict = judge(history, Promises.of(client.guarantees, ttl=10))
 print(report(history, verdict))
@@ -13,54 +13,54 @@ from typing import Any, NamedTuple
 
 from . import history as h
 from .checkers import CHECKERS, Checker, FencedWrites, Violation
+from .descriptions import describe, subject
 from .promises import Promises
 from .timeline import WIDTH, timeline
-from .words import in_words, who
 
 _LINES_BEFORE, _LINES_AFTER = 10, 3
 
 
 class Statistics(NamedTuple):
-    """What there was in the history."""
+    """Counts of the events in a history."""
 
     events: int
     seconds: float
     calls: int
     grants: int
-    longest_wait: float  # of those that were granted
+    longest_wait: float  # of granted calls
     timeouts: int
     failures: int  # calls that ended for another reason: unavailable, unknown, cancelled, error
     losses: int
     pauses: int
     crashes: int
     faults: int
-    forgettings: int
+    state_losses: int
     refused: int  # writes and reads that the resource refused for their fence
-    stale_writes: int  # of an older holder after a newer one, on a resource that checks no fences
+    stale_writes: int  # by an older holder after a newer one, on a resource that checks no fences
     lost_updates: int  # likewise
 
 
 class Verdict(NamedTuple):
-    """What the checkers found; the violations in the order of time, the first of each checker at most."""
+    """The result of all checkers; violations in the order of time, the first ones of each checker."""
 
     ok: bool
     violations: tuple[Violation, ...]
-    notes: tuple[Violation, ...]  # anomalies that nobody promised to prevent
-    broken: dict[str, int]  # how often, for every promise that was put to the test, kept ones included
+    notes: tuple[Violation, ...]  # anomalies that break no promise
+    broken: dict[str, int]  # violations of each promise that was tested; 0 if it was kept
     statistics: Statistics
 
     @property
     def gravest(self) -> Violation | None:
-        """The one to look at first: of the checkers in their order, the first violation of the first that found one."""
+        """The first violation of the gravest broken promise, by the order of the checkers."""
         order = list(self.broken)
-        return min(self.violations, key=lambda one: (order.index(one.checker), one.at), default=None)
+        return min(self.violations, key=lambda violation: (order.index(violation.checker), violation.at), default=None)
 
 
 def judge(history: Iterable[h.Event], promises: Promises | None = None) -> Verdict:
-    """Hold a history against the promises.
+    """Check a history against the promises.
 
     Raises:
-        ValueError: it is not a history: not in the order of time.
+        ValueError: the events are not in the order of time.
     """
     judging = Judge(promises)
     feed = judging.feed
@@ -70,23 +70,23 @@ def judge(history: Iterable[h.Event], promises: Promises | None = None) -> Verdi
 
 
 class Judge:
-    """The same, event by event, for whoever wants to stop at the first violation."""
+    """Checks a history event by event, for callers that stop at the first violation."""
 
     def __init__(self, promises: Promises | None = None, checkers: Sequence[type[Checker]] = CHECKERS) -> None:
         self.checkers = [checker(promises or Promises()) for checker in checkers]
         self._counts: dict[type, int] = dict.fromkeys(h.EVENT_TYPES, 0)  # type: ignore[arg-type]  # all are types; mypy sees a union
-        self._wait = _Waits()
+        self._waits = _Waits()
         self._start: float | None = None
         self._now = float("-inf")
-        # One look-up for each event, and only those who look at its type are called.
-        watchers: list[dict[type, Callable[[Any], None]]] = [checker.on for checker in self.checkers]
-        watchers.append(self._wait.on)
-        self._looks: dict[type, tuple[Callable[[Any], None], ...]] = {
-            kind: tuple(on[kind] for on in watchers if kind in on) for kind in self._counts
+        # One dictionary look-up for each event; only the handlers of its type are called.
+        handlers: list[dict[type, Callable[[Any], None]]] = [checker.on for checker in self.checkers]
+        handlers.append(self._waits.on)
+        self._handlers: dict[type, tuple[Callable[[Any], None], ...]] = {
+            kind: tuple(on[kind] for on in handlers if kind in on) for kind in self._counts
         }
 
     def feed(self, event: h.Event) -> None:
-        """Look at the next event."""
+        """Handle the next event."""
         at = event[0]
         if at < self._now:
             raise ValueError(f"not in the order of time: {event} after {self._now:g} s")
@@ -95,32 +95,32 @@ class Judge:
             self._start = at
         kind = type(event)
         self._counts[kind] += 1
-        for look in self._looks[kind]:
-            look(event)
+        for handle in self._handlers[kind]:
+            handle(event)
 
     @property
     def broken(self) -> int:
-        """How many violations there were so far."""
+        """The number of violations so far."""
         return sum(checker.broken for checker in self.checkers)
 
     def verdict(self) -> Verdict:
-        """The history is over: what is still open is judged now. Call it once."""
+        """End the history: check everything that is still open. Call it once."""
         end = 0.0 if self._start is None else self._now
         for checker in self.checkers:
             checker.finish(end)
-        found = [violation for checker in self.checkers for violation in checker.violations]
+        violations = [violation for checker in self.checkers for violation in checker.violations]
         notes = [note for checker in self.checkers for note in checker.notes]
         return Verdict(
-            ok=not found,
-            violations=tuple(sorted(found, key=lambda one: one.at)),
-            notes=tuple(sorted(notes, key=lambda one: one.at)),
+            ok=not violations,
+            violations=tuple(sorted(violations, key=lambda violation: violation.at)),
+            notes=tuple(sorted(notes, key=lambda violation: violation.at)),
             broken={checker.name: checker.broken for checker in self.checkers if checker.was_tested},
             statistics=self._statistics(end),
         )
 
     def _statistics(self, end: float) -> Statistics:
-        counts, waits = self._counts, self._wait
-        register = next((one for one in self.checkers if isinstance(one, FencedWrites)), None)
+        counts, waits = self._counts, self._waits
+        writes = next((checker for checker in self.checkers if isinstance(checker, FencedWrites)), None)
         return Statistics(
             events=sum(counts.values()),
             seconds=end - (self._start or 0.0),
@@ -133,22 +133,22 @@ class Judge:
             pauses=counts[h.Paused],
             crashes=counts[h.Crashed],
             faults=counts[h.FaultStarted],
-            forgettings=counts[h.StateLost],
-            refused=register.refused if register is not None else 0,
-            stale_writes=register.stale_writes if register is not None else 0,
-            lost_updates=register.lost_updates if register is not None else 0,
+            state_losses=counts[h.StateLost],
+            refused=writes.refused if writes is not None else 0,
+            stale_writes=writes.stale_writes if writes is not None else 0,
+            lost_updates=writes.lost_updates if writes is not None else 0,
         )
 
 
 def report(history: Sequence[h.Event], verdict: Verdict, *, width: int = WIDTH) -> str:
-    """Which promise broke, in one sentence; when and how, in a picture; and the events around it."""
+    """The broken promise in one sentence, a timeline, and the events around the violation."""
     first = verdict.gravest
     if first is None:
         kept = f"All promises kept: {', '.join(verdict.broken)}."
         return "\n".join([*wrap(kept, width), *wrap(_summary(verdict.statistics), width), ""])
     lines = [
         *wrap(f"BROKEN  {first.checker}: {first.promise}", width, subsequent_indent=" " * 8),
-        *wrap(f"At {first.at:g} s {first.what}.", width, initial_indent=" " * 8, subsequent_indent=" " * 8),
+        *wrap(f"At {first.at:g} s {first.message}.", width, initial_indent=" " * 8, subsequent_indent=" " * 8),
         "",
         timeline(history, first, width=width),
         *_around(history, first),
@@ -165,9 +165,9 @@ def report(history: Sequence[h.Event], verdict: Verdict, *, width: int = WIDTH) 
 
 
 def _around(history: Sequence[h.Event], violation: Violation) -> list[str]:
-    """The events of the violation, marked, and the last ones before it that have to do with its lock."""
-    guilty = {id(event) for event in violation.events}
-    chosen = {index for index, event in _relevant(history, violation) if id(event) in guilty}
+    """The events of the violation, marked, and the last events of its lock before it."""
+    involved = {id(event) for event in violation.events}
+    chosen = {index for index, event in _relevant(history, violation) if id(event) in involved}
     middle = max(chosen, default=bisect_left(history, violation.at, key=lambda event: event.at))
     near = [index for index, _ in _relevant(history, violation)]
     split = bisect_left(near, middle)
@@ -178,8 +178,8 @@ def _around(history: Sequence[h.Event], violation: Violation) -> list[str]:
         if last is not None and near[bisect_left(near, index) - 1] != last:
             lines.append("          …")
         event = history[index]
-        arrow = "->" if id(event) in guilty else "  "
-        lines.append(f"  {arrow} {event.at:>11.6f}  {who(event):<12} {in_words(event)}")
+        arrow = "->" if id(event) in involved else "  "
+        lines.append(f"  {arrow} {event.at:>11.6f}  {subject(event):<12} {describe(event)}")
         last = index
     return lines
 
@@ -192,7 +192,7 @@ def _relevant(history: Sequence[h.Event], violation: Violation) -> Iterable[tupl
 
 
 def _summary(statistics: Statistics) -> str:
-    """The figures that are not zero, in one line."""
+    """The counts that are not zero, in one line."""
     words = {
         "calls": "calls",
         "grants": "grants",
@@ -202,7 +202,7 @@ def _summary(statistics: Statistics) -> str:
         "pauses": "pauses",
         "crashes": "crashes",
         "faults": "faults",
-        "forgettings": "forgettings of the server",
+        "state_losses": "state losses of the server",
         "refused": "accesses refused for their fence",
         "stale_writes": "stale writes where no fence was checked",
         "lost_updates": "updates lost where no fence was checked",
@@ -214,25 +214,25 @@ def _summary(statistics: Statistics) -> str:
 
 
 class _Waits:
-    """The longest wait that ended in a grant, and the waits that ended with the time."""
+    """The longest wait that ended in a grant, and the number of timeouts."""
 
     def __init__(self) -> None:
         self.longest = 0.0
         self.timeouts = 0
         self._since: dict[int, float] = {}
         self.on: dict[type, Callable[[Any], None]] = {
-            h.AcquireStarted: self._asked,
+            h.AcquireStarted: self._acquire_started,
             h.Granted: self._granted,
-            h.AcquireFailed: self._gave_up,
+            h.AcquireFailed: self._acquire_failed,
         }
 
-    def _asked(self, event: h.AcquireStarted) -> None:
+    def _acquire_started(self, event: h.AcquireStarted) -> None:
         self._since[event.ticket] = event.at
 
     def _granted(self, event: h.Granted) -> None:
         waited = event.at - self._since.pop(event.ticket, event.at)
         self.longest = max(self.longest, waited)
 
-    def _gave_up(self, event: h.AcquireFailed) -> None:
+    def _acquire_failed(self, event: h.AcquireFailed) -> None:
         self._since.pop(event.ticket, None)
         self.timeouts += event.outcome == "timed out"

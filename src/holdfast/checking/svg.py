@@ -1,4 +1,4 @@
-"""A picture of a history as SVG: rows per client, faults above, tooltips, the violation in red; for light and dark."""
+"""A history drawn as SVG: one row per client, faults above, tooltips, the violation in red; for light and dark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .layout import Mark, Picture, Row, Span, lay_out, ticks
 WIDTH = 1000
 _LEFT, _RIGHT = 132, 24
 _LANE = 24  # the height of a lane
-_BAR = 14  # the height of what lies in it
+_BAR = 14  # the height of a bar in a lane
 _LABEL_MAX = 16
 _TITLE_MAX = 120
 _TICKS = 8
@@ -25,7 +25,7 @@ text { font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif; font-si
 .title { font-size: 15px; font-weight: 600; } .faint { fill: #66727f; } .bar-label { font-size: 11px; fill: #ffffff; }
 .waiting { fill: #b8c4d0; } .holding { fill: #2f7d5b; } .expired { fill: #e0a03a; } .fault { fill: #c9b6e4; }
 .paused { fill: url(#stripes); } .stripes { stroke: #ffffff; } .down { fill: #39424e; fill-opacity: .25; }
-.guilty { stroke: #d33a2f; stroke-width: 2; } .mark { fill: #1f2933; font-size: 12px; font-weight: 700; }
+.involved { stroke: #d33a2f; stroke-width: 2; } .mark { fill: #1f2933; font-size: 12px; font-weight: 700; }
 .mark.hot { fill: #d33a2f; } .violation { stroke: #d33a2f; stroke-width: 1.5; stroke-dasharray: 4 3; }
 .hot { fill: #d33a2f; }
 @media (prefers-color-scheme: dark) {
@@ -33,10 +33,10 @@ text { font-family: system-ui, "Segoe UI", Helvetica, Arial, sans-serif; font-si
   text { fill: #dfe5eb; } .faint { fill: #93a0ad; } .bar-label { fill: #0f1418; }
   .waiting { fill: #4a5866; } .holding { fill: #4fb587; } .expired { fill: #e0a03a; } .fault { fill: #6f5a94; }
   .stripes { stroke: #14181d; } .down { fill: #000000; fill-opacity: .5; }
-  .guilty, .violation { stroke: #ff6b5e; } .mark { fill: #dfe5eb; } .mark.hot, .hot { fill: #ff6b5e; }
+  .involved, .violation { stroke: #ff6b5e; } .mark { fill: #dfe5eb; } .mark.hot, .hot { fill: #ff6b5e; }
 }
 """
-# Over the bars, so that one sees what its client was in the middle of.
+# Drawn over the bars, so that the client's state during the pause stays visible.
 _STRIPES = (
     '<defs><pattern id="stripes" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect width="7" height="7" fill="#8fa3b8" fill-opacity=".3"/>'
@@ -54,8 +54,8 @@ _MARKS = {
     "gave up": "?",
     "lost": "!",
     "crashed": "✕",
-    "forgot": "✂",
-    "remained": "◆",
+    "state lost": "✂",
+    "leftover": "◆",
     "healed": "✓",
     "wrote": "▾",
     "refused": "▿",
@@ -64,7 +64,7 @@ _MARKS = {
 
 
 def svg(history: Sequence[Event], violation: Violation | None = None, *, title: str | None = None) -> str:
-    """The history as a document of its own, or the part of it around a violation."""
+    """The history, or the part of it around a violation, as an SVG document."""
     return draw(lay_out(history, violation), title=title)
 
 
@@ -79,7 +79,7 @@ class _Drawing:
     def __init__(self, picture: Picture, title: str | None) -> None:
         self._picture = picture
         violation = picture.violation
-        self._title = title or (violation.what if violation is not None else "history")
+        self._title = title or (violation.message if violation is not None else "history")
         self._subtitle = f"Promised: {violation.promise}" if violation is not None else ""
         self._rows = (*picture.faults, *picture.clients)
         self._top = 74 if self._subtitle else 54
@@ -139,12 +139,12 @@ class _Drawing:
     def _bar(self, span: Span, y: float, height: float) -> str:
         x = self._x(span.start)
         width = max(1.5, round(self._x(span.end) - x, 1))
-        css = f"{span.kind} guilty" if span.is_guilty else span.kind
+        css = f"{span.kind} involved" if span.is_involved else span.kind
         title = f"<title>{escape(_printable(span.title))}</title>"
         return f'<rect class="{css}" x="{x}" y="{y}" width="{width}" height="{height}" rx="3">{title}</rect>'
 
     def _mark(self, mark: Mark, y: float) -> str:
-        css = "mark hot" if mark.is_guilty or mark.kind in ("lost", "crashed", "forgot") else "mark"
+        css = "mark hot" if mark.is_involved or mark.kind in ("lost", "crashed", "state lost") else "mark"
         return _text(self._x(mark.at), y, _MARKS[mark.kind], css, anchor="middle", title=mark.title)
 
     def _violation(self) -> Iterator[str]:
@@ -152,11 +152,11 @@ class _Drawing:
         if violation is None:
             return
         x = self._x(min(max(violation.at, self._picture.start), self._picture.end))
-        title = f"<title>{escape(_printable(violation.what))}</title>"
+        title = f"<title>{escape(_printable(violation.message))}</title>"
         yield f'<line class="violation" x1="{x}" y1="{self._top - 4}" x2="{x}" y2="{self._bottom + 6}">{title}</line>'
         anchor = "end" if x > WIDTH / 2 else "start"
         label = f"{violation.checker} broken at {violation.at:g} s"
-        yield _text(x, self._bottom + 20, label, "hot", anchor=anchor, title=violation.what)
+        yield _text(x, self._bottom + 20, label, "hot", anchor=anchor, title=violation.message)
 
     def _legend(self) -> Iterator[str]:
         used = {span.kind for row in self._rows for lane in (*row.lanes, row.states) for span in lane}
@@ -178,7 +178,7 @@ def _text(x: float, y: float, text: str, css: str = "", *, anchor: str = "", tit
 
 
 def _printable(text: str) -> str:
-    """Without what XML cannot carry, escaped or not: lock names may be any text."""
+    """Replace characters that XML does not allow even escaped; lock names may have any."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

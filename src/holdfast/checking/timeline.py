@@ -1,4 +1,4 @@
-"""A picture of a history as text: one row a client, time to the right. Reads in a terminal, a log, an issue."""
+"""A history drawn as text: one row per client, time from left to right. For terminals, logs and issues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .layout import Mark, MarkKind, Picture, Row, Span, SpanKind, lay_out, ticks
 
 WIDTH = 100
 _LABEL_MAX = 18
-_TICK_WIDTH = 12  # columns between two times on the axis, about
+_TICK_WIDTH = 12  # columns between two times on the axis, approximately
 
 _SPANS: dict[SpanKind, str] = {
     "waiting": "·",
@@ -25,8 +25,8 @@ _MARKS: dict[MarkKind, str] = {
     "gave up": "?",
     "lost": "!",
     "crashed": "×",
-    "forgot": "F",
-    "remained": "R",
+    "state lost": "F",
+    "leftover": "R",
     "healed": "H",
     "wrote": "w",
     "refused": "r",
@@ -43,8 +43,8 @@ _LEGEND = {
     "!": "lost",
     "×": "crashed",
     "~": "fault",
-    "F": "server forgot",
-    "R": "remained on the server",
+    "F": "server lost state",
+    "R": "left on the server",
     "H": "healed",
     "w": "wrote",
     "r": "refused",
@@ -53,7 +53,7 @@ _LEGEND = {
 
 
 def timeline(history: Sequence[Event], violation: Violation | None = None, *, width: int = WIDTH) -> str:
-    """The history as text, or the part of it around a violation."""
+    """The history, or the part of it around a violation, as text."""
     return draw(lay_out(history, violation), width=width)
 
 
@@ -106,11 +106,11 @@ class _Canvas:
             for span in row.states:
                 self._paint(cells, span)
             paused = {index for index, cell in enumerate(cells) if cell == _SPANS["paused"]}
-            # What counts more is painted later: between two columns a short hold must not vanish under a wait.
+            # A hold is painted after waits, so that a short hold is not hidden by a wait in the same column.
             for span in sorted(lane, key=lambda span: span.kind != "waiting"):
                 self._paint(cells, span, paused)
             if number == 0:
-                for mark in sorted(row.marks, key=lambda mark: (mark.is_guilty, mark.kind in ("lost", "crashed"))):
+                for mark in sorted(row.marks, key=lambda mark: (mark.is_involved, mark.kind in ("lost", "crashed"))):
                     self._put(cells, mark)
             self._used.update(cells)
             for span in lane:
@@ -128,7 +128,7 @@ class _Canvas:
             cells[column] = _WHILE_PAUSED.get(char, char) if column in paused else char
 
     def _label(self, cells: list[str], span: Span) -> None:
-        """The fence, inside its bar, if the bar is long enough and nothing else was painted there."""
+        """Write the fence into its bar, if the bar is long enough and not painted over."""
         first = self._column(span.start)
         inside = cells[first : self._column(span.end)]
         char = _SPANS[span.kind]
@@ -137,8 +137,8 @@ class _Canvas:
 
     def _put(self, cells: list[str], mark: Mark) -> None:
         char = _MARKS[mark.kind]
-        # Every write would hide what it was written under; one that has a part in the violation must be seen.
-        if char and (mark.is_guilty or mark.kind not in ("wrote", "refused")):
+        # A mark for every write would hide the bars, so only writes in the violation are marked.
+        if char and (mark.is_involved or mark.kind not in ("wrote", "refused")):
             cells[self._column(mark.at)] = char
 
     def _violation(self, violation: Violation) -> str:

@@ -132,7 +132,7 @@ class _World(SmallWorld):
         if self._error is not None:
             return f"it ended with {self._error!r}"
         if verdict.gravest is not None:
-            return verdict.gravest.what
+            return verdict.gravest.message
         free = FREE_AGAIN if self._case.call in _BUSY else BEGINS
         for name, who in (("c", "somebody else"), ("a again", "the cancelled client itself")):
             at = self._got.get(name)

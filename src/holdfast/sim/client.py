@@ -116,7 +116,7 @@ class SimClient:
             return
         here = (self._process.name, lease.call, lease.name)
         self._add(h.ReleaseStarted(self._world.now, *here))
-        outcome: h.ReleaseOutcome = "owed"
+        outcome: h.ReleaseOutcome = "pending"
         try:
             await self.engine.release(lease)
             outcome = "released"
@@ -192,7 +192,7 @@ class SimClient:
             await release_all(bundle)
         finally:
             for one, lease in zip(here, bundle.leases, strict=True):
-                self._add(h.ReleaseEnded(self._world.now, *one, _HOW_RELEASED.get(lease._phase, "owed")))
+                self._add(h.ReleaseEnded(self._world.now, *one, _HOW_RELEASED.get(lease._phase, "pending")))
                 self._forget(lease)
 
     async def renew_all(self, bundle: SimLeaseGroup) -> None:

@@ -1,4 +1,4 @@
-"""Two clients in the same critical section, and nobody sees it: the checker misses an overlap, or cries wolf."""
+"""The checker misses an overlap of two holders, or reports one that is none."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from holdfast.checking import history as h
 from holdfast.checking.checkers import MutualExclusion
 from holdfast.core.tickets import first_blocker
 from holdfast.guarantees import Exclusion
-from tests.unit.checking.stories import LOCK, admitted, asked, found, gave_up, granted, lost, released, shared, what
+from tests.unit.checking.histories import (
+    LOCK,
+    failed,
+    find,
+    granted,
+    lost,
+    message,
+    released,
+    server_granted,
+    shared,
+    started,
+)
 
 
 def test_two_exclusive_beliefs_overlap() -> None:
     history: h.History = [granted(0, "a", 1), granted(1, "b", 2), released(2, "a", 1)]
 
-    [violation] = found(MutualExclusion, history)
+    [violation] = find(MutualExclusion, history)
 
-    assert violation.what == "b was granted 'report' while a believed to hold it"
+    assert violation.message == "b was granted 'report' while a believed to hold it"
     assert violation.events == (history[0], history[1])
     assert violation.at == 1
     assert violation.promise.startswith("At no time do more clients believe")
@@ -28,131 +39,133 @@ def test_two_exclusive_beliefs_overlap() -> None:
 
 @pytest.mark.parametrize("end", [released(1, "a", 1), lost(1, "a", 1), h.Crashed(1, "a")])
 def test_a_belief_may_begin_at_the_moment_when_another_ended(end: h.Event) -> None:
-    assert not found(MutualExclusion, [granted(0, "a", 1), end, granted(1, "b", 2)])
-    assert found(MutualExclusion, [granted(0, "a", 1), granted(1, "b", 2), end])
+    assert not find(MutualExclusion, [granted(0, "a", 1), end, granted(1, "b", 2)])
+    assert find(MutualExclusion, [granted(0, "a", 1), granted(1, "b", 2), end])
 
 
 def test_a_belief_ends_at_its_deadline_and_not_before() -> None:
-    assert not found(MutualExclusion, [granted(0, "a", 1, deadline=5), granted(5, "b", 2)])
-    assert found(MutualExclusion, [granted(0, "a", 1, deadline=5), granted(4.9, "b", 2)])
+    assert not find(MutualExclusion, [granted(0, "a", 1, deadline=5), granted(5, "b", 2)])
+    assert find(MutualExclusion, [granted(0, "a", 1, deadline=5), granted(4.9, "b", 2)])
 
 
 def test_a_paused_process_believes_until_its_deadline() -> None:
     history: h.History = [granted(0, "a", 1, deadline=5), h.Paused(1, "a")]
 
-    assert found(MutualExclusion, [*history, granted(4, "b", 2)])
-    assert not found(MutualExclusion, [*history, granted(5, "b", 2)])
+    assert find(MutualExclusion, [*history, granted(4, "b", 2)])
+    assert not find(MutualExclusion, [*history, granted(5, "b", 2)])
 
 
 def test_a_renewal_moves_the_deadline_but_revives_nothing() -> None:
     start = granted(0, "a", 1, deadline=5)
 
-    assert found(MutualExclusion, [start, h.Renewed(4, "a", 1, LOCK, 9), granted(8, "b", 2)])
-    assert not found(MutualExclusion, [start, h.Renewed(6, "a", 1, LOCK, 9), granted(8, "b", 2)])
+    assert find(MutualExclusion, [start, h.Renewed(4, "a", 1, LOCK, 9), granted(8, "b", 2)])
+    assert not find(MutualExclusion, [start, h.Renewed(6, "a", 1, LOCK, 9), granted(8, "b", 2)])
 
 
-def test_other_locks_are_none_of_its_business() -> None:
-    assert not found(MutualExclusion, [granted(0, "a", 1), granted(1, "b", 2)._replace(lock="other")])
+def test_two_locks_are_checked_separately() -> None:
+    assert not find(MutualExclusion, [granted(0, "a", 1), granted(1, "b", 2)._replace(lock="other")])
 
 
 def test_a_crash_ends_the_beliefs_of_its_client_only() -> None:
-    assert found(MutualExclusion, [granted(0, "a", 1), h.Crashed(1, "b"), granted(2, "b", 2)])
+    assert find(MutualExclusion, [granted(0, "a", 1), h.Crashed(1, "b"), granted(2, "b", 2)])
 
 
 def test_a_restarted_client_is_protected_like_any_other() -> None:
     history: h.History = [granted(0, "a", 1), h.Crashed(1, "a"), h.Restarted(1, "a"), granted(1, "a", 2)]
 
-    assert found(MutualExclusion, [*history, granted(2, "b", 3)])
+    assert find(MutualExclusion, [*history, granted(2, "b", 3)])
 
 
-def test_readers_go_together_but_never_with_a_writer() -> None:
+def test_readers_overlap_with_readers_but_not_with_a_writer() -> None:
     readers: h.History = [shared(0, "a", 1), shared(0, "b", 2), shared(0, "c", 3)]
 
-    assert not found(MutualExclusion, readers)
-    assert found(MutualExclusion, [*readers, granted(1, "d", 4)])
-    assert found(MutualExclusion, [granted(0, "d", 4), shared(1, "a", 1)])
+    assert not find(MutualExclusion, readers)
+    assert find(MutualExclusion, [*readers, granted(1, "d", 4)])
+    assert find(MutualExclusion, [granted(0, "d", 4), shared(1, "a", 1)])
 
     ended: h.History = [released(1, "a", 1), released(1, "b", 2), released(1, "c", 3)]
-    assert not found(MutualExclusion, [*readers, *ended, granted(1, "d", 4)])
-    assert found(MutualExclusion, [*readers, *ended[1:], granted(1, "d", 4)])
+    assert not find(MutualExclusion, [*readers, *ended, granted(1, "d", 4)])
+    assert find(MutualExclusion, [*readers, *ended[1:], granted(1, "d", 4)])
 
 
 def test_a_semaphore_has_as_many_holders_as_its_limit() -> None:
     history: h.History = [shared(0, "a", 1, limit=2), shared(0, "b", 2, limit=2)]
 
-    assert not found(MutualExclusion, history)
-    assert what(MutualExclusion, [*history, shared(1, "c", 3, limit=2)]).endswith("as number 3, where the limit is 2")
-    assert not found(MutualExclusion, [*history, released(1, "a", 1), shared(1, "c", 3, limit=2)])
+    assert not find(MutualExclusion, history)
+    assert message(MutualExclusion, [*history, shared(1, "c", 3, limit=2)]).endswith(
+        "as number 3, where the limit is 2"
+    )
+    assert not find(MutualExclusion, [*history, released(1, "a", 1), shared(1, "c", 3, limit=2)])
 
 
-def test_kinds_mixed_on_one_name_follow_the_one_rule() -> None:
+def test_mixed_limits_on_one_name_follow_the_rule_of_tickets() -> None:
     permit_and_reader: h.History = [shared(0, "a", 1, limit=1), shared(0, "b", 2)]
 
-    assert not found(MutualExclusion, permit_and_reader), "the permit may have come first"
-    assert found(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=1)])
-    assert not found(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=2)])
+    assert not find(MutualExclusion, permit_and_reader), "the permit may have come first"
+    assert find(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=1)])
+    assert not find(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=2)])
 
 
 def test_a_ticket_that_was_granted_twice_counts_once() -> None:
     twice: h.History = [shared(0, "a", 1, limit=2), shared(1, "a", 1, limit=2), shared(2, "b", 2, limit=2)]
 
-    assert not found(MutualExclusion, [*twice, released(3, "a", 1), shared(4, "c", 3, limit=2)])
-    assert not found(MutualExclusion, [granted(0, "a", 1), granted(1, "a", 1)]), "that is for another checker"
+    assert not find(MutualExclusion, [*twice, released(3, "a", 1), shared(4, "c", 3, limit=2)])
+    assert not find(MutualExclusion, [granted(0, "a", 1), granted(1, "a", 1)]), "that is for another checker"
 
 
-def test_it_says_who_was_in_the_way_of_whom() -> None:
-    assert what(MutualExclusion, [granted(0, "w", 1), shared(1, "r", 2)]) == (
+def test_the_message_names_both_clients() -> None:
+    assert message(MutualExclusion, [granted(0, "w", 1), shared(1, "r", 2)]) == (
         "r was granted 'report' while w believed to hold it"
     )
 
 
-def test_what_the_server_forgot_is_excused_but_not_what_it_granted_since() -> None:
+def test_leases_from_before_a_state_loss_are_excused_but_not_later_ones() -> None:
     history: h.History = [granted(0, "a", 1), h.StateLost(1), granted(2, "b", 2)]
 
-    assert not found(MutualExclusion, history)
-    assert what(MutualExclusion, [*history, granted(3, "c", 3)]).endswith("while b believed to hold it")
+    assert not find(MutualExclusion, history)
+    assert message(MutualExclusion, [*history, granted(3, "c", 3)]).endswith("while b believed to hold it")
 
 
-def test_a_grant_that_was_on_its_way_when_the_server_forgot_is_excused() -> None:
+def test_a_grant_in_flight_during_a_state_loss_is_excused() -> None:
     history: h.History = [
-        admitted(0, "a", 1),
+        server_granted(0, "a", 1),
         h.StateLost(1),
-        admitted(2, "b", 2),
+        server_granted(2, "b", 2),
         granted(3, "b", 2),
         granted(4, "a", 1),
     ]
 
-    assert not found(MutualExclusion, history)
-    assert found(MutualExclusion, [event for event in history if not isinstance(event, h.StateLost)])
+    assert not find(MutualExclusion, history)
+    assert find(MutualExclusion, [event for event in history if not isinstance(event, h.StateLost)])
 
 
-def test_only_what_was_on_its_way_when_the_server_forgot_is_excused() -> None:
-    arrived: h.History = [admitted(0, "a", 1), granted(0, "a", 1), released(1, "a", 1), h.StateLost(2)]
-    let_in_again: h.History = [admitted(0, "a", 1), h.StateLost(1), admitted(2, "a", 1), granted(2, "a", 1)]
-    gave_it_up: h.History = [admitted(0, "a", 1), gave_up(1, "a", 1), h.StateLost(2), granted(3, "a", 1)]
+def test_only_grants_in_flight_during_a_state_loss_are_excused() -> None:
+    arrived: h.History = [server_granted(0, "a", 1), granted(0, "a", 1), released(1, "a", 1), h.StateLost(2)]
+    let_in_again: h.History = [server_granted(0, "a", 1), h.StateLost(1), server_granted(2, "a", 1), granted(2, "a", 1)]
+    gave_it_up: h.History = [server_granted(0, "a", 1), failed(1, "a", 1), h.StateLost(2), granted(3, "a", 1)]
 
-    assert found(MutualExclusion, [*arrived, granted(3, "a", 1), granted(4, "b", 2)])
-    assert found(MutualExclusion, [*let_in_again, granted(3, "b", 2)])
-    assert found(MutualExclusion, [*gave_it_up, granted(4, "b", 2)])
+    assert find(MutualExclusion, [*arrived, granted(3, "a", 1), granted(4, "b", 2)])
+    assert find(MutualExclusion, [*let_in_again, granted(3, "b", 2)])
+    assert find(MutualExclusion, [*gave_it_up, granted(4, "b", 2)])
 
 
-def test_without_the_servers_events_whoever_had_asked_before_it_forgot_is_excused() -> None:
+def test_every_call_before_a_state_loss_is_excused_without_events_of_the_server() -> None:
     unseen = Promises(sees_server=False)
-    history: h.History = [asked(0, "a", 1), h.StateLost(1), asked(2, "b", 2), granted(3, "b", 2)]
+    history: h.History = [started(0, "a", 1), h.StateLost(1), started(2, "b", 2), granted(3, "b", 2)]
 
-    assert not found(MutualExclusion, [*history, granted(4, "a", 1)], unseen)
-    assert found(MutualExclusion, [*history, asked(4, "c", 3), granted(4, "c", 3)], unseen)
+    assert not find(MutualExclusion, [*history, granted(4, "a", 1)], unseen)
+    assert find(MutualExclusion, [*history, started(4, "c", 3), granted(4, "c", 3)], unseen)
 
 
 def test_deadlines_have_the_tolerance_of_the_clock() -> None:
     history: h.History = [granted(0, "a", 1, deadline=5), granted(4.5, "b", 2)]
 
-    assert not found(MutualExclusion, history, Promises(clock_error=0.5))
-    assert found(MutualExclusion, history, Promises(clock_error=0.4))
+    assert not find(MutualExclusion, history, Promises(clock_error=0.5))
+    assert find(MutualExclusion, history, Promises(clock_error=0.4))
 
 
 @pytest.mark.parametrize(
-    ("exclusion", "forgot", "is_excused"),
+    ("exclusion", "state_lost", "is_excused"),
     [
         (Exclusion.CONSENSUS, h.StateLost(1, majority=False), False),
         (Exclusion.CONSENSUS, h.StateLost(1), True),
@@ -162,8 +175,12 @@ def test_deadlines_have_the_tolerance_of_the_clock() -> None:
         (Exclusion.CACHE, h.StateLost(1, "clock"), False),
     ],
 )
-def test_guarantees_say_what_forgetting_excuses(exclusion: Exclusion, forgot: h.StateLost, *, is_excused: bool) -> None:
-    violations = found(MutualExclusion, [granted(0, "a", 1), forgot, granted(2, "b", 2)], Promises(exclusion=exclusion))
+def test_the_guarantee_decides_whether_a_state_loss_is_excused(
+    exclusion: Exclusion, state_lost: h.StateLost, *, is_excused: bool
+) -> None:
+    violations = find(
+        MutualExclusion, [granted(0, "a", 1), state_lost, granted(2, "b", 2)], Promises(exclusion=exclusion)
+    )
 
     assert bool(violations) != is_excused
 
@@ -172,21 +189,21 @@ def test_guarantees_say_what_forgetting_excuses(exclusion: Exclusion, forgot: h.
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 100))
-def test_it_agrees_with_brute_force_on_random_histories(first: int) -> None:
+def test_the_checker_agrees_with_brute_force_on_random_histories(first: int) -> None:
     for seed in range(first, first + 100):
         history = random_history(seed)
 
-        guilty = [violation.events[-1] for violation in found(MutualExclusion, history, Promises(clock_error=0.0))]
+        conflicting = [violation.events[-1] for violation in find(MutualExclusion, history, Promises(clock_error=0.0))]
 
-        assert guilty == overlapping_grants(history), f"seed {seed}"
+        assert conflicting == overlapping_grants(history), f"seed {seed}"
 
 
-def test_the_random_histories_have_many_grants_of_either_sort() -> None:
+def test_the_random_histories_have_many_grants_with_and_without_conflict() -> None:
     histories = [random_history(seed) for seed in range(100)]
     grants = sum(isinstance(event, h.Granted) for history in histories for event in history)
-    guilty = sum(len(overlapping_grants(history)) for history in histories)
+    conflicting = sum(len(overlapping_grants(history)) for history in histories)
 
-    assert 0.2 < guilty / grants < 0.8
+    assert 0.2 < conflicting / grants < 0.8
 
 
 KINDS: list[list[tuple[int | None, bool]]] = [
@@ -226,8 +243,8 @@ def random_history(seed: int) -> h.History:
 
 
 def overlapping_grants(history: h.History) -> list[h.Event]:
-    """Every grant at whose moment those who believe cannot all be let in, in whatever order."""
-    guilty: list[h.Event] = []
+    """Every grant at a time when no order of the beliefs satisfies all limits."""
+    conflicting: list[h.Event] = []
     for index, event in enumerate(history):
         if isinstance(event, h.Granted):
             believers = [
@@ -236,8 +253,8 @@ def overlapping_grants(history: h.History) -> list[h.Event]:
                 if isinstance(other, h.Granted) and believes(history, number, other, until=index)
             ]
             if not could_be_in_together([*believers, event]):
-                guilty.append(event)
-    return guilty
+                conflicting.append(event)
+    return conflicting
 
 
 def believes(history: h.History, index: int, lease: h.Granted, *, until: int) -> bool:
@@ -269,32 +286,34 @@ def owned(at: float, client: str, ticket: int, owner: str, fence: int) -> h.Gran
 def test_leases_of_one_owner_overlap_under_one_fence() -> None:
     first = owned(0, "a", 1, "x", 5)
 
-    assert not found(MutualExclusion, [first, owned(1, "b", 2, "x", 5), released(2, "a", 1), owned(3, "c", 3, "x", 5)])
-    assert "of the same owner, with fence 6 and not with 5" in what(MutualExclusion, [first, owned(1, "b", 2, "x", 6)])
+    assert not find(MutualExclusion, [first, owned(1, "b", 2, "x", 5), released(2, "a", 1), owned(3, "c", 3, "x", 5)])
+    assert "of the same owner, with fence 6 and not with 5" in message(
+        MutualExclusion, [first, owned(1, "b", 2, "x", 6)]
+    )
 
 
 @pytest.mark.parametrize("owner", ["", "y"])
-def test_everybody_else_is_out_until_the_last_of_an_owner_has_left(owner: str) -> None:
+def test_another_owner_conflicts_until_the_last_lease_of_an_owner_ends(owner: str) -> None:
     both: h.History = [owned(0, "a", 1, "x", 5), owned(1, "b", 2, "x", 5), released(2, "a", 1)]
     other = owned(3, "c", 3, owner, 6)
 
-    assert what(MutualExclusion, [*both, other]) == "c was granted 'report' while b believed to hold it"
-    assert not found(MutualExclusion, [*both, released(2.5, "b", 2), other])
+    assert message(MutualExclusion, [*both, other]) == "c was granted 'report' while b believed to hold it"
+    assert not find(MutualExclusion, [*both, released(2.5, "b", 2), other])
 
 
-def test_two_without_an_owner_are_not_of_one() -> None:
-    assert found(MutualExclusion, [owned(0, "a", 1, "", 5), owned(1, "b", 2, "", 5)])
+def test_two_leases_without_an_owner_conflict() -> None:
+    assert find(MutualExclusion, [owned(0, "a", 1, "", 5), owned(1, "b", 2, "", 5)])
 
 
-def test_a_lease_that_the_server_forgot_is_excused_although_an_old_copy_has_its_ticket_with_another_fence() -> None:
+def test_a_lease_lost_with_state_is_excused_although_an_old_copy_has_its_ticket_with_another_fence() -> None:
     before: h.History = [
-        admitted(0, "a", 1)._replace(fence=5),
-        admitted(1, "a", 1)._replace(fence=6),
+        server_granted(0, "a", 1)._replace(fence=5),
+        server_granted(1, "a", 1)._replace(fence=6),
         h.StateLost(2, "data"),
     ]
-    back = admitted(2, "a", 1)._replace(fence=5)
+    back = server_granted(2, "a", 1)._replace(fence=5)
     other = granted(4, "b", 2, fence=7)
 
-    assert not found(MutualExclusion, [*before, back, granted(3, "a", 1, fence=6), other])
-    assert found(MutualExclusion, [*before, back, granted(3, "a", 1, fence=5), other]), "the old copy has this one"
-    assert found(MutualExclusion, [*before, back._replace(fence=6), granted(3, "a", 1, fence=6), other])
+    assert not find(MutualExclusion, [*before, back, granted(3, "a", 1, fence=6), other])
+    assert find(MutualExclusion, [*before, back, granted(3, "a", 1, fence=5), other]), "the old copy has this one"
+    assert find(MutualExclusion, [*before, back._replace(fence=6), granted(3, "a", 1, fence=6), other])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from holdfast.checking import history as h
-from holdfast.checking.words import in_words, who
-from tests.unit.checking.stories import ONE_OF_EACH
+from holdfast.checking.descriptions import describe, subject
+from tests.unit.checking.histories import ONE_OF_EACH
 
 
-def test_there_is_one_of_each() -> None:
+def test_one_of_each_has_every_type_of_event() -> None:
     assert [type(event) for event in ONE_OF_EACH if type(event) not in h.EVENT_TYPES] == []
     assert len({type(event) for event in ONE_OF_EACH}) == len(h.EVENT_TYPES) == len(ONE_OF_EACH)
 
 
-def test_a_stored_history_is_the_same_when_read() -> None:
+def test_a_history_is_equal_after_it_was_written_and_read() -> None:
     lines = list(h.to_lines(ONE_OF_EACH))
 
     copy = h.from_lines(line + "\n" for line in lines)
@@ -24,7 +24,7 @@ def test_a_stored_history_is_the_same_when_read() -> None:
     assert list(h.to_lines(copy)) == lines
 
 
-def test_equal_histories_are_equal_to_the_byte() -> None:
+def test_equal_histories_give_identical_lines() -> None:
     assert list(h.to_lines([h.AcquireStarted(1, "a", 1, "x", timeout=0)])) == list(
         h.to_lines([h.AcquireStarted(1.0, "a", 1, "x", 0.0)])
     )
@@ -38,7 +38,7 @@ def test_a_line_has_the_fields_in_order_and_no_defaults() -> None:
     ]
 
 
-def test_times_that_json_cannot_carry_are_refused() -> None:
+def test_infinite_times_are_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         list(h.to_lines([h.End(float("inf"))]))
 
@@ -46,7 +46,7 @@ def test_times_that_json_cannot_carry_are_refused() -> None:
 @pytest.mark.parametrize(
     "line", ["no json", "[]", "{}", '{"event":"Nonsense","at":1}', '{"event":"End"}', '{"event":"End","at":1,"x":2}']
 )
-def test_a_line_that_is_no_event_is_named(line: str) -> None:
+def test_an_invalid_line_is_named_in_the_error(line: str) -> None:
     with pytest.raises(ValueError, match="line 2 of the history"):
         h.from_lines(['{"event":"End","at":1}', line])
 
@@ -56,6 +56,6 @@ def test_blank_lines_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
-def test_every_event_has_words(event: h.Event) -> None:
-    assert in_words(event)
-    assert who(event)
+def test_every_event_has_a_description(event: h.Event) -> None:
+    assert describe(event)
+    assert subject(event)

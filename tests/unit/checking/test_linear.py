@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.checking import CHECKERS, Checker, Promises
 from holdfast.checking import history as h
-from tests.unit.checking.stories import LOCK
+from tests.unit.checking.histories import LOCK
 
 
 def crowd(rounds: int) -> h.History:
@@ -63,7 +63,7 @@ def crowd(rounds: int) -> h.History:
 
 
 @pytest.mark.parametrize("kind", CHECKERS, ids=lambda kind: kind.name)
-def test_ten_times_the_events_are_ten_times_the_work(kind: type[Checker]) -> None:
+def test_a_checker_takes_linear_time(kind: type[Checker]) -> None:
     short, long = crowd(300), crowd(3000)
 
     per_event = lines_run(kind, short) / len(short)

@@ -10,7 +10,7 @@ from holdfast.checking import CHECKERS, Judge, Promises, judge, report, svg, tim
 from holdfast.checking import history as h
 from holdfast.checking.layout import lay_out, ticks
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
-from tests.unit.checking.stories import ONE_OF_EACH
+from tests.unit.checking.histories import ONE_OF_EACH
 
 LOCK = "nightly"
 STORY: h.History = [
@@ -46,7 +46,7 @@ def test_a_history_that_keeps_its_promises_is_ok() -> None:
     assert set(verdict.broken.values()) == {0}
 
 
-def test_a_promise_that_was_not_put_to_the_test_is_not_called_kept() -> None:
+def test_a_promise_that_was_not_tested_is_not_reported_as_kept() -> None:
     assert "steady progress" not in judge(KEPT).broken
     assert "steady progress" in judge([h.Healed(0), *KEPT]).broken
     assert "bounded waiting" in judge(KEPT, Promises(overtaken_max=5)).broken
@@ -57,7 +57,7 @@ def test_a_history_with_an_overlap_is_not_ok() -> None:
 
     assert not verdict.ok
     assert verdict.broken["mutual exclusion"] == 1
-    assert verdict.violations[0].what == "web-2 was granted 'nightly' while web-1 believed to hold it"
+    assert verdict.violations[0].message == "web-2 was granted 'nightly' while web-1 believed to hold it"
 
 
 def test_the_statistics_count() -> None:
@@ -66,7 +66,7 @@ def test_the_statistics_count() -> None:
     assert (statistics.events, statistics.seconds, statistics.calls, statistics.grants) == (16, 8.0, 3, 2)
     assert statistics.longest_wait == pytest.approx(4.2)
     assert (statistics.timeouts, statistics.losses, statistics.pauses, statistics.crashes) == (1, 1, 1, 1)
-    assert (statistics.faults, statistics.forgettings, statistics.failures) == (1, 1, 0)
+    assert (statistics.faults, statistics.state_losses, statistics.failures) == (1, 1, 0)
 
 
 def test_an_empty_history_is_ok() -> None:
@@ -80,7 +80,7 @@ def test_a_history_out_of_order_is_refused() -> None:
         judge([h.End(1), h.End(0)])
 
 
-def test_whoever_feeds_event_by_event_can_stop_at_the_first_violation() -> None:
+def test_a_caller_that_feeds_events_can_stop_at_the_first_violation() -> None:
     judging = Judge()
 
     for event in STORY:
@@ -110,7 +110,7 @@ def test_promises_follow_from_guarantees() -> None:
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_report_of_a_violation_says_what_broke_when_and_by_which_events() -> None:
+def test_the_report_of_a_violation_has_the_promise_the_time_and_the_events() -> None:
     text = report(STORY, judge(STORY))
     lines = text.splitlines()
 
@@ -126,14 +126,14 @@ def test_the_report_of_a_violation_says_what_broke_when_and_by_which_events() ->
 
 def test_the_report_of_a_kept_promise_is_short() -> None:
     assert report(KEPT, judge(KEPT)) == (
-        "All promises kept: mutual exclusion, growing fences, single grants, loss told, exact outcomes, fair\n"
-        "order, nothing left.\n"
+        "All promises kept: mutual exclusion, growing fences, single grants, losses reported, exact outcomes,\n"
+        "fair order, nothing left.\n"
         "15 events in 8 s; calls: 3, grants: 1, timeouts: 1, losses: 1, pauses: 1, crashes: 1, faults: 1,\n"
-        "forgettings of the server: 1, longest wait: 0.2 s.\n"
+        "state losses of the server: 1, longest wait: 0.2 s.\n"
     )
 
 
-def test_the_report_leaves_out_what_lies_between() -> None:
+def test_the_report_omits_events_far_from_the_violation() -> None:
     long: h.History = [h.Granted(0, "a", 1, LOCK, 1)]
     long += [h.Checked(number, "a", 1, LOCK, held=True) for number in range(1, 50)]
     long += [h.Granted(50, "b", 2, LOCK, 2), h.End(60)]
@@ -156,11 +156,11 @@ partition │                     ~web-3~~~~~~~~
 violation │                                         ▲ 4.8 s
             · waits   █ holds (fence)   ▓ holds, paused
             ░ believes past its deadline   ? gave up   ! lost   × crashed
-            ~ fault   F server forgot   ▲ violation
+            ~ fault   F server lost state   ▲ violation
 """
 
 
-def test_the_timeline_looks_like_this() -> None:
+def test_the_timeline_is_drawn_as_expected() -> None:
     assert timeline(STORY, OVERLAP, width=80) == GOLDEN
 
 
@@ -169,7 +169,7 @@ def test_the_timeline_is_as_wide_as_asked_for(width: int) -> None:
     assert max(map(len, timeline(STORY, OVERLAP, width=width).splitlines())) <= width
 
 
-def test_calls_at_the_same_time_have_lanes_of_their_own() -> None:
+def test_concurrent_calls_have_separate_lanes() -> None:
     both: h.History = [h.Granted(0, "a", 1, "x", 1), h.Granted(1, "a", 2, "y", 1), h.End(2)]
 
     [row] = lay_out(both).clients
@@ -178,10 +178,10 @@ def test_calls_at_the_same_time_have_lanes_of_their_own() -> None:
 
 
 def test_a_long_history_is_shown_around_the_violation() -> None:
-    guilty = [*calm(1, 2000), h.Granted(30000, "c1", 2001, LOCK, 2001), h.Granted(30001, "c2", 2002, LOCK, 2002)]
-    guilty += calm(4001, 6000)
+    conflicting = [*calm(1, 2000), h.Granted(30000, "c1", 2001, LOCK, 2001), h.Granted(30001, "c2", 2002, LOCK, 2002)]
+    conflicting += calm(4001, 6000)
 
-    picture = lay_out(guilty, judge(guilty).gravest)
+    picture = lay_out(conflicting, judge(conflicting).gravest)
 
     assert 29000 < picture.end < 70000
     assert picture.start > 19000
@@ -234,7 +234,7 @@ def test_every_event_can_be_drawn() -> None:
         assert max(map(len, timeline(everything, violation, width=80).splitlines())) <= 80
 
 
-def test_what_remained_is_shown_in_the_row_of_the_server() -> None:
+def test_a_leftover_is_drawn_in_the_row_of_the_server() -> None:
     history: h.History = [
         h.AcquireStarted(0, "a", 1, LOCK),
         h.Crashed(1, "a"),
@@ -244,7 +244,7 @@ def test_what_remained_is_shown_in_the_row_of_the_server() -> None:
 
     text = report(history, judge(history))
 
-    assert "R remained on the server" in text
+    assert "R left on the server" in text
     assert "  ->  100.000000  server       still has a as holder of 'nightly'" in text
 
 
@@ -266,11 +266,11 @@ def test_the_svg_is_well_formed_and_marks_the_violation() -> None:
     classes = [element.get("class") or "" for element in root.iter()]
     assert root.tag == f"{SVG}svg"
     assert classes.count("violation") == 1
-    assert "holding guilty" in classes
-    assert {"waiting", "expired guilty", "paused", "fault", "down"} <= set(classes)
+    assert "holding involved" in classes
+    assert {"waiting", "expired involved", "paused", "fault", "down"} <= set(classes)
 
 
-def test_the_svg_tells_details_in_tooltips() -> None:
+def test_the_svg_has_details_in_tooltips() -> None:
     titles = [title.text or "" for title in ET.fromstring(svg(STORY, OVERLAP)).iter(f"{SVG}title")]  # noqa: S314
 
     assert any("granted 'nightly', fence 2" in title for title in titles)

@@ -1,42 +1,42 @@
-"""The checkers, one promise each. Their docstrings are the promises; `base.py` says what a checker is."""
+"""The checkers, one promise each. The docstring of a checker is its promise; `base.py` defines the interface."""
 
 from .base import Checker, Violation
-from .bundles import AllOrNothing
-from .delays import NobodyInDelay
+from .delays import LockDelays
 from .elections import OneLeader
 from .exclusion import MutualExclusion
 from .fences import GrowingFences
 from .grants import SingleGrants
+from .groups import AllOrNothing
 from .leftovers import NothingLeft
-from .losses import LossTold
+from .losses import LossesReported
 from .order import FairOrder
 from .outcomes import ExactOutcomes
 from .periods import OncePerPeriod
 from .progress import SteadyProgress
 from .promptness import PromptGrants
-from .register import FencedWrites
 from .renewals import TrueRenewals
-from .requests import RequestsHeard
-from .waiters import DeadWaitersLeave
+from .revocations import RevocationsReceived
+from .waiters import DeadWaitersRemoved
 from .waiting import BoundedWaiting
+from .writes import FencedWrites
 
-# The first is the one to look at first when several are broken.
+# In the order of gravity: a report begins with the first one that is broken.
 CHECKERS: tuple[type[Checker], ...] = (
     MutualExclusion,
     OncePerPeriod,
-    NobodyInDelay,
+    LockDelays,
     OneLeader,
     GrowingFences,
     FencedWrites,
     SingleGrants,
     AllOrNothing,
-    LossTold,
+    LossesReported,
     TrueRenewals,
     ExactOutcomes,
-    RequestsHeard,
+    RevocationsReceived,
     FairOrder,
     BoundedWaiting,
-    DeadWaitersLeave,
+    DeadWaitersRemoved,
     PromptGrants,
     SteadyProgress,
     NothingLeft,
@@ -47,19 +47,19 @@ __all__ = [
     "AllOrNothing",
     "BoundedWaiting",
     "Checker",
-    "DeadWaitersLeave",
+    "DeadWaitersRemoved",
     "ExactOutcomes",
     "FairOrder",
     "FencedWrites",
     "GrowingFences",
-    "LossTold",
+    "LockDelays",
+    "LossesReported",
     "MutualExclusion",
-    "NobodyInDelay",
     "NothingLeft",
     "OncePerPeriod",
     "OneLeader",
     "PromptGrants",
-    "RequestsHeard",
+    "RevocationsReceived",
     "SingleGrants",
     "SteadyProgress",
     "TrueRenewals",

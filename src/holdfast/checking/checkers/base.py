@@ -1,7 +1,7 @@
-"""What every checker is: a name, a promise in one sentence, and a table of which event it looks at and how.
+"""The interface of a checker: a name, a promise in one sentence, and a handler for each type of event that it needs.
 
-A checker sees each event once, in order, and keeps what it needs of it: constant time for each event, amortised, so a
-whole history is judged in linear time. It never looks at a clock, and never changes its mind.
+A checker receives each event once, in order. Each event takes amortised constant time, so a history is checked in
+linear time. A checker reads no clock, and a reported violation is final.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any, ClassVar, NamedTuple
 from holdfast.checking.history import Event
 from holdfast.checking.promises import Promises
 
-FOUND_MAX = 50  # violations kept by each checker; a broken lock breaks often, and the first ones tell the story
+VIOLATIONS_MAX = 50  # violations that each checker keeps; the first ones are enough to explain a broken lock
 NEVER = float("-inf")
 
 
 class Violation(NamedTuple):
-    """One promise broken once: the moment, what happened in one sentence, and the events that show it."""
+    """One violation of one promise: the time, one sentence, and the events that show it."""
 
     checker: str
     promise: str
     at: float
     lock: str | None
-    what: str
+    message: str
     events: tuple[Event, ...]
 
 
 class Checker:
-    """Subclasses fill `on` with the events they look at. Their docstring is the promise, printed when it breaks."""
+    """Base class. A subclass sets `on`; the first line of its docstring is the promise, printed when it is broken."""
 
     name: ClassVar[str]
 
     def __init__(self, promises: Promises) -> None:
         self.promises = promises
         self.violations: list[Violation] = []
-        self.notes: list[Violation] = []  # worth knowing, but nobody promised otherwise
-        self.broken = 0  # how many violations there were, kept or not
+        self.notes: list[Violation] = []  # worth knowing, but no promise is broken
+        self.broken = 0  # the number of violations, kept or not
         self.on: dict[type, Callable[[Any], None]] = {}
 
     @property
@@ -46,28 +46,30 @@ class Checker:
 
     @property
     def was_tested(self) -> bool:
-        """There was something to judge; a promise that nobody put to the test was not kept either."""
+        """Whether the history had anything to check; a promise that was not tested does not count as kept."""
         return bool(self.on)
 
     def feed(self, event: Event) -> None:
-        """Look at the next event. Whoever feeds many checkers can call the functions in `on` directly."""
-        look = self.on.get(type(event))
-        if look is not None:
-            look(event)
+        """Handle the next event. A caller with many checkers can call the functions in `on` directly."""
+        handle = self.on.get(type(event))
+        if handle is not None:
+            handle(event)
 
     def finish(self, at: float) -> None:
-        """The history ended at this moment: what is still open is judged now."""
+        """The history ended at this time: check everything that is still open."""
 
-    def violated(self, at: float, lock: str | None, what: str, *events: Event | None) -> None:
-        """Report it; `events` in the order in which they happened."""
+    def violated(self, at: float, lock: str | None, message: str, *events: Event | None) -> None:
+        """Report a violation; `events` in the order in which they happened."""
         self.broken += 1
-        if len(self.violations) < FOUND_MAX:
-            self.violations.append(self._finding(at, lock, what, events))
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(self._make_violation(at, lock, message, events))
 
-    def note(self, at: float, lock: str | None, what: str, *events: Event | None) -> None:
-        """Report something that is no violation."""
-        if len(self.notes) < FOUND_MAX:
-            self.notes.append(self._finding(at, lock, what, events))
+    def note(self, at: float, lock: str | None, message: str, *events: Event | None) -> None:
+        """Report an observation that is not a violation."""
+        if len(self.notes) < VIOLATIONS_MAX:
+            self.notes.append(self._make_violation(at, lock, message, events))
 
-    def _finding(self, at: float, lock: str | None, what: str, events: tuple[Event | None, ...]) -> Violation:
-        return Violation(self.name, self.promise, at, lock, what, tuple(event for event in events if event is not None))
+    def _make_violation(self, at: float, lock: str | None, message: str, events: tuple[Event | None, ...]) -> Violation:
+        return Violation(
+            self.name, self.promise, at, lock, message, tuple(event for event in events if event is not None)
+        )

@@ -1,4 +1,4 @@
-"""Is everybody kept out for a while after a loss? So long a holder that was lost may still be at work."""
+"""Is a lock with a `lock_delay` kept free after a loss? During the delay the former holder may still be working."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from holdfast.checking.promises import Promises
 from holdfast.guarantees import Exclusion
 
 from .base import Checker
-from .forgetting import OnTheirWay
+from .in_flight import GrantsInFlight
 
 
-class NobodyInDelay(Checker):
-    """After a lease with a delay was lost, nobody is let in who could not be beside it, until the delay is over.
+class LockDelays(Checker):
+    """After a lease with a delay was lost, no conflicting ticket is granted until the delay is over.
 
-    It counts from the end of the belief: Lost or the deadline, whichever is first; of a client that crashed, the
-    deadline. A lease that was released has no delay, nor one that the server let go of by no fault of the protocol.
+    The delay starts at the end of the belief: at Lost or the deadline, whichever is first; for a crashed client, at the
+    deadline. A released lease has no delay, nor has a lease that the server lost without a fault of the protocol.
     """
 
-    name = "empty delays"
+    name = "lock delays"
 
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._leases: dict[int, _Lease] = {}
         self._by_lock: defaultdict[str, dict[int, _Lease]] = defaultdict(dict)
-        self._had_one = False
-        self._on_their_way = OnTheirWay(promises)
+        self._was_tested = False
+        self._in_flight = GrantsInFlight(promises)
         self.on = {
-            **self._on_their_way.on,
+            **self._in_flight.on,
             Granted: self._granted,
             Renewed: self._renewed,
             ReleaseStarted: self._released,
             Lost: self._lost,
             Crashed: self._crashed,
-            StateLost: self._forgot,
+            StateLost: self._state_lost,
         }
         if promises.sees_server:
-            self.on[ServerGranted] = self._admitted  # which passes on what it sees
+            self.on[ServerGranted] = self._server_granted  # passes the event on
 
     @property
     def was_tested(self) -> bool:
-        return self._had_one
+        return self._was_tested
 
-    def _admitted(self, event: ServerGranted) -> None:
-        self._on_their_way.on[ServerGranted](event)
+    def _server_granted(self, event: ServerGranted) -> None:
+        self._in_flight.on[ServerGranted](event)
         if self.promises.server_decides:
-            self._let_in(event)
+            self._judge_grant(event)
 
     def _granted(self, event: Granted) -> None:
-        is_excused = self._on_their_way.arrived(event.ticket, event.fence)
+        is_excused = self._in_flight.arrived(event.ticket, event.fence)
         if not (self.promises.sees_server and self.promises.server_decides):
-            self._let_in(event)
+            self._judge_grant(event)
         if event.delay and event.deadline is not None and not is_excused:
-            self._had_one = True
+            self._was_tested = True
             self._leases[event.ticket] = self._by_lock[event.lock][event.ticket] = _Lease(event, event.deadline)
 
     def _renewed(self, event: Renewed) -> None:
@@ -75,13 +75,13 @@ class NobodyInDelay(Checker):
     def _released(self, event: ReleaseStarted) -> None:
         self._drop(event.ticket)
 
-    def _forgot(self, event: StateLost) -> None:
-        """What was granted before is kept for nobody."""
-        if event.what == "clock":
+    def _state_lost(self, event: StateLost) -> None:
+        """Leases from before the loss have no delay."""
+        if event.kind == "clock":
             return
-        if event.what == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
+        if event.kind == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
             return
-        self._on_their_way.forgot(event)
+        self._in_flight.state_lost(event)
         for name in [*self._by_lock] if event.lock is None else [event.lock]:
             for ticket in [*self._by_lock[name]]:
                 self._drop(ticket)
@@ -91,7 +91,7 @@ class NobodyInDelay(Checker):
         if lease is not None:
             del self._by_lock[lease.granted.lock][ticket]
 
-    def _let_in(self, event: ServerGranted | Granted) -> None:
+    def _judge_grant(self, event: ServerGranted | Granted) -> None:
         for ticket, lease in [*self._by_lock[event.lock].items()]:
             granted = lease.granted
             over = lease.ends + granted.delay * (1 - self.promises.drift)
@@ -100,17 +100,17 @@ class NobodyInDelay(Checker):
             if event.owner and event.owner == granted.owner:
                 continue
             if event.at >= over - self.promises.clock_error:
-                self._drop(ticket)  # so each is looked at once
+                self._drop(ticket)  # so that each lease is checked once
             elif event.at > lease.ends:
-                what = (
-                    f"{event.client} was let into {event.lock!r} {event.at - lease.ends:.3g} s after "
+                message = (
+                    f"{event.client} was granted {event.lock!r} {event.at - lease.ends:.3g} s after "
                     f"{granted.client}'s lease of it had ended, in its delay of {granted.delay:g} s"
                 )
-                self.violated(event.at, event.lock, what, granted, lease.lost, event)
+                self.violated(event.at, event.lock, message, granted, lease.lost, event)
 
 
 class _Lease:
-    """One that has a delay."""
+    """A lease with a delay."""
 
     __slots__ = ("ends", "granted", "lost")
 

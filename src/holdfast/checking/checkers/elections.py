@@ -1,4 +1,4 @@
-"""Is there one leader in a term?"""
+"""Does each leader have a term of its own?"""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
 from .base import Checker
-from .forgetting import OnTheirWay
+from .in_flight import GrantsInFlight
 
 
 class OneLeader(Checker):
-    """Every leader of an election has a term of its own, greater than that of all before it.
+    """Every leader of an election has a term of its own, greater than the terms of all leaders before it.
 
-    Whether two believe to lead at the same time is for "mutual exclusion": who leads has the lease. What the server
-    forgot starts anew where its guarantees say that fences depend on it.
+    "Mutual exclusion" checks that two clients do not lead at the same time, because a leader holds a lease. Terms may
+    start again after the server lost its state, if its guarantees make fences depend on that state.
     """
 
     name = "growing terms"
@@ -23,9 +23,9 @@ class OneLeader(Checker):
         super().__init__(promises)
         self._last: dict[str, Elected] = {}
         self._was_tested = False
-        self._has_forgotten = False
-        self._on_their_way = OnTheirWay(promises)
-        self.on = {**self._on_their_way.on, Elected: self._elected, StateLost: self._forgot}
+        self._has_lost_state = False
+        self._in_flight = GrantsInFlight(promises)
+        self.on = {**self._in_flight.on, Elected: self._elected, StateLost: self._state_lost}
 
     @property
     def was_tested(self) -> bool:
@@ -33,20 +33,20 @@ class OneLeader(Checker):
 
     def _elected(self, event: Elected) -> None:
         self._was_tested = True
-        if self._on_their_way.arrived(event.ticket, event.term):
+        if self._in_flight.arrived(event.ticket, event.term):
             return
         last = self._last.get(event.lock)
         if last is not None and event.term <= last.term:
             relation = "the same term as" if event.term == last.term else "an older term than"
-            what = f"{event.client} leads {event.lock!r} in {relation} {last.client} before it, {event.term}"
-            self.violated(event.at, event.lock, what, last, event)
+            message = f"{event.client} leads {event.lock!r} in {relation} {last.client} before it: {event.term}"
+            self.violated(event.at, event.lock, message, last, event)
         if last is None or event.term > last.term:
             self._last[event.lock] = event
 
-    def _forgot(self, event: StateLost) -> None:
-        """As "growing fences", but no guarantee that has an exception is held to more than the first of them."""
-        if self.promises.fence is FenceOrder.BEST_EFFORT or event.what != "clock":
-            self._on_their_way.forgot(event)
+    def _state_lost(self, event: StateLost) -> None:
+        """Like "growing fences", but every guarantee with an exception is treated as the weakest one."""
+        if self.promises.fence is FenceOrder.BEST_EFFORT or event.kind != "clock":
+            self._in_flight.state_lost(event)
         is_promised = self.promises.fence is FenceOrder.UNCONDITIONAL and not event.restored
-        if not is_promised and event.what != "lease" and event.majority:
+        if not is_promised and event.kind != "lease" and event.majority:
             self._last.clear()

@@ -1,4 +1,4 @@
-"""Do two beliefs overlap that must not? The one promise that a lock is for."""
+"""Do two beliefs overlap that must not? This is the main promise of a lock."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from holdfast.checking.promises import Promises
 from holdfast.guarantees import Exclusion
 
 from .base import Checker
-from .forgetting import OnTheirWay
+from .in_flight import GrantsInFlight
 
 
 class MutualExclusion(Checker):
     """At no time do more clients believe that they hold a lock than its rule allows.
 
-    A belief is [granted, ended): one that ends at the moment when another begins does not overlap it. It ends with
-    Released, Lost, the client's crash, or its deadline. Exclusive is alone, but for leases of the same named owner,
-    which all have one fence; of leases with limits, taken in the best order, none has as many others before it as its
+    A belief is [granted, ended): a belief that ends when another begins does not overlap it. It ends with
+    ReleaseStarted, Lost, the client's crash, or its deadline. An exclusive lease overlaps only leases of the same named
+    owner with the same fence. Leases with limits, in the best order, each have fewer others before them than their
     limit.
     """
 
@@ -27,46 +27,46 @@ class MutualExclusion(Checker):
         super().__init__(promises)
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._believed: dict[int, Granted] = {}
-        self._moved: dict[int, float] = {}  # deadlines that were renewed
-        self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # what each was granted since it last crashed
+        self._deadlines: dict[int, float] = {}  # renewed deadlines, by ticket
+        self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # tickets granted since its last crash
         self._slack = promises.clock_error
-        self._on_their_way = OnTheirWay(promises)
+        self._in_flight = GrantsInFlight(promises)
         self.on = {
-            **self._on_their_way.on,
+            **self._in_flight.on,
             Granted: self._granted,
             Renewed: self._renewed,
             ReleaseStarted: self._ended,
             Lost: self._ended,
             Crashed: self._crashed,
-            StateLost: self._forgot,
+            StateLost: self._state_lost,
         }
 
     def _granted(self, event: Granted) -> None:
         ticket = event.ticket
-        if self._on_their_way.arrived(ticket, event.fence):
+        if self._in_flight.arrived(ticket, event.fence):
             return
         if ticket in self._believed:
-            self._drop(ticket)  # granted twice: for another checker
+            self._drop(ticket)  # granted twice: another checker reports that
         lock = self._locks[event.lock]
         if event.exclusive:
-            if lock.alone or lock.shared:
-                self._look_closer(lock, event)
-            lock.alone[ticket] = event
+            if lock.exclusive or lock.shared:
+                self._judge_conflicts(lock, event)
+            lock.exclusive[ticket] = event
         else:
-            if lock.alone or lock.too_many_with(event.limit):
-                self._look_closer(lock, event)
+            if lock.exclusive or lock.too_many_with(event.limit):
+                self._judge_conflicts(lock, event)
             lock.shared[ticket] = event
             lock.count(event.limit, 1)
         self._believed[ticket] = event
         self._of_client[event.client].append(ticket)
 
     def _renewed(self, event: Renewed) -> None:
-        """What is over stays over; a client that thinks otherwise is found by the checker of losses."""
+        """An expired lease is not revived; the checker of losses reports a client that does so."""
         granted = self._believed.get(event.ticket)
         if granted is not None:
-            deadline = self._moved.get(event.ticket, granted.deadline)
+            deadline = self._deadlines.get(event.ticket, granted.deadline)
             if deadline is None or event.at < deadline + self._slack:
-                self._moved[event.ticket] = event.deadline
+                self._deadlines[event.ticket] = event.deadline
 
     def _ended(self, event: ReleaseStarted | Lost) -> None:
         self._drop(event.ticket)
@@ -75,16 +75,16 @@ class MutualExclusion(Checker):
         for ticket in self._of_client.pop(event.client, ()):
             self._drop(ticket)
 
-    def _forgot(self, event: StateLost) -> None:
-        """What was granted before is not protected from what is granted after; the rest still is."""
-        if event.what == "clock":
+    def _state_lost(self, event: StateLost) -> None:
+        """Leases from before the loss are not protected from later grants; all others still are."""
+        if event.kind == "clock":
             return
-        if event.what == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
+        if event.kind == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
             return
-        self._on_their_way.forgot(event)
+        self._in_flight.state_lost(event)
         locks = self._locks if event.lock is None else [event.lock]
         for lock in [self._locks[name] for name in locks if name in self._locks]:
-            for ticket in [*lock.alone, *lock.shared]:
+            for ticket in [*lock.exclusive, *lock.shared]:
                 self._drop(ticket)
 
     def _drop(self, ticket: int) -> None:
@@ -93,51 +93,51 @@ class MutualExclusion(Checker):
             return
         lock = self._locks[granted.lock]
         if granted.exclusive:
-            lock.alone.pop(ticket, None)
+            lock.exclusive.pop(ticket, None)
         elif lock.shared.pop(ticket, None) is not None:
             lock.count(granted.limit, -1)
-        if self._moved:
-            self._moved.pop(ticket, None)
+        if self._deadlines:
+            self._deadlines.pop(ticket, None)
 
-    def _look_closer(self, lock: _Lock, event: Granted) -> None:
-        """Somebody may be in the way, unless by its own clock it is out."""
+    def _judge_conflicts(self, lock: _Lock, event: Granted) -> None:
+        """Report a conflicting lease, if its deadline on its own clock has not passed."""
         now = event.at
-        for others in (lock.alone, lock.shared):
+        for others in (lock.exclusive, lock.shared):
             for ticket, other in list(others.items()):
-                deadline = self._moved.get(ticket, other.deadline)
+                deadline = self._deadlines.get(ticket, other.deadline)
                 if deadline is not None and deadline - self._slack <= now:
-                    self._drop(ticket)  # so each is looked at once
-        in_the_way = next((other for other in lock.alone.values() if not _is_kin(other, event)), None)
-        if in_the_way is None and (event.exclusive or lock.too_many_with(event.limit)):
-            in_the_way = next(iter(lock.shared.values()), None)
-        if in_the_way is None:
+                    self._drop(ticket)  # so that each lease is checked once
+        blocker = next((other for other in lock.exclusive.values() if not _same_owner(other, event)), None)
+        if blocker is None and (event.exclusive or lock.too_many_with(event.limit)):
+            blocker = next(iter(lock.shared.values()), None)
+        if blocker is None:
             return
-        if event.owner and in_the_way.owner == event.owner:
-            what = (
-                f"{event.client} was granted {event.lock!r} beside {in_the_way.client} of the same owner, "
-                f"with fence {event.fence} and not with {in_the_way.fence}"
+        if event.owner and blocker.owner == event.owner:
+            message = (
+                f"{event.client} was granted {event.lock!r} beside {blocker.client} of the same owner, "
+                f"with fence {event.fence} and not with {blocker.fence}"
             )
-        elif event.exclusive or in_the_way.exclusive:
-            what = f"{event.client} was granted {event.lock!r} while {in_the_way.client} believed to hold it"
+        elif event.exclusive or blocker.exclusive:
+            message = f"{event.client} was granted {event.lock!r} while {blocker.client} believed to hold it"
         else:
-            there, limit = len(lock.shared) + 1, min(lock.limits | {event.limit: 1}, key=_finite)
-            what = f"{event.client} was granted {event.lock!r} as number {there}, where the limit is {limit}"
-        self.violated(now, event.lock, what, in_the_way, event)
+            count, limit = len(lock.shared) + 1, min(lock.limits | {event.limit: 1}, key=_finite)
+            message = f"{event.client} was granted {event.lock!r} as number {count}, where the limit is {limit}"
+        self.violated(now, event.lock, message, blocker, event)
 
 
-def _is_kin(one: Granted, other: Granted) -> bool:
+def _same_owner(one: Granted, other: Granted) -> bool:
     return one.owner != "" and one.owner == other.owner and one.fence == other.fence
 
 
 class _Lock:
-    """Who believes to hold one lock."""
+    """The clients that believe to hold one lock."""
 
-    __slots__ = ("alone", "limits", "shared")
+    __slots__ = ("exclusive", "limits", "shared")
 
     def __init__(self) -> None:
-        self.alone: dict[int, Granted] = {}
+        self.exclusive: dict[int, Granted] = {}
         self.shared: dict[int, Granted] = {}
-        self.limits: dict[int | None, int] = {}  # of the shared ones: how many have this limit
+        self.limits: dict[int | None, int] = {}  # of shared leases: how many have this limit
 
     def count(self, limit: int | None, change: int) -> None:
         if limit is None:
@@ -149,11 +149,11 @@ class _Lock:
             del self.limits[limit]
 
     def too_many_with(self, limit: int | None) -> bool:
-        """One more with this limit would be too many: in no order has each fewer before it than its limit.
+        """Whether another lease with this limit is too many: no order gives each fewer leases before it than its limit.
 
-        The best order is by limit, so as many as have a limit up to n must fit into n; those without one come last.
+        The best order is by limit, so at most n leases may have a limit up to n. Leases without a limit come last.
         """
-        there = 0
+        count = 0
         limits = self.limits
         if not limits:
             return limit is not None and limit < 1
@@ -161,8 +161,8 @@ class _Lock:
             return limits[limit] >= (limit or 0)
         added = limits if limit is None else limits | {limit: limits.get(limit, 0) + 1}
         for upper in sorted(added, key=_finite):
-            there += added[upper]
-            if there > _finite(upper):
+            count += added[upper]
+            if count > _finite(upper):
                 return True
         return False
 

@@ -1,4 +1,4 @@
-"""Do fences grow? The resource that refuses old ones relies on nothing else."""
+"""Do fences grow? A resource that refuses old fences depends on it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
 from .base import Checker
-from .forgetting import OnTheirWay
+from .in_flight import GrantsInFlight
 
 
 class GrowingFences(Checker):
     """Every exclusive lease has a greater fence than all leases of its lock before it, and no two have the same.
 
-    But for those of one named owner, which is in with all of them at once: they have the fence of the first. If an old
-    copy of the data is back in which that one is in, so may those that come to it then, whoever came between.
-    Shared leases may learn of their fences in any order, but theirs too are greater than that of any exclusive lease
-    before them. What the server forgot starts anew where its guarantees say that fences depend on it.
-    Where they depend on nothing, an old copy that an operator restores can make them go back, but not for a client that
-    runs: it gets no fence that is not greater than its own before, or none at all.
+    Leases of one named owner that overlap are an exception: they share the fence of the first. After an old copy of the
+    data is restored in which that owner holds the lock, later leases of the owner may share that fence too.
+    Shared leases may receive their fences in any order, but each is greater than the fence of every exclusive lease
+    before it. Fences may start again after the server lost its state, if its guarantees make them depend on that state.
+    Unconditional fences can go back when an operator restores an old copy, but not for a running client: it gets only
+    fences greater than its own before, or no lease.
     """
 
     name = "growing fences"
@@ -29,23 +29,23 @@ class GrowingFences(Checker):
         super().__init__(promises)
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._lost_data = self._clock_went_back = self._restored = False
-        self._own: dict[tuple[str, str], Granted] = {}  # by client and lock: its greatest, since it last crashed
-        self._owners: dict[tuple[str, int], str] = {}  # of tickets that have one, by lock and fence
-        self._owners_before: dict[tuple[str, int], str] = {}  # of those before the server went back to an old copy
-        self._on_their_way = OnTheirWay(promises)
-        self.on = {**self._on_their_way.on, Granted: self._granted, StateLost: self._forgot}
+        self._own: dict[tuple[str, str], Granted] = {}  # by client and lock: the greatest since its last crash
+        self._owners: dict[tuple[str, int], str] = {}  # named owner, by lock and fence
+        self._owners_before: dict[tuple[str, int], str] = {}  # the same, from before an old copy was restored
+        self._in_flight = GrantsInFlight(promises)
+        self.on = {**self._in_flight.on, Granted: self._granted, StateLost: self._state_lost}
         if promises.fence is FenceOrder.UNCONDITIONAL:
             self.on[Crashed] = self._crashed
         if promises.sees_server:
-            self.on[ServerGranted] = self._admitted  # which passes on what it sees
+            self.on[ServerGranted] = self._server_granted  # passes the event on
 
-    def _admitted(self, event: ServerGranted) -> None:
-        self._on_their_way.on[ServerGranted](event)
+    def _server_granted(self, event: ServerGranted) -> None:
+        self._in_flight.on[ServerGranted](event)
         if event.owner:
             self._owners.setdefault((event.lock, event.fence), event.owner)
 
     def _granted(self, event: Granted) -> None:
-        if self._on_their_way.arrived(event.ticket, event.fence):
+        if self._in_flight.arrived(event.ticket, event.fence):
             return
         lock = self._locks[event.lock]
         fence = event.fence
@@ -65,7 +65,7 @@ class GrowingFences(Checker):
             self._shrank(event, lock.shared[fence])
         if event.exclusive:
             lock.exclusive = event
-            lock.shared.clear()  # what is not greater than this one is reported anyway
+            lock.shared.clear()  # a fence that is not greater than this one is reported anyway
         else:
             lock.shared[fence] = event
         if lock.greatest is None or fence > lock.greatest.fence:
@@ -79,31 +79,33 @@ class GrowingFences(Checker):
 
     def _shrank(self, event: Granted, before: Granted) -> None:
         relation = "the same fence as" if event.fence == before.fence else "a smaller fence than"
-        what = f"{event.client} got fence {event.fence} of {event.lock!r}, {relation} {before.client}'s {before.fence}"
-        self.violated(event.at, event.lock, what, before, event)
+        message = (
+            f"{event.client} got fence {event.fence} of {event.lock!r}, {relation} {before.client}'s {before.fence}"
+        )
+        self.violated(event.at, event.lock, message, before, event)
 
-    def _forgot(self, event: StateLost) -> None:
-        if event.what == "data":
+    def _state_lost(self, event: StateLost) -> None:
+        if event.kind == "data":
             self._owners_before |= self._owners
             self._owners.clear()
-        self._lost_data |= event.what == "data" and event.majority
+        self._lost_data |= event.kind == "data" and event.majority
         self._restored |= event.restored
-        self._clock_went_back |= event.what == "clock"
+        self._clock_went_back |= event.kind == "clock"
         depends_on = {
             FenceOrder.UNCONDITIONAL: event.restored,
-            FenceOrder.DURABLE_STORAGE: event.what == "data" and event.majority,
+            FenceOrder.DURABLE_STORAGE: event.kind == "data" and event.majority,
             FenceOrder.CLOCK_BOUNDED: self._lost_data and self._clock_went_back,
             FenceOrder.BEST_EFFORT: self._lost_data or self._clock_went_back,
         }
-        if event.what != "clock" or self.promises.fence is FenceOrder.BEST_EFFORT:
-            self._on_their_way.forgot(event)  # these may reach their clients after younger ones
-        if depends_on[self.promises.fence] and event.what != "lease":
+        if event.kind != "clock" or self.promises.fence is FenceOrder.BEST_EFFORT:
+            self._in_flight.state_lost(event)  # these grants may reach their clients after later ones
+        if depends_on[self.promises.fence] and event.kind != "lease":
             for name in [*self._locks] if event.lock is None else [event.lock]:
                 self._locks.pop(name, None)
 
 
 class _Lock:
-    """The leases of one lock that the next one is compared with."""
+    """The leases of one lock that the next lease is compared with."""
 
     __slots__ = ("exclusive", "greatest", "shared")
 

@@ -1,4 +1,4 @@
-"""Does one attempt yield one lease? Requests are sent again when an answer is lost, and must not count twice."""
+"""Does one attempt yield one lease? A request that is repeated after a lost answer must not count twice."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from holdfast.checking.promises import Promises
 from holdfast.guarantees import FenceOrder
 
 from .base import Checker
-from .forgetting import OnTheirWay
+from .in_flight import GrantsInFlight
 
 
 class SingleGrants(Checker):
-    """A ticket yields one lease at most, however often it was sent, and a fence belongs to one lease or owner only."""
+    """A ticket yields at most one lease, however often it is sent, and a fence belongs to one lease or owner only."""
 
     name = "single grants"
 
@@ -21,38 +21,38 @@ class SingleGrants(Checker):
         super().__init__(promises)
         self._granted_to: dict[int, Granted] = {}
         self._by_fence: defaultdict[str, dict[int, Granted]] = defaultdict(dict)
-        self._clients: defaultdict[tuple[str, int], set[str]] = defaultdict(set)  # lock, fence: who ever had it
-        self._on_their_way = OnTheirWay(promises)
+        self._clients: defaultdict[tuple[str, int], set[str]] = defaultdict(set)  # lock, fence -> clients that had it
+        self._in_flight = GrantsInFlight(promises)
         self.on = {
-            **self._on_their_way.on,
+            **self._in_flight.on,
             Granted: self._granted,
             Reentered: self._reentered,
-            StateLost: self._forgot,
+            StateLost: self._state_lost,
         }
 
     def _granted(self, event: Granted) -> None:
         before = self._granted_to.setdefault(event.ticket, event)
         if before is not event:
-            what = f"ticket {event.ticket} was granted to {event.client} a second time, with fence {event.fence}"
-            self.violated(event.at, event.lock, what, before, event)
+            message = f"ticket {event.ticket} was granted to {event.client} a second time, with fence {event.fence}"
+            self.violated(event.at, event.lock, message, before, event)
         self._clients[event.lock, event.fence].add(event.client)
-        if self._on_their_way.arrived(event.ticket, event.fence):
-            return  # its fence is from before the server forgot
+        if self._in_flight.arrived(event.ticket, event.fence):
+            return  # its fence is from before the server lost its state
         other = self._by_fence[event.lock].setdefault(event.fence, event)
-        is_kin = event.owner != "" and event.owner == other.owner
-        if other is not event and other.ticket != event.ticket and not is_kin:
-            what = f"fence {event.fence} of {event.lock!r} was given to {other.client} and then to {event.client}"
-            self.violated(event.at, event.lock, what, other, event)
+        same_owner = event.owner != "" and event.owner == other.owner
+        if other is not event and other.ticket != event.ticket and not same_owner:
+            message = f"fence {event.fence} of {event.lock!r} was given to {other.client} and then to {event.client}"
+            self.violated(event.at, event.lock, message, other, event)
 
     def _reentered(self, event: Reentered) -> None:
         if event.client not in self._clients.get((event.lock, event.fence), ()):
-            what = f"{event.client} re-entered {event.lock!r} with fence {event.fence}, of which it has no lease"
-            self.violated(event.at, event.lock, what, event)
+            message = f"{event.client} re-entered {event.lock!r} with fence {event.fence}, of which it has no lease"
+            self.violated(event.at, event.lock, message, event)
 
-    def _forgot(self, event: StateLost) -> None:
-        """A counter that is gone may give its numbers again, if nothing better was promised."""
+    def _state_lost(self, event: StateLost) -> None:
+        """A lost counter may repeat its numbers, unless the guarantee is unconditional."""
         is_promised = self.promises.fence is FenceOrder.UNCONDITIONAL and not event.restored
-        if event.what == "data" and event.majority and not is_promised:
-            self._on_their_way.forgot(event)
+        if event.kind == "data" and event.majority and not is_promised:
+            self._in_flight.state_lost(event)
             for name in [*self._by_fence] if event.lock is None else [event.lock]:
                 self._by_fence.pop(name, None)

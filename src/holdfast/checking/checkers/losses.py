@@ -1,12 +1,13 @@
-"""Is a holder told that it lost the lock, in time, once, and for good?
+"""Is each loss reported to its holder in time and exactly once, and does a lost lease stay lost?
 
-What may happen to a lease, and what it becomes; anything else breaks the promise:
+The events that each phase of a lease allows, with the next phase; any other event breaks the promise:
 
-    HELD       Renewed, before the deadline; Checked held, before the deadline
-               Lost -> LOST        Released -> RELEASING
-    RELEASING  ReleaseEnded released or owed -> OVER        Lost, Told or ReleaseEnded lost -> LOST: that was the answer
-    LOST       Told once; Released and ReleaseEnded lost: the call that raises LockLost
-    OVER       nothing; a crash of the client leads here from everywhere
+    HELD       Renewed before the deadline; Checked held before the deadline
+               Lost -> LOST        ReleaseStarted -> RELEASING
+    RELEASING  ReleaseEnded released or pending -> OVER
+               Lost, LossReported or ReleaseEnded lost -> LOST: this was the answer to the release
+    LOST       LossReported once; ReleaseStarted and ReleaseEnded lost: the call that raises LockLost
+    OVER       none; a crash of the client leads here from every phase
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from .base import NEVER, Checker
 HELD, RELEASING, LOST, OVER = "held", "being released", "lost", "over"
 
 
-class LossTold(Checker):
-    """A lost lease is told once, before the next conflicting grant, and nothing says held after its deadline or loss.
+class LossesReported(Checker):
+    """A loss is reported once, before the next conflicting grant, and no lease reports held after its deadline or loss.
 
-    A process that stands still can neither notice nor tell: it has `report_max` from when it runs again.
+    A paused process can neither notice nor report a loss: it has `report_max` from the time when it resumes.
     """
 
-    name = "loss told"
+    name = "losses reported"
 
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._leases: dict[int, _Lease] = {}
         self._locks: defaultdict[str, _Open] = defaultdict(_Open)
-        # What each was granted since it last crashed.
+        # Leases that each client was granted since its last crash.
         self._of_client: defaultdict[str, list[_Lease]] = defaultdict(list)
         self._paused: set[str] = set()
         self._resumed: dict[str, float] = {}
@@ -59,24 +60,24 @@ class LossTold(Checker):
             ReleaseStarted: self._released,
             ReleaseEnded: self._release_ended,
             Lost: self._lost,
-            LossReported: self._told,
+            LossReported: self._loss_reported,
             Paused: self._was_paused,
             Resumed: self._was_resumed,
             Crashed: self._crashed,
-            StateLost: self._forgot,
+            StateLost: self._state_lost,
         }
 
-    # ── what happens to a lease ──────────────────────────────────────────────────────────────────────────────────
+    # ── events of a lease ────────────────────────────────────────────────────────────────────────────────────────
 
     def _granted(self, event: Granted) -> None:
         lock = self._locks[event.lock]
-        if lock.alone:
-            self._expect_told(lock.alone, event)
+        if lock.exclusive:
+            self._expect_reported(lock.exclusive, event)
         shared = lock.shared
         if shared and (event.exclusive or (event.limit is not None and len(shared) >= event.limit)):
-            self._expect_told(shared, event)
+            self._expect_reported(shared, event)
         lease = _Lease(event)
-        (lock.alone if event.exclusive else shared)[event.ticket] = lease
+        (lock.exclusive if event.exclusive else shared)[event.ticket] = lease
         self._leases[event.ticket] = lease
         self._of_client[event.client].append(lease)
 
@@ -96,9 +97,9 @@ class LossTold(Checker):
         if lease is None or not event.held:
             return
         if lease.phase is not HELD:
-            self._wrong(event, lease, f"was said to be held after it was {_past(lease)}")
+            self._wrong(event, lease, f"reported held after it was {_past(lease)}")
         elif lease.is_past(event.at - self._slack):
-            self._wrong(event, lease, f"was said to be held after its deadline, {lease.deadline:g} s")
+            self._wrong(event, lease, f"reported held after its deadline, {lease.deadline:g} s")
 
     def _released(self, event: ReleaseStarted) -> None:
         lease = self._leases.get(event.ticket)
@@ -132,25 +133,25 @@ class LossTold(Checker):
         if lease.phase is HELD and lease.deadline is not None:
             late = event.at - max(lease.deadline, self._resumed.get(event.client, NEVER))
             if late > self.promises.report_max:
-                self._wrong(event, lease, f"was noticed to be over {late:.3g} s late")
+                self._wrong(event, lease, f"was noticed as expired {late:.3g} s late")
         lease.phase, lease.ended = LOST, event
 
-    def _told(self, event: LossReported) -> None:
+    def _loss_reported(self, event: LossReported) -> None:
         lease = self._leases.get(event.ticket)
         if lease is None:
             return
-        if lease.told is not None:
-            self._wrong(event, lease, "was told to be lost a second time")
+        if lease.reported is not None:
+            self._wrong(event, lease, "was reported lost a second time")
         elif lease.phase is HELD or lease.phase is OVER:
-            self._wrong(event, lease, f"was told to be lost although it was {_past(lease)}")
+            self._wrong(event, lease, f"was reported lost although it was {_past(lease)}")
         elif lease.phase is LOST:
             self._judge_delay(event.at, lease, event)
         else:
             lease.phase, lease.ended = LOST, event
-        lease.told = event
+        lease.reported = event
         self._close(lease)
 
-    # ── what happens around it ───────────────────────────────────────────────────────────────────────────────────
+    # ── events around it ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _was_paused(self, event: Paused) -> None:
         self._paused.add(event.client)
@@ -166,15 +167,15 @@ class LossTold(Checker):
             lease.ended = event
             self._close(lease)
 
-    def _forgot(self, event: StateLost) -> None:
-        """Whoever held it cannot know before the next renewal; the next grant need not wait for that."""
-        if event.what == "clock":
+    def _state_lost(self, event: StateLost) -> None:
+        """A holder cannot learn of this before its next renewal, and the next grant need not wait for that."""
+        if event.kind == "clock":
             return
-        if event.what == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
+        if event.kind == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
             return
         for name in self._locks if event.lock is None else [event.lock]:
             if name in self._locks:
-                self._locks[name].alone.clear()
+                self._locks[name].exclusive.clear()
                 self._locks[name].shared.clear()
 
     def finish(self, at: float) -> None:
@@ -184,81 +185,81 @@ class LossTold(Checker):
             if client in self._paused or at - self._resumed.get(client, NEVER) <= report_max:
                 continue
             if lease.phase is HELD and lease.is_past(at - report_max):
-                what = f"was never noticed to be over, though its deadline was {lease.deadline:g} s"
-                self._report(at, lease, what)
-            elif lease.phase is LOST and lease.told is None:
+                message = f"was never noticed as expired, although its deadline was {lease.deadline:g} s"
+                self._report(at, lease, message)
+            elif lease.phase is LOST and lease.reported is None:
                 self._judge_delay(at, lease, None)
 
     # ── judging ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _expect_told(self, open_leases: dict[int, _Lease], grant: Granted) -> None:
-        """A conflicting grant: what is over must have been told by now. Each is asked for once, so closed here."""
+    def _expect_reported(self, open_leases: dict[int, _Lease], grant: Granted) -> None:
+        """A conflicting grant: the loss of every ended lease must have been reported. Each lease is checked once."""
         now, slack = grant.at, self._slack
         for ticket, lease in list(open_leases.items()):
             if grant.owner and grant.owner == lease.granted.owner:
                 continue  # no conflict
             if lease.phase is HELD and not lease.is_past(now):
-                continue  # an overlap, if anything: that is for the exclusion checker
+                continue  # at most an overlap, which the exclusion checker reports
             del open_leases[ticket]
             client = lease.granted.client
             if client in self._paused or now - self._resumed.get(client, NEVER) <= self.promises.report_max:
                 continue
             if lease.phase is HELD and lease.is_past(now - slack):
-                what = f"was over by its own clock, but nobody was told before {grant.client} was granted it"
-                self._report(now, lease, what, grant)
+                message = f"had expired on its own clock, but no loss was reported before {grant.client} was granted it"
+                self._report(now, lease, message, grant)
             elif lease.ended is not None and lease.ended.at + slack < now and self.promises.reports_losses:
-                self._report(now, lease, f"was lost, but not told before {grant.client} was granted it", grant)
+                self._report(now, lease, f"was lost, but not reported before {grant.client} was granted it", grant)
 
-    def _judge_delay(self, at: float, lease: _Lease, told: LossReported | None) -> None:
+    def _judge_delay(self, at: float, lease: _Lease, reported: LossReported | None) -> None:
         if lease.ended is None or not self.promises.reports_losses:
             return
         delay = at - max(lease.ended.at, self._resumed.get(lease.granted.client, NEVER))
         if delay > self.promises.report_max:
-            what = f"was told to be lost {delay:.3g} s late" if told else "was lost and never told to be"
-            self._report(at, lease, what, told)
+            message = f"was reported lost {delay:.3g} s late" if reported else "was lost and never reported"
+            self._report(at, lease, message, reported)
 
-    def _wrong(self, event: Event, lease: _Lease, what: str) -> None:
-        self._report(event.at, lease, what, event)
+    def _wrong(self, event: Event, lease: _Lease, message: str) -> None:
+        self._report(event.at, lease, message, event)
 
-    def _report(self, at: float, lease: _Lease, what: str, event: Event | None = None) -> None:
+    def _report(self, at: float, lease: _Lease, message: str, event: Event | None = None) -> None:
         granted = lease.granted
-        sentence = f"{granted.client}'s lease of {granted.lock!r} (fence {granted.fence}) {what}"
+        sentence = f"{granted.client}'s lease of {granted.lock!r} (fence {granted.fence}) {message}"
         self.violated(at, granted.lock, sentence, granted, lease.ended, event)
 
     def _close(self, lease: _Lease) -> None:
         granted = lease.granted
         lock = self._locks[granted.lock]
-        (lock.alone if granted.exclusive else lock.shared).pop(granted.ticket, None)
+        (lock.exclusive if granted.exclusive else lock.shared).pop(granted.ticket, None)
 
 
 class _Open:
-    """The leases of one lock that are held, or lost and not told."""
+    """The leases of one lock that are held, or lost and not yet reported."""
 
-    __slots__ = ("alone", "shared")
+    __slots__ = ("exclusive", "shared")
 
     def __init__(self) -> None:
-        self.alone: dict[int, _Lease] = {}
+        self.exclusive: dict[int, _Lease] = {}
         self.shared: dict[int, _Lease] = {}
 
 
 class _Lease:
-    """One lease, in one of the phases above."""
+    """One lease and its phase."""
 
-    __slots__ = ("deadline", "ended", "granted", "phase", "told")
+    __slots__ = ("deadline", "ended", "granted", "phase", "reported")
 
     def __init__(self, granted: Granted) -> None:
         self.granted = granted
         self.deadline = granted.deadline
         self.phase = HELD
         self.ended: Event | None = None
-        self.told: LossReported | None = None
+        self.reported: LossReported | None = None
 
     def is_past(self, at: float) -> bool:
         return self.deadline is not None and self.deadline < at
 
 
 def _past(lease: _Lease) -> str:
-    """In words, for after "after it was"."""
+    """The phase as it is printed after "after it was"."""
     if lease.phase is OVER:
         return "gone with its process" if isinstance(lease.ended, Crashed) else "released"
     return lease.phase

@@ -1,4 +1,4 @@
-"""Does every call end, once, in time, and with the truth?"""
+"""Does every call end exactly once, in time, and with the right outcome?"""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .base import NEVER, Checker
 
 
 class ExactOutcomes(Checker):
-    """Every call ends in one outcome, never too early or too late, and "busy" is never said of a silent server.
+    """Every call ends in one outcome, neither too early nor too late, and never with "busy" if the server was silent.
 
-    A timeout is not given before its time is up, nor more than `late_max` after it, or half as long again if there are
-    several locks to give back; a process that stood still has that long from when it runs again. `timeout=0` never gets
-    in line; `timeout=None` never times out.
+    A call times out not before its timeout, and at most `late_max` after it, or 1.5 times that if several locks have to
+    be released. A paused process has that long from the time when it resumes. `timeout=0` never queues; `timeout=None`
+    never times out.
     """
 
     name = "exact outcomes"
@@ -35,24 +35,24 @@ class ExactOutcomes(Checker):
         super().__init__(promises)
         self._open: dict[int, AcquireStarted] = {}
         self._done: dict[int, Granted | Reentered | AcquireFailed | Crashed] = {}
-        self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # who asked since the client last crashed
+        self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # calls since the client's last crash
         self._paused: set[str] = set()
         self._resumed: dict[str, float] = {}
-        self._cut_off: dict[str | None, Unreachable] = {}
+        self._outages: dict[str | None, Unreachable] = {}
         self.on = {
-            AcquireStarted: self._asked,
+            AcquireStarted: self._acquire_started,
             Granted: self._granted,
             Reentered: self._granted,
-            AcquireFailed: self._gave_up,
-            ServerQueued: self._queued,
+            AcquireFailed: self._acquire_failed,
+            ServerQueued: self._server_queued,
             Crashed: self._crashed,
             Paused: self._was_paused,
             Resumed: self._was_resumed,
-            Unreachable: self._was_cut_off,
-            Reachable: self._rejoined,
+            Unreachable: self._unreachable,
+            Reachable: self._reachable,
         }
 
-    def _asked(self, event: AcquireStarted) -> None:
+    def _acquire_started(self, event: AcquireStarted) -> None:
         ticket = event.ticket
         before = self._open.get(ticket) or self._done.get(ticket)
         if before is not None:
@@ -64,42 +64,42 @@ class ExactOutcomes(Checker):
         self._ended(event)
 
     def _ended(self, event: Granted | Reentered | AcquireFailed) -> AcquireStarted | None:
-        """The call it was, unless it had ended before."""
+        """The start of the call, or None if it had ended before."""
         ticket = event.ticket
-        asked = self._open.pop(ticket, None)
-        if asked is None:
+        started = self._open.pop(ticket, None)
+        if started is None:
             before = self._done.get(ticket)
-            why = "was never asked for" if before is None else "had ended already"
+            why = "was never started" if before is None else "had ended already"
             outcome = "granted" if not isinstance(event, AcquireFailed) else event.outcome
-            what = f"{event.client}'s call for {event.lock!r} ended ({outcome}), but it {why}"
-            self.violated(event.at, event.lock, what, before, event)
+            message = f"{event.client}'s call for {event.lock!r} ended ({outcome}), but it {why}"
+            self.violated(event.at, event.lock, message, before, event)
             return None
         self._done[ticket] = event
-        if asked.timeout is not None and event.at - asked.at > asked.timeout + self._late_max(asked):
-            self._judge_late(asked, event.at, event)
-        return asked
+        if started.timeout is not None and event.at - started.at > started.timeout + self._late_max(started):
+            self._judge_late(started, event.at, event)
+        return started
 
-    def _gave_up(self, event: AcquireFailed) -> None:
-        asked = self._ended(event)
-        if asked is None or event.outcome != "timed out":
+    def _acquire_failed(self, event: AcquireFailed) -> None:
+        started = self._ended(event)
+        if started is None or event.outcome != "timed out":
             return
-        timeout = asked.timeout
+        timeout = started.timeout
         if timeout is None:
-            what = f"{event.client} timed out on {event.lock!r} although it had no timeout"
-            self.violated(event.at, event.lock, what, asked, event)
+            message = f"{event.client} timed out on {event.lock!r} although it had no timeout"
+            self.violated(event.at, event.lock, message, started, event)
             return
-        waited = event.at - asked.at
+        waited = event.at - started.at
         if waited < timeout * (1 - self.promises.drift) - self.promises.clock_error:
-            what = f"{event.client} gave up {event.lock!r} after {waited:.6g} s, before its timeout of {timeout:g} s"
-            self.violated(event.at, event.lock, what, asked, event)
-        if self._cut_off:
-            self._judge_silence(asked, event, timeout)
+            message = f"{event.client} gave up {event.lock!r} after {waited:.6g} s, before its timeout of {timeout:g} s"
+            self.violated(event.at, event.lock, message, started, event)
+        if self._outages:
+            self._judge_silence(started, event, timeout)
 
-    def _queued(self, event: ServerQueued) -> None:
-        asked = self._open.get(event.ticket)
-        if asked is not None and asked.timeout == 0:
-            what = f"{event.client} got in line for {event.lock!r} with timeout=0"
-            self.violated(event.at, event.lock, what, asked, event)
+    def _server_queued(self, event: ServerQueued) -> None:
+        started = self._open.get(event.ticket)
+        if started is not None and started.timeout == 0:
+            message = f"{event.client} queued for {event.lock!r} with timeout=0"
+            self.violated(event.at, event.lock, message, started, event)
 
     def _crashed(self, event: Crashed) -> None:
         self._paused.discard(event.client)
@@ -114,38 +114,41 @@ class ExactOutcomes(Checker):
         self._paused.discard(event.client)
         self._resumed[event.client] = event.at
 
-    def _was_cut_off(self, event: Unreachable) -> None:
-        self._cut_off[event.client] = event
+    def _unreachable(self, event: Unreachable) -> None:
+        self._outages[event.client] = event
 
-    def _rejoined(self, event: Reachable) -> None:
-        self._cut_off.pop(event.client, None)
+    def _reachable(self, event: Reachable) -> None:
+        self._outages.pop(event.client, None)
 
     def finish(self, at: float) -> None:
-        for asked in self._open.values():
-            is_due = asked.timeout is not None and at - asked.at > asked.timeout + self._late_max(asked)
-            if is_due and asked.client not in self._paused:
-                self._judge_late(asked, at, None)
+        for started in self._open.values():
+            is_due = started.timeout is not None and at - started.at > started.timeout + self._late_max(started)
+            if is_due and started.client not in self._paused:
+                self._judge_late(started, at, None)
 
     # ── judging ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _late_max(self, asked: AcquireStarted) -> float:
-        return self.promises.late_max * (1.0 if asked.group is None else 1.5)
+    def _late_max(self, started: AcquireStarted) -> float:
+        return self.promises.late_max * (1.0 if started.group is None else 1.5)
 
-    def _judge_late(self, asked: AcquireStarted, at: float, event: Granted | Reentered | AcquireFailed | None) -> None:
-        if at - self._resumed.get(asked.client, NEVER) <= self._late_max(asked):
+    def _judge_late(
+        self, started: AcquireStarted, at: float, event: Granted | Reentered | AcquireFailed | None
+    ) -> None:
+        if at - self._resumed.get(started.client, NEVER) <= self._late_max(started):
             return
-        waited = at - asked.at
-        ended = "came to its end" if event is not None else "had not come to its end"
-        what = f"{asked.client}'s call for {asked.lock!r} {ended} after {waited:.3g} s, with timeout={asked.timeout:g}"
-        self.violated(at, asked.lock, what, asked, event)
+        waited = at - started.at
+        ended = "ended" if event is not None else "had not ended"
+        call = f"{started.client}'s call for {started.lock!r}, timeout={started.timeout:g},"
+        message = f"{call} {ended} after {waited:.3g} s"
+        self.violated(at, started.lock, message, started, event)
 
-    def _judge_silence(self, asked: AcquireStarted, event: AcquireFailed, timeout: float) -> None:
-        """It says busy: then the server must have said so, at the first question and near the end of the time."""
-        for cut in (self._cut_off.get(None), self._cut_off.get(event.client)):
+    def _judge_silence(self, started: AcquireStarted, event: AcquireFailed, timeout: float) -> None:
+        """A timeout means busy: the server must have said so at the first request and near the end of the timeout."""
+        for cut in (self._outages.get(None), self._outages.get(event.client)):
             if cut is None:
                 continue
-            if cut.at <= asked.at or cut.at < asked.at + timeout - self.promises.answer_max:
-                what = f"{event.client} was told that {event.lock!r} is busy, by a server that could not be asked"
-                first, second = (cut, asked) if cut.at <= asked.at else (asked, cut)
-                self.violated(event.at, event.lock, what, first, second, event)
+            if cut.at <= started.at or cut.at < started.at + timeout - self.promises.answer_max:
+                message = f"{event.client} timed out on {event.lock!r}, but its server was unreachable"
+                first, second = (cut, started) if cut.at <= started.at else (started, cut)
+                self.violated(event.at, event.lock, message, first, second, event)
                 return

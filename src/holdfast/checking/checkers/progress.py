@@ -1,4 +1,4 @@
-"""Once nothing is wrong any more, does everything go on?"""
+"""Does every call make progress after all faults have ended?"""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from holdfast.checking.promises import Promises
 
 from .base import Checker
 
-_Ends: TypeAlias = (
-    ReleaseStarted | Lost | Crashed | MemberGranted | AcquireFailed | Reentered | ServerRemoved
-)  # what may leave a lock idle
+# Events that may leave a lock idle.
+_Ends: TypeAlias = ReleaseStarted | Lost | Crashed | MemberGranted | AcquireFailed | Reentered | ServerRemoved
 
 
 class SteadyProgress(Checker):
-    """In a healed world every call comes to its end in time, none finds the server gone, and no lock stands idle.
+    """In a healed world every call ends in time, none finds the server unreachable, and no lock stays idle.
 
-    Idle is a lock that nobody believes to hold while somebody waits for it. A call for several locks waits for one
-    after the other, and keeps what it has gathered. Nothing is judged before HealedForGood.
+    A lock is idle if no client believes to hold it while another waits for it. A call for several locks waits for one
+    after the other and keeps the ones that it has. Nothing is checked before Healed.
     """
 
     name = "steady progress"
@@ -43,33 +42,33 @@ class SteadyProgress(Checker):
         self._waiting: dict[int, AcquireStarted] = {}
         self._believed: dict[int, str] = {}  # ticket: lock
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
-        self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # who asked since the client last crashed
+        self._of_client: defaultdict[str, list[int]] = defaultdict(list)  # calls since the client's last crash
         self._paused: set[str] = set()
-        self._bundles: defaultdict[int, list[AcquireStarted]] = defaultdict(list)
-        self._not_yet: set[int] = set()  # tickets of a bundle that are not what it waits for now
-        self._gathered_by: dict[int, int] = {}  # ticket: bundle, of what is kept for a call that goes on
+        self._groups: defaultdict[int, list[AcquireStarted]] = defaultdict(list)
+        self._not_waiting: set[int] = set()  # tickets of a group that it does not wait for now
+        self._collected_by: dict[int, int] = {}  # ticket -> group, of members that a call keeps while it waits
         self.on = {
-            AcquireStarted: self._asked,
-            MemberGranted: self._gathered,
-            ServerRemoved: self._left,
+            AcquireStarted: self._acquire_started,
+            MemberGranted: self._member_granted,
+            ServerRemoved: self._server_removed,
             Granted: self._granted,
             Reentered: self._ended,
             AcquireFailed: self._ended,
-            ReleaseStarted: self._let_go,
-            Lost: self._let_go,
+            ReleaseStarted: self._belief_ended,
+            Lost: self._belief_ended,
             Crashed: self._crashed,
             Paused: self._was_paused,
             Resumed: self._was_resumed,
             Healed: self._was_healed,
         }
 
-    def _asked(self, event: AcquireStarted) -> None:
+    def _acquire_started(self, event: AcquireStarted) -> None:
         self._waiting[event.ticket] = event
         self._of_client[event.client].append(event.ticket)
         if event.group is not None:
-            self._bundles[event.group].append(event)
-            if len(self._bundles[event.group]) > 1:
-                self._not_yet.add(event.ticket)
+            self._groups[event.group].append(event)
+            if len(self._groups[event.group]) > 1:
+                self._not_waiting.add(event.ticket)
                 return
         self._begin_waiting(event.lock, event)
 
@@ -80,82 +79,82 @@ class SteadyProgress(Checker):
             lock.idle_since = event
 
     def _stop_waiting(self, ticket: int, lock: _Lock) -> None:
-        if ticket in self._not_yet:
-            self._not_yet.discard(ticket)
+        if ticket in self._not_waiting:
+            self._not_waiting.discard(ticket)
         else:
             lock.waiting -= 1
 
-    def _gathered(self, event: MemberGranted) -> None:
-        """It is kept, and the next is waited for; whatever was kept beyond that, in an earlier attempt, is not."""
-        asked = self._waiting.get(event.ticket)
-        if asked is None or asked.group is None:
+    def _member_granted(self, event: MemberGranted) -> None:
+        """The call keeps this lock and waits for the next. Later members, from an earlier attempt, are not kept."""
+        started = self._waiting.get(event.ticket)
+        if started is None or started.group is None:
             return
-        group = self._bundles[asked.group]
-        place = next(number for number, one in enumerate(group) if one.ticket == event.ticket)
+        group = self._groups[started.group]
+        index = next(number for number, member in enumerate(group) if member.ticket == event.ticket)
         lock = self._locks[event.lock]
-        if self._healed is not None and event.ticket not in self._not_yet:
+        if self._healed is not None and event.ticket not in self._not_waiting:
             self._judge_idle(lock, event.lock, event.at, event)
-        for one in group[place:]:
-            self._give_up_waiting(one, event)
+        for member in group[index:]:
+            self._give_up_waiting(member, event)
         lock.idle_since = None
         lock.believed += 1
         self._believed[event.ticket] = event.lock
-        self._gathered_by[event.ticket] = asked.group
-        if place + 1 < len(group):
-            self._not_yet.discard(group[place + 1].ticket)
-            self._begin_waiting(group[place + 1].lock, event)
+        self._collected_by[event.ticket] = started.group
+        if index + 1 < len(group):
+            self._not_waiting.discard(group[index + 1].ticket)
+            self._begin_waiting(group[index + 1].lock, event)
 
-    def _give_up_waiting(self, one: AcquireStarted, event: MemberGranted | ServerRemoved) -> None:
-        """This one of a bundle is neither kept nor waited for now."""
-        if self._gathered_by.pop(one.ticket, None) is not None:
-            self._end_belief(one.ticket, event)
-        elif one.ticket not in self._not_yet:
-            lock = self._locks[one.lock]
+    def _give_up_waiting(self, member: AcquireStarted, event: MemberGranted | ServerRemoved) -> None:
+        """The call neither keeps this member of its group nor waits for it now."""
+        if self._collected_by.pop(member.ticket, None) is not None:
+            self._end_belief(member.ticket, event)
+        elif member.ticket not in self._not_waiting:
+            lock = self._locks[member.lock]
             lock.waiting -= 1
             if not lock.waiting:
                 lock.idle_since = None
-        self._not_yet.add(one.ticket)
+        self._not_waiting.add(member.ticket)
 
-    def _left(self, event: ServerRemoved) -> None:
-        """What was kept is gone: the call begins again as soon as it notices. What it waits for now, nobody knows."""
-        group = self._gathered_by.get(event.ticket)
+    def _server_removed(self, event: ServerRemoved) -> None:
+        """A kept lock is gone: the call starts again when it notices. Which lock it waits for now is unknown."""
+        group = self._collected_by.get(event.ticket)
         if group is not None:
-            for one in self._bundles[group]:
-                if one.ticket in self._waiting:
-                    self._give_up_waiting(one, event)
+            for member in self._groups[group]:
+                if member.ticket in self._waiting:
+                    self._give_up_waiting(member, event)
 
     def _granted(self, event: Granted) -> None:
-        asked = self._waiting.pop(event.ticket, None)
+        started = self._waiting.pop(event.ticket, None)
         lock = self._locks.get(event.lock)
-        if asked is None or lock is None:
+        if started is None or lock is None:
             return
         self._stop_waiting(event.ticket, lock)
-        if self._gathered_by.pop(event.ticket, None) is None:
+        if self._collected_by.pop(event.ticket, None) is None:
             lock.believed += 1
         self._believed[event.ticket] = event.lock
         if self._healed is not None:
-            self._judge_wait(asked, event.at, event)
+            self._judge_wait(started, event.at, event)
             self._judge_idle(lock, event.lock, event.at, event)
         lock.idle_since = None
 
     def _ended(self, event: AcquireFailed | Reentered) -> None:
-        asked = self._waiting.pop(event.ticket, None)
-        if asked is None:
+        started = self._waiting.pop(event.ticket, None)
+        if started is None:
             return
         lock = self._locks[event.lock]
         self._stop_waiting(event.ticket, lock)
         if self._healed is not None:
-            self._judge_wait(asked, event.at, event)
+            self._judge_wait(started, event.at, event)
             if isinstance(event, AcquireFailed):
-                self._judge_reach(asked, event)
-        if self._gathered_by.pop(event.ticket, None) is not None:
+                self._judge_reach(started, event)
+        if self._collected_by.pop(event.ticket, None) is not None:
             self._end_belief(event.ticket, event)
         elif not lock.waiting:
             if self._healed is not None:
                 self._judge_idle(lock, event.lock, event.at, event)
             lock.idle_since = None
 
-    def _let_go(self, event: ReleaseStarted | Lost) -> None:
+    def _belief_ended(self, event: ReleaseStarted | Lost) -> None:
         self._end_belief(event.ticket, event)
 
     def _end_belief(self, ticket: int, event: _Ends) -> None:
@@ -170,13 +169,13 @@ class SteadyProgress(Checker):
     def _crashed(self, event: Crashed) -> None:
         self._paused.discard(event.client)
         for ticket in self._of_client.pop(event.client, ()):
-            asked = self._waiting.pop(ticket, None)
-            if asked is not None:
-                lock = self._locks[asked.lock]
+            started = self._waiting.pop(ticket, None)
+            if started is not None:
+                lock = self._locks[started.lock]
                 self._stop_waiting(ticket, lock)
                 if not lock.waiting:
                     lock.idle_since = None
-            if asked is None or self._gathered_by.pop(ticket, None) is not None:
+            if started is None or self._collected_by.pop(ticket, None) is not None:
                 self._end_belief(ticket, event)
 
     def _was_paused(self, event: Paused) -> None:
@@ -195,23 +194,23 @@ class SteadyProgress(Checker):
     def finish(self, at: float) -> None:
         if self._healed is None:
             return
-        for asked in self._waiting.values():
-            if asked.client not in self._paused:
-                self._judge_wait(asked, at, None)
+        for started in self._waiting.values():
+            if started.client not in self._paused:
+                self._judge_wait(started, at, None)
         for name, lock in self._locks.items():
             self._judge_idle(lock, name, at, None)
 
     # ── judging ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _judge_wait(
-        self, asked: AcquireStarted, at: float, outcome: Granted | AcquireFailed | Reentered | None
+        self, started: AcquireStarted, at: float, outcome: Granted | AcquireFailed | Reentered | None
     ) -> None:
-        since = max(asked.at, self._healed or 0.0)
+        since = max(started.at, self._healed or 0.0)
         if at - since > self.promises.wait_max:
-            healed = ", all in a healed world" if since == asked.at else " since the world was healed"
+            healed = ", all in a healed world" if since == started.at else " since the world was healed"
             still = "" if outcome else " and still does"
-            what = f"{asked.client} waited {at - since:.3g} s for {asked.lock!r}{still}{healed}"
-            self.violated(at, asked.lock, what, asked, outcome)
+            message = f"{started.client} waited {at - since:.3g} s for {started.lock!r}{still}{healed}"
+            self.violated(at, started.lock, message, started, outcome)
 
     def _judge_idle(
         self, lock: _Lock, name: str, at: float, event: Granted | MemberGranted | AcquireFailed | Reentered | None
@@ -221,17 +220,20 @@ class SteadyProgress(Checker):
             return
         idle = at - max(start.at, self._healed or 0.0)
         if idle > self.promises.idle_max:
-            what = f"nobody held {name!r} for {idle:.3g} s although somebody waited for it"
-            self.violated(at, name, what, start, event)
+            message = f"no client held {name!r} for {idle:.3g} s although one waited for it"
+            self.violated(at, name, message, start, event)
 
-    def _judge_reach(self, asked: AcquireStarted, event: AcquireFailed) -> None:
-        if event.outcome in ("unavailable", "unknown") and asked.at - (self._healed or 0.0) > self.promises.settle_max:
-            what = f"{event.client} found the server of {event.lock!r} {event.outcome} in a healed world"
-            self.violated(event.at, event.lock, what, asked, event)
+    def _judge_reach(self, started: AcquireStarted, event: AcquireFailed) -> None:
+        if (
+            event.outcome in ("unavailable", "unknown")
+            and started.at - (self._healed or 0.0) > self.promises.settle_max
+        ):
+            message = f"{event.client} found the server of {event.lock!r} {event.outcome} in a healed world"
+            self.violated(event.at, event.lock, message, started, event)
 
 
 class _Lock:
-    """How many wait for one lock and believe to hold it, and what left it idle."""
+    """How many calls wait for one lock or believe to hold it, and the event that left it idle."""
 
     __slots__ = ("believed", "idle_since", "waiting")
 

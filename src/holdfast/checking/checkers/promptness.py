@@ -1,4 +1,4 @@
-"""Does a free lock go to a waiter that is alive, whatever number of dead ones are queued before it?"""
+"""Is a free lock granted to a living waiter, however many dead ones are queued before it?"""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .base import Checker
 class PromptGrants(Checker):
     """A waiter that runs does not wait for longer than `grant_max` while no client has the lock.
 
-    Judged by what the server has, and only where `grant_max` says so: in worlds where clients die or are paused, and
-    nothing else goes wrong.
+    This is checked by the server's events, and only if `grant_max` is set: in worlds where clients die or are paused
+    and no other fault happens.
     """
 
     name = "prompt grants"
@@ -26,25 +26,25 @@ class PromptGrants(Checker):
         self._grant_max = promises.grant_max or 0.0
         if promises.grant_max is not None:
             self.on = {
-                ServerQueued: self._queued,
-                ServerGranted: self._admitted,
-                ServerRemoved: self._left,
+                ServerQueued: self._server_queued,
+                ServerGranted: self._server_granted,
+                ServerRemoved: self._server_removed,
                 Crashed: self._stopped,
                 Paused: self._stopped,
                 Restarted: self._runs,
                 Resumed: self._runs,
             }
 
-    def _queued(self, event: ServerQueued) -> None:
+    def _server_queued(self, event: ServerQueued) -> None:
         self._locks[event.lock].waiting[event.ticket] = event
 
-    def _admitted(self, event: ServerGranted) -> None:
+    def _server_granted(self, event: ServerGranted) -> None:
         lock = self._locks[event.lock]
         self._judge(lock, event.at, event)
         lock.waiting.pop(event.ticket, None)
         lock.held.add(event.ticket)
 
-    def _left(self, event: ServerRemoved) -> None:
+    def _server_removed(self, event: ServerRemoved) -> None:
         lock = self._locks[event.lock]
         self._judge(lock, event.at, event)
         lock.waiting.pop(event.ticket, None)
@@ -55,7 +55,7 @@ class PromptGrants(Checker):
     def _stopped(self, event: Crashed | Paused) -> None:
         for lock in self._locks.values():
             self._judge(lock, event.at, event)
-            if isinstance(event, Crashed):  # its successor does not know of what it waited for
+            if isinstance(event, Crashed):  # its successor does not know of its tickets
                 lock.waiting = {
                     ticket: queued for ticket, queued in lock.waiting.items() if queued.client != event.client
                 }
@@ -77,8 +77,8 @@ class PromptGrants(Checker):
                 continue
             waited = at - max(lock.free_since, queued.at, runs_since)
             if waited > self._grant_max:
-                what = f"{queued.client} waited {waited:.3g} s for {queued.lock!r}, which no client had"
-                self.violated(at, queued.lock, what, queued, event)
+                message = f"{queued.client} waited {waited:.3g} s for {queued.lock!r}, which no client had"
+                self.violated(at, queued.lock, message, queued, event)
                 return
 
 

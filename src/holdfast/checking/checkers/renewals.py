@@ -1,4 +1,4 @@
-"""Are leases renewed when they can be, and only then?"""
+"""Are leases renewed whenever they can be, and only then?"""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from holdfast.checking.history import (
 from holdfast.checking.promises import Promises
 
 from .base import Checker
-from .forgetting import OnTheirWay
+from .in_flight import GrantsInFlight
 
 
 class TrueRenewals(Checker):
     """A lease is renewed only while the server has it, and does not run out while the server can be reached.
 
-    One renewal may have been on its way when the server let go of the ticket; a second cannot have been.
+    One renewal may have been in flight when the server removed the ticket; a second one cannot.
     """
 
     name = "true renewals"
@@ -31,41 +31,43 @@ class TrueRenewals(Checker):
         super().__init__(promises)
         self._healed: Healed | None = None
         self._leases: dict[int, Granted] = {}
-        self._gone: dict[int, ServerRemoved] = {}  # tickets that the server has let go of
+        self._gone: dict[int, ServerRemoved] = {}  # tickets that the server has removed
         self._renewed_since: dict[int, Renewed] = {}
-        self._forgot = False
-        self._had_one = False
-        self._lost_bundles: set[int] = (
-            set()
-        )  # the others of a bundle are lost with the first, though the server has them
-        self._on_their_way = OnTheirWay(promises)
+        self._has_lost_state = False
+        self._was_tested = False
+        # The other leases of a group are lost with the first, although the server still has them.
+        self._lost_groups: set[int] = set()
+        self._in_flight = GrantsInFlight(promises)
         self.on = {
-            **self._on_their_way.on,
+            **self._in_flight.on,
             Granted: self._granted,
             Renewed: self._renewed,
-            ReleaseStarted: self._release_began,
+            ReleaseStarted: self._release_started,
             Lost: self._lost,
             Healed: self._was_healed,
-            StateLost: self._has_forgotten,
+            StateLost: self._state_lost,
             Crashed: self._crashed,
         }
         if promises.sees_server:
-            self.on |= {ServerRemoved: self._left, ServerGranted: self._admitted}  # which passes on what it sees
+            self.on |= {
+                ServerRemoved: self._server_removed,
+                ServerGranted: self._server_granted,
+            }  # passes the event on
 
     @property
     def was_tested(self) -> bool:
-        return self._had_one
+        return self._was_tested
 
     def _granted(self, event: Granted) -> None:
-        if not self._on_their_way.arrived(event.ticket, event.fence) and event.renews:
-            self._had_one = True
+        if not self._in_flight.arrived(event.ticket, event.fence) and event.renews:
+            self._was_tested = True
             self._leases[event.ticket] = event
 
-    def _left(self, event: ServerRemoved) -> None:
+    def _server_removed(self, event: ServerRemoved) -> None:
         self._gone[event.ticket] = event
 
-    def _admitted(self, event: ServerGranted) -> None:
-        self._on_their_way.on[ServerGranted](event)
+    def _server_granted(self, event: ServerGranted) -> None:
+        self._in_flight.on[ServerGranted](event)
         self._gone.pop(event.ticket, None)
         self._renewed_since.pop(event.ticket, None)
 
@@ -74,12 +76,12 @@ class TrueRenewals(Checker):
         if left is None:
             return
         if event.ticket in self._renewed_since:
-            what = f"{event.client}'s lease of {event.lock!r} was renewed, although the server had let go of it"
-            self.violated(event.at, event.lock, what, left, self._renewed_since[event.ticket], event)
+            message = f"{event.client}'s lease of {event.lock!r} was renewed, although the server had let go of it"
+            self.violated(event.at, event.lock, message, left, self._renewed_since[event.ticket], event)
         self._renewed_since[event.ticket] = event
 
-    def _release_began(self, event: ReleaseStarted) -> None:
-        """A lease that is being released is not renewed. What was sent before the world was healed may arrive late."""
+    def _release_started(self, event: ReleaseStarted) -> None:
+        """A lease that is being released is not renewed. A request sent before the healing may arrive late."""
         if self._healed is None:
             self._leases.pop(event.ticket, None)
 
@@ -88,25 +90,27 @@ class TrueRenewals(Checker):
         if lease is None:
             return
         if lease.group is not None:
-            if lease.group in self._lost_bundles:
+            if lease.group in self._lost_groups:
                 return
-            self._lost_bundles.add(lease.group)
-        if self._healed is None or event.ticket in self._gone or self._forgot:
+            self._lost_groups.add(lease.group)
+        if self._healed is None or event.ticket in self._gone or self._has_lost_state:
             return
         since = event.at - self._healed.at
         if since > self.promises.renew_max:
-            what = f"{event.client}'s lease of {event.lock!r} ran out {since:.3g} s after the world was healed"
-            self.violated(event.at, event.lock, what, lease, self._healed, event)
+            message = f"{event.client}'s lease of {event.lock!r} ran out {since:.3g} s after the world was healed"
+            self.violated(event.at, event.lock, message, lease, self._healed, event)
 
     def _was_healed(self, event: Healed) -> None:
         self._healed = event
-        self._forgot = self._forgot and not self.promises.sees_server  # the server itself tells what it has not
+        self._has_lost_state = (
+            self._has_lost_state and not self.promises.sees_server
+        )  # the server's events show what it has lost
 
-    def _has_forgotten(self, event: StateLost) -> None:
-        """Leases from before, and those on their way, may end by it: at the next look, however late that is."""
-        self._forgot = True
-        if event.what != "clock":
-            self._on_their_way.forgot(event)
+    def _state_lost(self, event: StateLost) -> None:
+        """Leases from before, and grants in flight, may end because of it, at their next renewal, however late."""
+        self._has_lost_state = True
+        if event.kind != "clock":
+            self._in_flight.state_lost(event)
             for ticket, lease in list(self._leases.items()):
                 if event.lock in (None, lease.lock):
                     del self._leases[ticket]

@@ -186,7 +186,7 @@ def run_as_data(ran: Run, shrunk: Shrunk | None) -> dict[str, Any]:
     return {
         "failure": ran.failure,
         "at": None if violation is None else violation.at,
-        "what": repr(ran.error) if ran.error is not None else None if violation is None else violation.what,
+        "what": repr(ran.error) if ran.error is not None else None if violation is None else violation.message,
         "events": len(ran.history),
         "faults": dict(ran.happened),
         "clients": None if shrunk is None else shrunk.plan.workload.clients,

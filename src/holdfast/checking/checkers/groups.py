@@ -1,4 +1,4 @@
-"""Is what was taken together one thing? All of it or nothing, from one moment on, to one end."""
+"""Are the locks of one `lock_all` call acquired, lost and released together?"""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from holdfast.checking.promises import Promises
 
 from .base import Checker
 
-ASKED, GRANTED, GIVEN_UP, RELEASED, LOST = "asked for", "granted", "given up", "released", "lost"
+ASKED, GRANTED, GIVEN_UP, RELEASED, LOST = "requested", "granted", "given up", "released", "lost"
 
 
 class AllOrNothing(Checker):
-    """A call for several locks gets all of them at one moment or none; they are lost together and given back together.
+    """A call for several locks gets all of them at once or none; they are lost together and released together.
 
-    After it gave up, no lease of it says that it is held. What it leaves on the server is for "nothing left"; that
-    calls do not wait for each other for ever is for "steady progress". The answer to a release may tell of one loss.
+    After the call has failed, none of its leases reports that it is held. "Nothing left" checks for tickets on the
+    server, and "steady progress" for deadlocks between calls. The answer to a release may report the loss of one lock.
     """
 
-    name = "all together"
+    name = "whole groups"
 
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
-        self._calls: dict[int, _Call] = {}  # by bundle
+        self._calls: dict[int, _Call] = {}  # by group
         self._by_ticket: dict[int, _Call] = {}
         self._of_client: defaultdict[str, list[_Call]] = defaultdict(list)  # since the client last crashed
         self.on = {
-            AcquireStarted: self._asked,
+            AcquireStarted: self._acquire_started,
             Granted: self._granted,
-            AcquireFailed: self._gave_up,
+            AcquireFailed: self._acquire_failed,
             ReleaseStarted: self._released,
             Lost: self._lost,
             Renewed: self._renewed,
@@ -50,7 +50,7 @@ class AllOrNothing(Checker):
     def was_tested(self) -> bool:
         return bool(self._calls)
 
-    def _asked(self, event: AcquireStarted) -> None:
+    def _acquire_started(self, event: AcquireStarted) -> None:
         if event.group is None:
             return
         call = self._calls.get(event.group)
@@ -62,18 +62,18 @@ class AllOrNothing(Checker):
         self._by_ticket[event.ticket] = call
 
     def _granted(self, event: Granted) -> None:
-        self._moved(event, GRANTED, ASKED)
+        self._set_phase(event, GRANTED, ASKED)
 
-    def _gave_up(self, event: AcquireFailed) -> None:
-        self._moved(event, GIVEN_UP, ASKED)
+    def _acquire_failed(self, event: AcquireFailed) -> None:
+        self._set_phase(event, GIVEN_UP, ASKED)
 
     def _released(self, event: ReleaseStarted) -> None:
-        self._moved(event, RELEASED, GRANTED)
+        self._set_phase(event, RELEASED, GRANTED)
 
     def _lost(self, event: Lost) -> None:
         call = self._by_ticket.get(event.ticket)
-        if call is not None and call.phases[event.ticket] != RELEASED:  # which would be the answer to the release
-            self._moved(event, LOST, GRANTED)
+        if call is not None and call.phases[event.ticket] != RELEASED:  # otherwise it is the answer to the release
+            self._set_phase(event, LOST, GRANTED)
 
     def _renewed(self, event: Renewed) -> None:
         call = self._by_ticket.get(event.ticket)
@@ -86,36 +86,36 @@ class AllOrNothing(Checker):
             return
         self._judge(call, event.at)
         if event.held and call.phases[event.ticket] == GIVEN_UP:
-            what = f"{event.client} gave up the call that {event.lock!r} is part of, and holds it all the same"
-            self.violated(event.at, event.lock, what, call.events[event.ticket], event)
+            message = f"{event.client} gave up the call that {event.lock!r} is part of, but still holds it"
+            self.violated(event.at, event.lock, message, call.events[event.ticket], event)
 
     def _crashed(self, event: Crashed) -> None:
         for call in self._of_client.pop(event.client, ()):
-            call.left_behind = ""
+            call.overdue_phase = ""
 
-    def _moved(self, event: Granted | AcquireFailed | ReleaseStarted | Lost, phase: str, before: str) -> None:
-        """One of them is now in this phase: at this moment all that were in the phase before have to follow."""
+    def _set_phase(self, event: Granted | AcquireFailed | ReleaseStarted | Lost, phase: str, before: str) -> None:
+        """One ticket enters this phase: all tickets of the call in the phase before must follow at the same time."""
         call = self._by_ticket.get(event.ticket)
         if call is None:
             return
         self._judge(call, event.at)
         call.phases[event.ticket] = phase
         call.events[event.ticket] = event
-        call.moved, call.left_behind = event, before if before in call.phases.values() else ""
+        call.last_change, call.overdue_phase = event, before if before in call.phases.values() else ""
 
     def _judge(self, call: _Call, now: float) -> None:
-        """Time has gone on since the last of them changed: has all that was to follow?"""
-        moved, before = call.moved, call.left_behind
-        if not before or moved is None or now <= moved.at:
+        """If time has passed since the last change, check that no ticket is left in the phase before."""
+        last_change, before = call.last_change, call.overdue_phase
+        if not before or last_change is None or now <= last_change.at:
             return
-        call.left_behind = ""  # once is enough
+        call.overdue_phase = ""  # report each call once
         other = next(ticket for ticket, phase in call.phases.items() if phase == before)
-        there = call.events[other]
-        what = (
-            f"{moved.client}'s {moved.lock!r} was {call.phases[moved.ticket]} alone: "
-            f"{there.lock!r}, which it took together with that, was still {before}"
+        other_event = call.events[other]
+        message = (
+            f"{last_change.client}'s {last_change.lock!r} was {call.phases[last_change.ticket]} alone: "
+            f"{other_event.lock!r}, part of the same call, was still {before}"
         )
-        self.violated(moved.at, moved.lock, what, there, moved)
+        self.violated(last_change.at, last_change.lock, message, other_event, last_change)
 
     def finish(self, at: float) -> None:
         for call in self._calls.values():
@@ -125,12 +125,12 @@ class AllOrNothing(Checker):
 class _Call:
     """One call for several locks."""
 
-    __slots__ = ("events", "left_behind", "moved", "phases")
+    __slots__ = ("events", "last_change", "overdue_phase", "phases")
 
     def __init__(self) -> None:
         self.phases: dict[int, str] = {}  # by ticket
         self.events: dict[
             int, AcquireStarted | Granted | AcquireFailed | ReleaseStarted | Lost
-        ] = {}  # what brought each to its phase
-        self.moved: Granted | AcquireFailed | ReleaseStarted | Lost | None = None  # the last change of one of them
-        self.left_behind = ""  # the phase that some are in which have to follow that one
+        ] = {}  # the event that led to each phase
+        self.last_change: Granted | AcquireFailed | ReleaseStarted | Lost | None = None  # the last change of a ticket
+        self.overdue_phase = ""  # the phase that the other tickets must leave

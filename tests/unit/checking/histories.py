@@ -1,4 +1,4 @@
-"""Short ways to write histories down and to ask one checker about them."""
+"""Helpers that make events of histories and run one checker on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.checking import history as h
 LOCK = "report"
 
 
-def asked(at: float, client: str, ticket: int, timeout: float | None = None) -> h.AcquireStarted:
+def started(at: float, client: str, ticket: int, timeout: float | None = None) -> h.AcquireStarted:
     return h.AcquireStarted(at, client, ticket, LOCK, timeout)
 
 
@@ -17,7 +17,7 @@ def granted(at: float, client: str, ticket: int, fence: int | None = None, deadl
 
 
 def shared(at: float, client: str, ticket: int, limit: int | None = None, fence: int | None = None) -> h.Granted:
-    """A reader, or with a limit a permit of a semaphore."""
+    """The grant of a reader, or with a limit of a semaphore's permit."""
     return granted(at, client, ticket, fence)._replace(limit=limit, exclusive=False)
 
 
@@ -29,23 +29,23 @@ def lost(at: float, client: str, ticket: int) -> h.Lost:
     return h.Lost(at, client, ticket, LOCK)
 
 
-def told(at: float, client: str, ticket: int) -> h.LossReported:
+def reported(at: float, client: str, ticket: int) -> h.LossReported:
     return h.LossReported(at, client, ticket, LOCK)
 
 
-def gave_up(at: float, client: str, ticket: int, how: h.WhyFailed = "timed out") -> h.AcquireFailed:
-    return h.AcquireFailed(at, client, ticket, LOCK, how)
+def failed(at: float, client: str, ticket: int, outcome: h.WhyFailed = "timed out") -> h.AcquireFailed:
+    return h.AcquireFailed(at, client, ticket, LOCK, outcome)
 
 
 def queued(at: float, client: str, ticket: int, position: int | None = None) -> h.ServerQueued:
     return h.ServerQueued(at, client, ticket, LOCK, position)
 
 
-def admitted(at: float, client: str, ticket: int, position: int | None = None) -> h.ServerGranted:
+def server_granted(at: float, client: str, ticket: int, position: int | None = None) -> h.ServerGranted:
     return h.ServerGranted(at, client, ticket, LOCK, ticket, position)
 
 
-def left(at: float, client: str, ticket: int) -> h.ServerRemoved:
+def removed(at: float, client: str, ticket: int) -> h.ServerRemoved:
     return h.ServerRemoved(at, client, ticket, LOCK)
 
 
@@ -56,8 +56,8 @@ def wrote(
 
 
 def check(kind: type[Checker], history: h.History, promises: Promises | None = None) -> Checker:
-    """The checker, after it has seen all of the history."""
-    assert history == sorted(history, key=lambda event: event.at), "the story is not in the order of time"
+    """Run this checker on the whole history."""
+    assert history == sorted(history, key=lambda event: event.at), "the history is not in the order of time"
     checker = kind(promises or Promises())
     for event in history:
         checker.feed(event)
@@ -65,15 +65,15 @@ def check(kind: type[Checker], history: h.History, promises: Promises | None = N
     return checker
 
 
-def found(kind: type[Checker], history: h.History, promises: Promises | None = None) -> list[Violation]:
-    """The violations that this checker finds in the history."""
+def find(kind: type[Checker], history: h.History, promises: Promises | None = None) -> list[Violation]:
+    """The violations that this checker reports."""
     return check(kind, history, promises).violations
 
 
-def what(kind: type[Checker], history: h.History, promises: Promises | None = None) -> str:
-    """The one violation that this checker finds, in words."""
-    [violation] = found(kind, history, promises)
-    return violation.what
+def message(kind: type[Checker], history: h.History, promises: Promises | None = None) -> str:
+    """The message of the only violation that this checker reports."""
+    [violation] = find(kind, history, promises)
+    return violation.message
 
 
 ONE_OF_EACH: h.History = [
@@ -89,7 +89,7 @@ ONE_OF_EACH: h.History = [
     h.Reentered(2, "a", 2, "x", 9),
     h.AcquireFailed(2, "b", 3, "x", "error", "WouldDeadlock"),
     h.ReleaseStarted(3, "a", 1, "x"),
-    h.ReleaseEnded(3, "a", 1, "x", "owed"),
+    h.ReleaseEnded(3, "a", 1, "x", "pending"),
     h.ServerRemoved(3, "a", 1, "x", "released"),
     h.Lost(4, "b", 4, "x", "gone"),
     h.LossReported(4, "b", 4, "x"),
