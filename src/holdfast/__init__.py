@@ -5,7 +5,7 @@
     with holdfast.lock("nightly-report"):
         ...
 
-This module names what is public and imports no driver; the asyncio side is imported when first asked for.
+This module exports the public names and imports no driver. The asyncio part is imported at its first use.
 """
 
 from __future__ import annotations
@@ -130,5 +130,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is public; not the modules that it is made of."""
+    """The public names, without the modules of the package."""
     return [*__all__, *(name for name in globals() if name.startswith("__"))]

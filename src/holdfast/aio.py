@@ -58,28 +58,28 @@ class AsyncLease(AsyncBlocks, BaseLease):
     __slots__ = ("_bodies",)
 
     async def release(self) -> None:
-        """Give the lock back; from any task.
+        """Release the lock, from any task.
 
         Raises:
-            LockLost: the lease had ended or was taken before this; what was done since then was not protected.
+            LockLost: the lease had ended or was broken before this. Work since then was not protected.
             NotHeld: it was released before.
-            BackendError: no answer came. The keeper goes on trying, and this may be called again.
+            BackendError: no answer. The keeper repeats the release, and this may be called again.
         """
         self._check_loop()
         await self._engine.release(self)
 
     async def renew(self) -> None:
-        """Keep the lock for another `ttl` seconds, counted from now; only renew=False makes this necessary.
+        """Keep the lock for another `ttl` seconds from now. Only needed with renew=False.
 
         Raises:
-            LockLost: the lease had ended or was taken; stop touching the resource.
-            BackendError: no answer came; the old deadline still stands.
+            LockLost: the lease had ended or was broken; stop using the resource.
+            BackendError: no answer; the old deadline stays.
         """
         self._check_loop()
         await self._engine.renew(self)
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost: True then; False when `timeout` seconds are over or it was released."""
+        """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
         self._check_loop()
         return await self._engine.wait_lost(self, names.check_timeout(timeout))
 
@@ -97,7 +97,7 @@ class AsyncLease(AsyncBlocks, BaseLease):
 
 
 class AsyncLock(BaseLock[AsyncLease]):
-    """A named lock. Tasks can share one object: what they hold is in the leases."""
+    """A named lock. Tasks can share one object, because the state is in the leases."""
 
     def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec, timeout)
@@ -110,15 +110,15 @@ class AsyncLock(BaseLock[AsyncLease]):
         timeout: float | Unset | None = UNSET,
         **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLease | None]:
-        """Take the lock and return its Lease, or None when `timeout` seconds are over (0: do not wait, None: for ever).
+        """Acquire the lock and return its Lease, or None after `timeout` seconds (0: do not wait, None: wait forever).
 
-        `blocking=False` is the same as timeout=0, as in threading; the two do not go together.
+        `blocking=False` is the same as timeout=0, as in threading. Give only one of the two.
 
         Raises:
-            ConfigurationError: an argument is refused; says which and why.
-            WouldDeadlock: this thread or task holds it already and it is not reentrant.
-            LimitConflict: it is in use elsewhere with another limit.
-            BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
+            ConfigurationError: an argument is refused; the message names it and the reason.
+            WouldDeadlock: this thread or task holds it, and it is not reentrant.
+            LimitConflict: it is in use with another limit.
+            BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
         """
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
@@ -126,7 +126,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         return self._acquire(self._timeout_of(blocking, timeout), calling_task())
 
     async def release(self) -> None:
-        """Give back the lease that this thread or task took last through this object.
+        """Release the lease that this thread or task acquired last through this object.
 
         Raises:
             NotHeld: there is none.
@@ -140,7 +140,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         return self._is_held_by(self._caller())
 
     async def locked(self) -> bool:
-        """Somebody holds it now, says the server."""
+        """Whether a client holds it now, according to the server."""
         return bool((await self._client.inspect(self.name)).holders)
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncLease]:
@@ -169,21 +169,21 @@ class AsyncLock(BaseLock[AsyncLease]):
 
 
 class AsyncSemaphore(AsyncLock):
-    """A lock that `limit` may hold at once; one owner may take several permits."""
+    """A lock that `limit` callers may hold at once. One thread or task may acquire several permits."""
 
 
 class AsyncRWLock(BaseRWLock[AsyncLock]):
-    """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
+    """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
 
 
 class AsyncLocked(Protocol):
-    """What `locked` returns: the function keeps its parameters and its result."""
+    """The decorator that `locked` returns: the function keeps its parameters and its result."""
 
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
 
 class AsyncLockedOrSkipped(Protocol[D_co]):
-    """What `locked` returns with busy="skip": a call may also return that it was skipped."""
+    """The decorator that `locked` returns with busy="skip": a call may also return `skipped`."""
 
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, T]], /
@@ -191,7 +191,7 @@ class AsyncLockedOrSkipped(Protocol[D_co]):
 
 
 class AsyncLockedWithLease(Protocol):
-    """What `locked` returns with lease=: callers do not give the lease, which comes first or behind self."""
+    """The decorator that `locked` returns with lease=: the first parameter, or the one after self, is filled in."""
 
     @overload
     def __call__(
@@ -204,7 +204,7 @@ class AsyncLockedWithLease(Protocol):
 
 
 class AsyncLockedOrSkippedWithLease(Protocol[D_co]):
-    """Both: callers do not give the lease, and a call may also return that it was skipped."""
+    """The decorator with both: the lease is filled in, and a call may also return `skipped`."""
 
     @overload
     def __call__(
@@ -219,10 +219,10 @@ class AsyncLockedOrSkippedWithLease(Protocol[D_co]):
 class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
-    In place of the URL it takes a client object of redis-py's: same servers and credentials, on connections of its own;
-    or a list of redis:// URLs: independent servers, a majority of which decides (redlock).
-    What may stand behind the question mark of a URL may also be given as keywords: `prefix="jobs:"`.
-    With `require={"exclusion": "durable-authority", "order": "FIFO"}` a store whose `guarantees` fall short is refused.
+    Instead of the URL it takes a client object of redis-py (same servers and credentials, separate connections), or a
+    list of redis:// URLs (independent servers, of which a majority decides: redlock). The options after the question
+    mark of a URL may also be given as keywords: `prefix="jobs:"`. With `require={"exclusion": "durable-authority",
+    "order": "FIFO"}` a store with weaker `guarantees` is refused.
 
     It belongs to the event loop that first uses it.
 
@@ -320,36 +320,36 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         lease: str | None = None,
         **options: Unpack[LockOptions],
     ) -> Any:
-        """A decorator: each call of the function holds the lock that its arguments name, until it returns.
+        """A decorator: each call of the function holds the lock that its arguments name, until the call returns.
 
         Args:
             name: Text with fields over the parameters, as in str.format: "report:{day}", "order:{order.id}",
                 "stock:{item[sku]}".
-            name_of: In place of `name`: a function of the same arguments that returns the name.
+            name_of: Instead of `name`: a function of the same arguments that returns the name.
             busy: "wait" waits for `timeout` seconds, then raises AcquireTimeout; "skip" returns without running the
                 body, at once or after `timeout`; "raise" raises AcquireTimeout at once.
-            skipped: What a call that was skipped returns. Default: None.
-            lease: The parameter that the function gets its Lease by; callers do not give it. The first one or the one
-                behind self; a keyword-only one works too, but type checkers refuse it.
+            skipped: The result of a skipped call. Default: None.
+            lease: The parameter that is filled in with the Lease; callers do not pass it. It is the first one, or the
+                one after self. A keyword-only parameter works too, but type checkers refuse it.
             options: Those of `lock`.
 
-        A method's name may use `{self.…}`. @staticmethod and @classmethod stand above this decorator. With
-        reentrant=True the function may call itself with the same name, else that is WouldDeadlock (where it does not
-        wait: busy). Client is for plain functions, AsyncClient for coroutine functions.
+        The name for a method may use `{self.…}`. @staticmethod and @classmethod go above this decorator. With
+        reentrant=True the function may call itself with the same name; without it that raises WouldDeadlock, or counts
+        as busy if the call does not wait. Client is for plain functions, AsyncClient for coroutine functions.
 
         Raises:
             TypeError: at decoration: `@client.locked` without a call.
             ConfigurationError: at decoration: an argument, a field or the kind of function is refused; at a call: the
-                name comes out empty or too long.
+                name is empty or too long.
         """
         plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._require_primitives(plan.spec)
         return lambda function: _decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> AsyncElection:
-        """The lock of that name as an election: its holder leads, and others can see who does.
+        """The lock of that name as an election: its holder leads, and other clients can observe the leader.
 
-        The options are those of `lock`; `meta` is what the others see of a leader besides its host and process.
+        The options are those of `lock`. Observers see the `meta` of a leader, its host and its process.
         """
         from holdfast.elections.aio import AsyncElection
 
@@ -414,23 +414,23 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
     ) -> Any:
         """A decorator: of all calls on all machines, one in each period runs the function; the others are skipped.
 
-        Which one that is, is settled on the server before it runs: a run that fails or dies half-way is not repeated
-        before the next period. While it runs it holds the lock of this name; if the last period's run still has that,
-        this period's is skipped, at once or after `timeout`.
+        The server selects the call before it runs: a run that fails or dies is not repeated before the next period. The
+        run holds the lock of this name. If the run of the last period still holds it, the run of this period is
+        skipped, at once or after `timeout`.
 
         Args:
             period: "30s", "15m", "1h", "1d", "1w", whole seconds or a timedelta. Periods begin at multiples of that in
                 Unix time: those of a day at midnight UTC.
-            name: What all machines call the job; may have fields over the parameters, as in `locked`.
-            offset: How long after such a multiple each period begins: "1d" with offset="3h" begins at 03:00 UTC.
-            skipped: What a call that was skipped returns. Default: None.
-            lease: The parameter that the function gets its Lease by; callers do not give it. The first one or the one
-                behind self; a keyword-only one works too, but type checkers refuse it.
+            name: The name of the job on all machines. May have fields over the parameters, as in `locked`.
+            offset: Each period begins this long after such a multiple: "1d" with offset="3h" begins at 03:00 UTC.
+            skipped: The result of a skipped call. Default: None.
+            lease: The parameter that is filled in with the Lease; callers do not pass it. It is the first one, or the
+                one after self. A keyword-only parameter works too, but type checkers refuse it.
             options: Those of `lock`.
 
         Raises:
             ConfigurationError: at decoration: an argument, a field or the kind of function is refused.
-            Unsupported: this store keeps no marks.
+            Unsupported: this store has no registers.
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._require_primitive(Primitive.ONCE_PER)
@@ -438,43 +438,43 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         return lambda function: _decorated(function, plan, lambda: self)
 
     async def inspect(self, name: str) -> LockInfo:
-        """Who holds the lock and who waits for it, in order, says the server.
+        """The holders and waiters of the lock, in order, according to the server.
 
-        Reading creates no store: one that does not exist has no locks.
+        Reading creates no store; a store that does not exist has no locks.
         """
         return await self._engine.operators.inspect(names.check_name(name))
 
     async def locks(self, prefix: str = "") -> list[LockInfo]:
-        """All locks that somebody holds or waits for and whose names begin with `prefix`.
+        """All locks with a holder or a waiter whose names begin with `prefix`.
 
-        Redis and Redlock have no index of their locks, so all keys are searched, at 5 % of the server's time at most: a
+        Redis and Redlock have no index of locks, so this searches all keys, with 5 % of the server's time at most: a
         minute or more for a million keys.
         """
         return await self._engine.operators.locks(names.check_prefix(prefix))
 
     async def break_lock(self, name: str, fence: int) -> bool:
-        """End the lease that has exactly this fence, whoever holds it; False if there is none any more.
+        """End the lease with exactly this fence, of any holder; False if it does not exist.
 
-        The holder learns of it at its next renewal at the latest, and may work on until then: the fence of the next
-        lease is greater, so a resource that checks fences is safe.
+        The holder learns this at its next renewal at the latest, and may work until then. The fence of the next lease
+        is greater, so a resource that checks fences is safe.
         """
         return await self._engine.operators.break_lock(names.check_name(name), names.check_fence(fence))
 
     async def request_revoke(self, name: str, fence: int | None = None) -> bool:
-        """Ask the holder of a lock to let go: the lease with this fence, or any that holds it now; False if none does.
+        """Request the release of the lease with this fence, or of the present holders; False if there is none.
 
-        A holder whose lock is `revocable` learns of it at its next renewal, after a third of its ttl at most. The
-        others do not listen; `inspect` shows which do.
+        A holder whose lock is `revocable` learns this at its next renewal, after a third of its ttl at most. Other
+        holders do not poll for requests; `inspect` shows which do.
 
         Raises:
-            Unsupported: this store cannot carry requests.
+            Unsupported: this store has no registers for requests.
         """
         self._require_primitive(Primitive.REVOKE)
         checked = None if fence is None else names.check_fence(fence)
         return await self._engine.operators.request_revoke(names.check_name(name), checked)
 
     async def close(self) -> None:
-        """Release what this client holds and let go of the store. Closing twice does nothing."""
+        """Release all leases of this client and close its connections. Closing twice does nothing."""
         if self._closed:
             return
         engine = self._engine
@@ -527,7 +527,7 @@ def _decorated(
             async with lock as lease:
                 return await (function(*args, **kwargs) if call is None else call(lease, args, kwargs))
         except AcquireTimeout:
-            if lease is not None or not skips:  # the body's own goes out as it is
+            if lease is not None or not skips:  # the body raised it
                 raise
             return skipped
 

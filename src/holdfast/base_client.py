@@ -1,4 +1,4 @@
-"""What the two shells share, because it asks no server: making locks, the default ttl, events, forks, pickling."""
+"""The base of Client and AsyncClient: everything that needs no request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LockAllT = TypeVar("LockAllT")
 
 
 class BaseRWLock(Generic[LockT]):
-    """A lock that many may read or one may write. Served in order: a waiting writer keeps later readers out."""
+    """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
 
     def __init__(self, name: str, read: LockT, write: LockT, require_readers: Callable[[], None]) -> None:
         """`require` raises where the store has no readers; a writer is alone in any case."""
@@ -61,7 +61,7 @@ class BaseRWLock(Generic[LockT]):
         return f"<{type(self).__name__} {self._name!r}>"
 
     def read(self) -> LockT:
-        """The lock as a reader takes it; the same object each time.
+        """The lock for readers; the same object each time.
 
         Raises:
             Unsupported: this store has no readers.
@@ -70,12 +70,12 @@ class BaseRWLock(Generic[LockT]):
         return self._read
 
     def write(self) -> LockT:
-        """The lock as a writer takes it; the same object each time."""
+        """The lock for writers; the same object each time."""
         return self._write
 
 
 class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
-    """Locks on one store. Everything here is local; the shells add what asks the server."""
+    """Locks on one store. Everything here is local; the subclasses add the requests."""
 
     _runtime_name: ClassVar[str]  # of the module in the backend's folder
     _lock_type: ClassVar[type[Any]]
@@ -108,41 +108,41 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         system.on_fork(self)
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> LockT:
-        """A lock that one may hold at a time.
+        """A lock that one caller may hold at a time.
 
         Args:
-            name: What its users agree on: any text up to 512 characters, exact and case-sensitive.
-            ttl: How long a lease lives without renewal, in seconds. Default: the client's, 30.
-            timeout: How long `with` and `acquire()` wait, in seconds; None waits for ever, 0 does not wait.
-            reentrant: Let the thread or task that holds it take it again: the same lease, counted.
-            renew: Renew the lease by itself every third of its ttl, until it is released. Default: True.
-            max_hold: Lose the lease after this many seconds, however often it was renewed.
-            stop_margin: Tell of a loss this many seconds before the deadline, so that work can end in time.
-            meta: Anything JSON can write; operators see it with the holder.
+            name: The name that all users of the lock share: any text up to 512 characters, case-sensitive.
+            ttl: Seconds that a lease lives without renewal. Default: that of the client, 30.
+            timeout: Seconds that `with` and `acquire()` wait; None waits forever, 0 does not wait.
+            reentrant: The thread or task that holds it may acquire it again: the same lease, counted.
+            renew: Renew the lease automatically every third of its ttl, until it is released. Default: True.
+            max_hold: The lease is lost after this many seconds, even if it was renewed.
+            stop_margin: Report a loss this many seconds before the deadline, so that work can end in time.
+            meta: JSON data that operators see with the holder.
             on_lost: A function to call with the lease when it is lost. In asyncio a loss also cancels the body of
                 `async with`, which then raises LockLost; "event" leaves the body alone.
-            lock_delay: After a lease was lost (not: released), nobody gets the lock for this many seconds more: time
-                for what its holder had under way to come to an end.
-            owner: The lock is held in this name: whoever gives the same one, in any process, is let in beside it, with
-                the same fence. Everybody else waits until the last of them has left.
-            revocable: Listen to requests to let go (`request_revoke`), at each renewal: `lease.revoke_requested`.
+            lock_delay: After a lease was lost, not released, no client acquires the lock for this many seconds: time
+                for the requests that its holder has sent to end.
+            owner: A named owner. Callers with the same owner hold the lock together, in any process, with the same
+                fence. All others wait until the last of them has released it.
+            revocable: Poll for requests to release (`request_revoke`) at each renewal: `lease.revoke_requested`.
             on_revoke: A function to call with the lease at such a request; makes it revocable.
 
         Raises:
-            ConfigurationError: an argument is refused; says which and why.
+            ConfigurationError: an argument is refused; the message names it and the reason.
         """
         made: LockT = self._make(self._lock_type, "lock", name, 1, exclusive=True, options=options)
         return made
 
     def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLockT:
-        """A lock that many may read or one may write; the options are those of `lock`."""
+        """A lock for many readers or one writer. The options are those of `lock`."""
         read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
         write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
         made: RWLockT = self._rwlock_type(name, read, write, lambda: self._require_primitive(Primitive.RWLOCK))
         return made
 
     def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
-        """A lock that `limit` may hold at a time; its users must agree on that. The options are those of `lock`.
+        """A lock that `limit` callers may hold at a time; all must give the same limit. Options as for `lock`.
 
         Raises:
             Unsupported: this store has no semaphores.
@@ -155,18 +155,18 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return made
 
     def lock_all(self, locks: Iterable[str | LockT], **options: Unpack[AllOptions]) -> LockAllT:
-        """Several locks as one: all of them or none, within one timeout, and no deadlock with whoever does the same.
+        """Several locks as one: all or none, within one timeout, and without deadlocks between `lock_all` calls.
 
-        They are taken in the order of their names, whatever order they are given in, and each counts once. What is lost
-        of them is lost of all, and they are given back together. Who holds one of them already is refused.
+        They are acquired in the order of their names, each once. If one is lost, all are lost, and they are released
+        together. A caller that holds one of them is refused.
 
         Args:
-            locks: Names; or locks as `lock` makes them, those of other clients and stores included.
-            options: Those of `lock`, but for reentrant. A lock that is given as such keeps its own ttl and terms; the
-                timeout and on_lost are those of the whole.
+            locks: Names, or locks that `lock` returned, also of other clients and stores.
+            options: Those of `lock`, without reentrant. A lock object keeps its own ttl and options; timeout and
+                on_lost apply to the whole.
 
         Raises:
-            ConfigurationError: an argument is refused; says which and why.
+            ConfigurationError: an argument is refused; the message names it and the reason.
         """
         names.refuse_unknown("lock_all", options, AllOptions.__annotations__)
         if isinstance(locks, str):
@@ -196,23 +196,23 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return made
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
-        """Have every event of this client's leases passed to `subscriber`; the returned function ends that.
+        """Call `subscriber` with every event of this client's leases. The returned function ends the subscription.
 
-        Events are passed on in order. `waiting`, `acquired` and `released` come on the caller's own thread or task
-        before its call returns, unless earlier events still wait. `renewed`, `revoke requested` and `lost` come on a
-        thread of their own, in asyncio from the loop. A slow subscriber delays the events behind it and no lease.
+        Events are delivered in order. `waiting`, `acquired` and `released` are delivered on the caller's own thread or
+        task before its call returns, unless earlier events are queued. `renewed`, `revoke requested` and `lost` are
+        delivered on a thread of their own, in asyncio by the loop. A slow subscriber delays later events and no lease.
         """
         names.check_subscriber(subscriber)
         return self._events.subscribe(subscriber)
 
     @property
     def guarantees(self) -> Guarantees:
-        """What this store promises, as data."""
+        """The guarantees of this store, as data."""
         return self._started().backend.guarantees
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the store and does not keep it from working so far: which of its servers are silent."""
+        """Problems of a store that still works, for example servers that do not answer."""
         return self._started().backend.warnings
 
     @property
@@ -243,13 +243,13 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return self._address.redacted
 
     def _before_fork(self) -> None:
-        """Nothing to prepare here. Called by the runtime."""
+        """The runtime calls this before a fork. Nothing to prepare."""
 
     def _after_fork_in_parent(self) -> None:
-        """Nothing changes here. Called by the runtime."""
+        """The runtime calls this after a fork. Nothing changes in the parent."""
 
     def _after_fork(self) -> None:
-        """In a forked child: nothing of the parent's is ours. Called by the runtime."""
+        """The runtime calls this in a forked child: leases and connections belong to the parent."""
         self._starting = Mutex()  # another thread of the parent may have locked the old one
         if self._current is not None:
             self._current.abandon("this process is a fork: the lease belongs to its parent")
@@ -271,7 +271,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return self._current or self._started()
 
     def _started(self) -> Engine[LeaseT]:
-        """The engine; in a forked child any number of threads may come here first, and get the same one."""
+        """The engine. In a forked child several threads may call this first, and get the same one."""
         if self._current is None:
             with self._starting:
                 if self._current is None:
@@ -286,7 +286,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
 
     @abstractmethod
     def _start(self) -> Engine[LeaseT]:
-        """An engine on this shell's own runtime."""
+        """A new engine on the runtime of this class."""
 
     def _make(
         self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions
@@ -296,7 +296,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         return kind(self, spec, timeout)
 
     def _require_primitives(self, spec: LockSpec) -> None:
-        """Its terms ask for."""
+        """Raise Unsupported if an option needs a primitive that this store lacks."""
         for primitive, is_asked_for in (
             (Primitive.LOCK_DELAY, spec.lock_delay),
             (Primitive.OWNER, spec.owner),
@@ -310,7 +310,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
 
 
 def _refuse_eventlet() -> None:
-    """Its green threads are not tested here, and a lock that is not tested must not be relied on."""
+    """Refuse eventlet: holdfast is not tested with its green threads."""
     patcher: Any = sys.modules.get("eventlet.patcher")
     if patcher is not None and any(map(patcher.is_monkey_patched, ("thread", "socket", "select"))):
         raise ConfigurationError(

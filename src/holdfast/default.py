@@ -1,6 +1,6 @@
-"""The default store: $HOLDFAST_URL, or a file in the user's state folder; `holdfast.lock` and its like are on it.
+"""The default store: $HOLDFAST_URL, or a file in the user's state folder; the module's functions use it.
 
-One client for all of them, made at first use.
+They share one client, which is created at the first use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def default_client() -> Client:
-    """The client behind `holdfast.lock`: made at first use."""
+    """The client that `holdfast.lock` uses, created at the first use."""
     global _default
     with _default_mutex:
         if _default is None or _default._closed:
@@ -62,7 +62,7 @@ def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> Lock
 
 
 if TYPE_CHECKING:
-    locked = Client().locked  # the same overloads
+    locked = Client().locked  # for the same overloads
     once_per = Client().once_per
 else:
 
@@ -75,7 +75,7 @@ else:
         lease: str | None = None,
         **options: Unpack[LockOptions],
     ) -> Any:
-        """`Client.locked` on the default store, whose client is made at the first call, not at import."""
+        """`Client.locked` on the default store, whose client is created at the first call, not at import."""
         plan = make_plan_locked(
             name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options
         )
@@ -90,7 +90,7 @@ else:
         lease: str | None = None,
         **options: Unpack[LockOptions],
     ) -> Any:
-        """`Client.once_per` on the default store, whose client is made at the first call, not at import."""
+        """`Client.once_per` on the default store, whose client is created at the first call, not at import."""
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
         return lambda function: decorated(function, plan, lambda: _client_for(plan))
 
@@ -104,7 +104,7 @@ def _client_for(plan: Plan) -> Client:
 
 
 def _close_if_idle(made: Client) -> None:
-    """At the end of the process. Leases are not ended here: runtimes/exits.py knows under which of them code runs."""
+    """At the end of the process. runtimes/exits.py ends the leases, because it knows which of them are in use."""
     if not made._closed and made._current is not None and made._current.is_idle:
         made.close()
 

@@ -80,7 +80,7 @@ def state_folder(environ: Mapping[str, str]) -> str:
     folder = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(folder):  # the XDG specification ignores a relative one: each folder would have its own locks
         folder = os.path.join(os.path.expanduser("~"), ".local", "state")
-    if not os.path.isabs(folder):  # no $HOME, and no entry in /etc/passwd: it would be a folder called ~
+    if not os.path.isabs(folder):  # no $HOME, and no entry in /etc/passwd: it would be a folder named ~
         raise ConfigurationError("this user has no home folder to keep locks in: set HOLDFAST_URL, or HOME")
     return folder
 
@@ -140,11 +140,11 @@ def _warn_once(folder: str) -> None:
             HoldfastWarning,
             stacklevel=_frames_of_holdfast() + 1,
         )
-    _warned = True  # only now: where warnings are errors, each use is one
+    _warned = True  # set after the warning, so that each use raises where warnings are errors
 
 
 def _frames_of_holdfast() -> int:
-    """How many callers, from `_warn_once` on, are our own: the warning is about the line that called them."""
+    """The number of frames of this package, from `_warn_once` on: the warning names the line that called them."""
     count = 0
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - `warnings` counts frames; inspect.stack() reads sources
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "holdfast":

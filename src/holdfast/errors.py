@@ -1,7 +1,7 @@
 """Every error holdfast raises. Each says what happened, to which lock, and whose turn it is.
 
     HoldfastError
-    ├── AcquireTimeout(TimeoutError)     nobody is wrong: wait longer or do without
+    ├── AcquireTimeout(TimeoutError)     the lock was busy: wait longer or go on without it
     ├── LockLost                         you had it and do not any more: stop
     ├── NotHeld                          you never had it: a bug in the calling code
     ├── WouldDeadlock                    you hold it already and it is not reentrant
@@ -27,19 +27,19 @@ from typing import Any
 
 
 class HoldfastError(Exception):
-    """The base of everything raised here on purpose."""
+    """The base of all errors of this package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not the default `cls(*args)`: our constructors take keywords and write the message themselves.
+        # The default, `cls(*args)`, does not work: the constructors take keywords and build the message.
         return (_restore, (type(self), self.args, self.__dict__))
 
 
 class HoldfastWarning(UserWarning):
-    """A setting that works and is likely not what was meant; the message names the fix."""
+    """A setting that works but is probably a mistake; the message names the fix."""
 
 
 class AcquireTimeout(HoldfastError, TimeoutError):
-    """The lock was busy for as long as the caller was ready to wait."""
+    """The lock was busy until the timeout."""
 
     def __init__(self, *, lock: str, waited: float, holder: str | None = None) -> None:
         held_by = f" (held by {holder})" if holder else ""
@@ -48,7 +48,7 @@ class AcquireTimeout(HoldfastError, TimeoutError):
 
 
 class LockLost(HoldfastError):
-    """The lease ended without having been released: stop touching the resource."""
+    """The lease ended before it was released: stop using the resource."""
 
     def __init__(self, *, lock: str, fence: int, reason: str) -> None:
         super().__init__(f"lock {lock!r} (fence {fence}) was lost: {reason}")
@@ -56,7 +56,7 @@ class LockLost(HoldfastError):
 
 
 class NotHeld(HoldfastError):
-    """Given back without having been taken, or twice: a bug in the calling code."""
+    """Released without having been acquired, or twice: a bug in the calling code."""
 
     def __init__(self, *, lock: str, reason: str) -> None:
         super().__init__(f"lock {lock!r} is not held: {reason}")
@@ -64,7 +64,7 @@ class NotHeld(HoldfastError):
 
 
 class WouldDeadlock(HoldfastError):
-    """The caller waits for itself: it holds this lock already, in a way that keeps the new claim out."""
+    """The caller would wait for itself: it holds this lock, and its lease blocks the new one."""
 
     def __init__(self, *, lock: str, fence: int, reason: str) -> None:
         super().__init__(f"lock {lock!r} is already held by this thread or task (fence {fence}): {reason}")
@@ -72,15 +72,15 @@ class WouldDeadlock(HoldfastError):
 
 
 class StaleFence(HoldfastError):
-    """The resource has been written under a newer fence: this lease is over, whatever its holder believes.
+    """The resource was written with a newer fence, so this lease is over, even if its holder does not know it.
 
-    The write was not done. It is the newer holder's turn: drop the work (roll back a transaction), or take the lock
-    again and start from what is there now. Fences compare only within one lock of one backend, and only exclusive
-    leases can be told apart by them.
+    The write was not done. Discard the work (roll back a transaction), or acquire the lock again and start from the
+    present state of the resource. Fences compare only within one lock of one backend, and only exclusive leases have
+    different fences.
     """
 
     def __init__(self, *, resource: str, fence: int, newest: int | None) -> None:
-        """`newest` is None where the resource only says that it has a newer one."""
+        """`newest` is None if the resource only reports that it has a newer one."""
         seen = "a newer one" if newest is None else f"fence {newest}"
         super().__init__(
             f"{resource!r} refused fence {fence}: it has seen {seen}, so the lock has had another holder since; "
@@ -90,7 +90,7 @@ class StaleFence(HoldfastError):
 
 
 class BackendError(HoldfastError):
-    """The server could not be asked properly."""
+    """A request to the server failed."""
 
     def __init__(self, *, backend: str, problem: str) -> None:
         super().__init__(f"{backend}: {problem}")
@@ -98,15 +98,15 @@ class BackendError(HoldfastError):
 
 
 class BackendUnavailable(BackendError):
-    """Nothing was changed on the server: retry freely."""
+    """Nothing was changed on the server, so the call can be repeated."""
 
 
 class OutcomeUnknown(BackendError):
-    """The request was sent and no answer came: it may have happened."""
+    """The request was sent and got no answer: it may have been executed."""
 
 
 class QuorumError(BackendError):
-    """Too few of several nodes answered, or may be counted. Some of them may have done what they were asked."""
+    """Too few of several nodes answered, or may be counted. Some of them may have executed the request."""
 
     def __init__(self, *, backend: str, needed: int, nodes: int, causes: Mapping[str, HoldfastError]) -> None:
         why = "; ".join(f"{node}: {_problem(error).removeprefix(f'{node}: ')}" for node, error in causes.items())
@@ -118,7 +118,7 @@ class QuorumError(BackendError):
 
 
 class Unsupported(HoldfastError):
-    """This backend cannot do or promise that."""
+    """This backend lacks that primitive or guarantee."""
 
     def __init__(self, *, backend: str, what: str, others: tuple[str, ...] = ()) -> None:
         can = f"; these can: {', '.join(others)}" if others else ""
@@ -130,7 +130,7 @@ class ThreadStartError(HoldfastError, RuntimeError):
     """The operating system or the interpreter refused to start a thread that the client needs.
 
     A limit on processes or memory is reached, or the interpreter is a subinterpreter without threads. A lock that was
-    granted meanwhile is given back. The client stays usable, and the call can be repeated.
+    granted is released. The client stays usable, and the call can be repeated.
     """
 
     def __init__(self, *, thread: str, problem: str) -> None:
@@ -139,7 +139,7 @@ class ThreadStartError(HoldfastError, RuntimeError):
 
 
 class UsageError(HoldfastError, RuntimeError):
-    """The call itself came from the wrong place: another event loop, a closed client."""
+    """The call is not possible here: another event loop, or a closed client."""
 
 
 class ConfigurationError(HoldfastError, ValueError):
@@ -147,7 +147,7 @@ class ConfigurationError(HoldfastError, ValueError):
 
 
 class LimitConflict(ConfigurationError):
-    """The same lock is in use elsewhere with another limit. Found on the server, so only at acquire."""
+    """The same lock is in use with another limit. Detected on the server, so only at acquire."""
 
     def __init__(self, *, lock: str, ours: int | None, theirs: int | None, holder: str | None = None) -> None:
         by = f" by {holder}" if holder else ""
@@ -159,7 +159,7 @@ class LimitConflict(ConfigurationError):
 
 
 class NameConflict(ConfigurationError):
-    """The store keeps something else under this lock's name. Found on the server, so only at acquire."""
+    """The store has other data under the name of this lock. Detected on the server, so only at acquire."""
 
     def __init__(self, *, lock: str, reason: str) -> None:
         super().__init__(f"lock {lock!r} cannot be used: {reason}")

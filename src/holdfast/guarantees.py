@@ -1,4 +1,4 @@
-"""What a backend promises, as data: a program can require it, a table can show it, `verify` can test it."""
+"""The guarantees of a backend, as data: a program can require them, and tables are made from them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Literal, NamedTuple, TypedDict
 
 
 class Exclusion(Enum):
-    """How far "no two holders believe at the same time" reaches."""
+    """The faults under which at most one client at a time believes that it holds the lock."""
 
-    CONSENSUS = "consensus"  # survives any minority of servers failing
-    DURABLE_AUTHORITY = "durable-authority"  # one store that does not forget what it answered
-    BEST_EFFORT = "best-effort"  # a failover or restart can forget a holder
-    CACHE = "cache"  # the store may drop a lock whenever it likes
+    CONSENSUS = "consensus"  # survives the failure of any minority of servers
+    DURABLE_AUTHORITY = "durable-authority"  # one store that does not lose what it has answered
+    BEST_EFFORT = "best-effort"  # a failover or restart can lose a holder
+    CACHE = "cache"  # the store may drop a lock at any time
 
 
 class FenceOrder(Enum):
-    """What fences need in order to keep growing."""
+    """The condition under which fences grow."""
 
-    UNCONDITIONAL = "unconditional"  # no fault makes them go back; an operator who restores an old copy can
-    DURABLE_STORAGE = "durable-storage"  # the store's data
-    CLOCK_BOUNDED = "clock-bounded"  # the store's data, or else a wall clock that did not go back
+    UNCONDITIONAL = "unconditional"  # no fault makes them decrease, only an operator who restores an old copy
+    DURABLE_STORAGE = "durable-storage"  # the data of the store are kept
+    CLOCK_BOUNDED = "clock-bounded"  # the data of the store are kept, or its wall clock is not set back
     BEST_EFFORT = "best-effort"
 
 
 class Order(Enum):
-    """Who is served next."""
+    """The order in which waiters acquire the lock."""
 
     FIFO = "FIFO"
     STORE = "store's"
@@ -33,14 +33,14 @@ class Order(Enum):
 
 
 class Wake(Enum):
-    """How a waiter learns that it is its turn."""
+    """How a waiter learns that the lock is free."""
 
     PUSH = "push"
     POLL = "poll"
 
 
 class Scope(Enum):
-    """Who is excluded at all."""
+    """The programs that exclude each other."""
 
     PROCESS = "process"
     MACHINE = "machine+user"
@@ -48,7 +48,7 @@ class Scope(Enum):
 
 
 class Guarantees(NamedTuple):
-    """The promises of one backend in one configuration.
+    """The guarantees of one backend in one configuration.
 
     >>> import holdfast
     >>> holdfast.Client("memory://").guarantees.order.value
@@ -62,12 +62,12 @@ class Guarantees(NamedTuple):
     scope: Scope
 
     def as_dict(self) -> dict[str, str]:
-        """The same as plain words, for tables and JSON."""
+        """The guarantees as strings, for tables and JSON."""
         return {field: value.value for field, value in zip(self._fields, self, strict=True)}
 
 
 class Requirements(TypedDict, total=False):
-    """What a program asks of its store, as enum members or as their words; what it leaves out may be anything."""
+    """The guarantees that a program requires of its store, as enum members or their values; all are optional."""
 
     exclusion: Exclusion | Literal["cache", "best-effort", "durable-authority", "consensus"]
     fence: FenceOrder | Literal["best-effort", "clock-bounded", "durable-storage", "unconditional"]
@@ -76,7 +76,7 @@ class Requirements(TypedDict, total=False):
     scope: Scope | Literal["process", "machine+user", "network"]
 
 
-# Each promise includes those before it.
+# Each guarantee includes those before it.
 FROM_WEAK_TO_STRONG: dict[str, tuple[Enum, ...]] = {
     "exclusion": (Exclusion.CACHE, Exclusion.BEST_EFFORT, Exclusion.DURABLE_AUTHORITY, Exclusion.CONSENSUS),
     "fence": (

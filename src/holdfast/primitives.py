@@ -1,10 +1,10 @@
-"""What can be done with a store, as data: which primitives it has, and why it lacks the others.
+"""The primitives of a store, as data, with the reasons why a store lacks some.
 
-A backend's protocol.py has, beside its GUARANTEES, for each method of its URL what that method lacks:
+The module protocol/guarantees.py of a backend has, beside GUARANTEES, what each method lacks:
 
     LACKS = {"queue": {}, "setnx": {Primitive.SEMAPHORE: "one key holds one holder"}}     or one dict without methods
 
-What is not named there it can do; the conformance suite tries both sides of the table.
+A primitive that is not listed is supported. The conformance suite tests both cases.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class Primitive(Enum):
-    """One thing that a program can ask of a client; the word is the method or the option it asks with."""
+    """A feature of a client. The value is the name of the method or option."""
 
     LOCK = "lock"
     RWLOCK = "rwlock"
@@ -27,4 +27,4 @@ class Primitive(Enum):
     OWNER = "owner"
 
 
-Lacks = Mapping[Primitive, str]  # and why
+Lacks = Mapping[Primitive, str]  # with the reason

@@ -1,7 +1,7 @@
-"""What a program asks of a store: one that promises less, or cannot do it, is refused, and those that would do named.
+"""The requirements of a program: a store with weaker guarantees or without a primitive is refused, with alternatives.
 
-`Client(url, require=…)` is refused at construction by what the URL says; and at an acquire, if a server has meanwhile
-said that it promises less.
+`Client(url, require=…)` is refused at construction by the guarantees that follow from the URL, and at an acquire if the
+server has reported weaker ones since.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from holdfast.url import SCHEMES, Scheme, declared, lacking
 
 
 class Requirement(NamedTuple):
-    """The least that a program asks of its store."""
+    """The weakest guarantees that a program accepts."""
 
     least: dict[str, Enum]
 
     @classmethod
     def of(cls, require: object) -> Requirement:
-        """Check what a client was given.
+        """Check the argument `require`.
 
         Raises:
-            ConfigurationError: no such promise, or no such word for it; says which there are.
+            ConfigurationError: an unknown guarantee or value; the message lists the known ones.
         """
         if not isinstance(require, Mapping):
             raise ConfigurationError(
@@ -36,7 +36,7 @@ class Requirement(NamedTuple):
         return cls({_field(field): _promise(field, value) for field, value in require.items()})
 
     def shortfalls(self, guarantees: Guarantees) -> list[str]:
-        """In words, what falls short; empty if all is at least as strong."""
+        """Descriptions of the guarantees that are too weak; empty if none is."""
         found = []
         for field, least in self.least.items():
             has, strengths = getattr(guarantees, field), FROM_WEAK_TO_STRONG[field]
@@ -46,7 +46,7 @@ class Requirement(NamedTuple):
         return found
 
     def require(self, url: str, guarantees: Guarantees) -> None:
-        """Raise ConfigurationError if they fall short."""
+        """Raise ConfigurationError if a guarantee is too weak."""
         found = self.shortfalls(guarantees)
         if found:
             others = ", ".join(self.fulfilled_by())
@@ -55,7 +55,7 @@ class Requirement(NamedTuple):
             )
 
     def fulfilled_by(self) -> list[str]:
-        """The backends that promise enough before their servers are asked."""
+        """The backends whose guarantees are strong enough without a request."""
         return _those(lambda scheme: {method: not self.shortfalls(each) for method, each in declared(scheme).items()})
 
 
@@ -78,10 +78,10 @@ def _promise(field: str, value: object) -> Enum:
 
 
 def require_primitive(primitive: Primitive, url: str, lacks: Lacks) -> None:
-    """Refuse what a store cannot do.
+    """Refuse a primitive that a store lacks.
 
     Raises:
-        Unsupported: says why, and which stores can.
+        Unsupported: the message has the reason and the stores that have it.
     """
     why = lacks.get(primitive)
     if why is not None:
@@ -89,12 +89,12 @@ def require_primitive(primitive: Primitive, url: str, lacks: Lacks) -> None:
 
 
 def those_with(primitive: Primitive) -> list[str]:
-    """The backends that have it."""
+    """The backends that have this primitive."""
     return _those(lambda scheme: {method: primitive not in lacks for method, lacks in lacking(scheme).items()})
 
 
 def _those(that: Callable[[Scheme], Mapping[str, bool]]) -> list[str]:
-    """Backends, by method, of which something is true; of several schemes of one, the first."""
+    """The backends and methods for which `that` is true. Only the first of several schemes of a backend is listed."""
     found: dict[str, list[str]] = {}
     for name, scheme in SCHEMES.items():
         if scheme.package not in found:

@@ -1,7 +1,7 @@
-"""How the calls of a decorated function take their lock: which name, how long they wait, what comes of a busy one.
+"""How the calls of a decorated function acquire their lock: its name, the timeout, and the result if it is busy.
 
-All that can be known before the first call is checked when the function is decorated. The decorators themselves are in
-the shells: one calls the function, the other awaits it.
+Everything that does not depend on a call is checked when the function is decorated. The decorators themselves are in
+client.py, which calls the function, and in aio.py, which awaits it.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Name = str | Callable[..., str]
-WithLease = Callable[[object, tuple[Any, ...], dict[str, Any]], T]  # with a lease, and the arguments of a call
+WithLease = Callable[[object, tuple[Any, ...], dict[str, Any]], T]  # lease, args, kwargs
 SpecOf = Callable[[tuple[Any, ...], dict[str, Any]], "LockSpec"]
 
 _BUSY = ("wait", "skip", "raise")
 _OWN_OPTIONS = {"locked": ("name_of", "busy", "skipped", "lease"), "once_per": ("offset", "skipped", "lease")}
-_STANDIN = "the name comes with the call"
+_STANDIN = "the name is known at the call"
 
 
 class Plan(NamedTuple):
     """The arguments of `locked` or `once_per`, checked."""
 
     name: Name
-    spec: LockSpec  # of every call, but for the name
+    spec: LockSpec  # of every call, without the name
     timeout: float | None
-    skips: bool  # a busy lock ends the call without an error
-    skipped: Any  # what the call returns then
-    lease: str | None  # the parameter that gets the lease
-    period: Period | None = None  # in which there is one run at most
+    skips: bool  # a call returns `skipped` if the lock is busy
+    skipped: Any  # the result of a skipped call
+    lease: str | None  # the parameter that is filled in with the lease
+    period: Period | None = None  # there is at most one run in each
 
 
 def make_plan_once(
     period: object, offset: object, name: object, *, skipped: object, lease: object, ttl: float, options: LockOptions
 ) -> Plan:
-    """The same for `once_per`: a run that finds the last one still going is skipped.
+    """The plan of `once_per`: a run is skipped if the previous one still holds the lock.
 
     Raises:
         ConfigurationError: names the argument and the fix.
@@ -66,9 +66,9 @@ def make_plan_locked(
     ttl: float,
     options: LockOptions,
 ) -> Plan:
-    """The same for `locked`, which takes a function for the name by keyword only.
+    """The plan of `locked`, which takes a function for the name by keyword only.
 
-    So a function by position is the one to decorate, and the call of `locked` was forgotten.
+    So a positional function is the one to decorate, and the call of `locked` is missing.
 
     Raises:
         TypeError: `@client.locked` without a call.
@@ -128,10 +128,10 @@ def make_plan(
 
 
 def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tuple[SpecOf, Signature | None]:
-    """What gives each call of the function its terms; and the signature that callers see, if it is another one.
+    """A function that returns the LockSpec of each call, and the signature that callers see, if it is another one.
 
     Raises:
-        ConfigurationError: it is no function that this decorator can do, or has not the parameters that were named.
+        ConfigurationError: this kind of function cannot be decorated, or it lacks the named parameters.
     """
     _check_kind(function, is_async=is_async)
     called = _title(function)
@@ -158,7 +158,7 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
     def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError as error:  # inspect leaves out which function it is about
+        except TypeError as error:  # inspect does not name the function
             raise TypeError(f"{called} {error}") from None
         bound.apply_defaults()
         given = bound.arguments
@@ -169,16 +169,16 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
 
 
 def refuse_coroutine(function: object) -> NoReturn:
-    """A plain function returned a coroutine, whose body would run after the lock was given back."""
+    """A plain function returned a coroutine, whose body would run after the release of the lock."""
     raise ConfigurationError(f"{_title(function)} returned a coroutine: use AsyncClient.locked on a coroutine function")
 
 
 class _Field(NamedTuple):
-    """One replacement field of a name, as in str.format: a parameter, the way from it, and how to write it."""
+    """One replacement field of a name, as in str.format: a parameter, attributes and keys, and the format."""
 
     text: str
     parameter: str
-    way: tuple[tuple[bool, str | int], ...]  # an attribute (True), or an index or key
+    way: tuple[tuple[bool, str | int], ...]  # is it an attribute (True) or a key, and its name
     conversion: str | None
     format_spec: str
 
@@ -203,7 +203,7 @@ _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii
 
 
 def _has_no_text(kind: type) -> bool:
-    """It would be written as <… object at 0x7f…>."""
+    """Its text would be <… object at 0x7f…>."""
     return all(getattr(kind, how) is getattr(object, how) for how in ("__repr__", "__str__", "__format__"))
 
 
@@ -262,7 +262,7 @@ def _check_kind(function: Any, *, is_async: bool) -> None:
         )
     called = _title(function)
     is_plain = inspect.isroutine(function) or isinstance(function, functools.partial)
-    seen = function if is_plain else type(function).__call__  # an object that can be called
+    seen = function if is_plain else type(function).__call__  # a callable object
     if inspect.isasyncgenfunction(seen):
         how = "take it inside, with `async with` on the lock of an AsyncClient"
         raise ConfigurationError(f"{called} is an async generator, whose body runs after the call: {how}")
@@ -276,10 +276,10 @@ def _check_kind(function: Any, *, is_async: bool) -> None:
 
 
 def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:
-    """The function as a caller that has the lease calls it: with the lease, the positional and the keyword arguments.
+    """A function that calls `function` with a lease and the arguments of a call.
 
     Raises:
-        ConfigurationError: it has no parameter of that name where one may be filled in.
+        ConfigurationError: it has no such parameter, or not in an allowed position.
     """
     parameters = _signature(function).parameters
     found = parameters.get(parameter)
@@ -290,25 +290,25 @@ def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:
             return function(*args, **kwargs, **{parameter: lease})
 
         return by_keyword
-    if found is None or found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD) or place > _LAST_PLACE:
+    if found is None or found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD) or place > _LAST_POSITION:
         raise ConfigurationError(
             f"lease={parameter!r} must name the first parameter of {_title(function)}, the one behind self, or one "
             f"behind a *: def f({parameter}, …), def f(self, {parameter}, …) or def f(…, *, {parameter})"
         )
 
     def by_place(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        if len(args) < place:  # the parameter before it is given by keyword
+        if len(args) < place:  # the parameter before it was passed by keyword
             return function(*args, **kwargs, **{parameter: lease})
         return function(*args[:place], lease, *args[place:], **kwargs)
 
     return by_place
 
 
-_LAST_PLACE = 1  # behind self
+_LAST_POSITION = 1  # after self
 
 
 def _without_lease(function: Callable[..., Any], lease: str) -> Signature:
-    """As callers see it: the lease is not theirs to give."""
+    """The signature for callers, without the lease."""
     signature = _signature(function)
     return signature.replace(parameters=[one for one in signature.parameters.values() if one.name != lease])
 

@@ -1,7 +1,7 @@
-"""Who leads, asked again and again: what both shells' elections share.
+"""Observing the leader of an election: the part that Election and AsyncElection share.
 
-An election is the exclusive lock of its name. Its holder leads; the fence of the lease is the *term*. So there is
-nothing here about being elected, and nothing that a store need know: only how others learn who leads.
+An election is the exclusive lock of its name. Its holder leads; the fence of the lease is the *term*. So being elected
+is acquiring the lock, and a store needs no support for elections. This module polls for the present leader.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from holdfast.core.engine import Engine
     from holdfast.core.tickets import LockInfo
 
-EVERY = 1.0  # seconds between two looks of an observer
+EVERY = 1.0  # seconds between two polls of an observer
 
 
 class Leader(NamedTuple):
-    """Who leads, as the server knows it."""
+    """The leader, according to the server."""
 
-    term: int  # the fence of its lease, greater than that of every leader before it; 0: a program that gives no fences
+    term: int  # the fence of its lease, greater than that of every earlier leader; 0: a program without fences
     host: str
     pid: int
     agent: str  # its thread or task
     program: str
-    since: float  # Unix time; 0 if nobody knows
-    meta: Mapping[str, Any]  # what its election was given
+    since: float  # Unix time; 0 if unknown
+    meta: Mapping[str, Any]  # of its election
 
     def __str__(self) -> str:
-        """Who it is, in the form that errors use: host/pid."""
+        """The process, in the form that errors use: host/pid."""
         return f"{self.host}/{self.pid}" if self.term else "another program"
 
 
 def leader_of(info: LockInfo) -> Leader | None:
-    """Its exclusive holder. Readers and permits of a lock that is called the same do not lead."""
+    """The exclusive holder of the lock. Readers and permits of a lock with the same name do not lead."""
     for holder in info.holders:
         if holder.exclusive and holder.fence is not None:
             return Leader(
@@ -53,7 +53,7 @@ def leader_of(info: LockInfo) -> Leader | None:
 
 
 class OutageBackoff:
-    """For whoever goes on while the store cannot be asked: says so once, and how long to pause."""
+    """Back-off for a loop that continues during an outage of the store. Logs the outage once."""
 
     def __init__(self, name: str, *, from_the_start: bool = False) -> None:
         self._name = name
@@ -67,22 +67,22 @@ class OutageBackoff:
         self._answered, self._outage, self._pause = True, False, OUTAGE_PAUSE_MIN
 
     def back_off(self, error: BackendError) -> float:
-        """How many seconds to wait before the next try.
+        """The seconds to wait before the next try.
 
         Raises:
-            BackendError: the store has never answered: down is down.
+            BackendError: the store has never answered.
         """
         if not self._answered:
             raise error
         if not self._outage:
-            logger().warning("election %r: the store cannot be asked, trying again: %s", self._name, error)
+            logger().warning("election %r: the store does not answer, trying again: %s", self._name, error)
         self._outage = True
         pause, self._pause = self._pause, min(2 * self._pause, OUTAGE_PAUSE_MAX)
         return pause
 
 
 class Observation:
-    """One observer of one election: what it has seen, and when it looks again."""
+    """One observer of one election."""
 
     def __init__(
         self,
@@ -93,27 +93,27 @@ class Observation:
         *,
         is_patient: bool = False,
     ) -> None:
-        """`engine` gives None once the client is closed; a patient one bears with a store that is down at first."""
+        """`engine` returns None when the client is closed. `is_patient` tolerates an outage at the first poll."""
         self.leader: Leader | None = None
         self._engine = engine
         self._name = name
         self._every = every
         self._timeout = timeout
-        self._end = float("inf")  # on the runtime's clock; known at the first look
+        self._end = float("inf")  # on the runtime's clock; set at the first poll
         self._backoff = OutageBackoff(name, from_the_start=is_patient)
-        self._newest = 0  # the greatest term that was seen
+        self._newest = 0  # the greatest term so far
         self._has_looked = False
         self._is_over = False
 
     def end(self) -> None:
-        """See nothing more."""
+        """End the observation."""
         self._is_over = True
 
     async def changed(self) -> bool:
-        """Wait for the next change, at first for who leads now: `leader` then. False: the time is up, or all is over.
+        """Wait for the next change of `leader`; the first one is the present leader. False: the observation is over.
 
         Raises:
-            BackendError: the store could not be asked, at first or when the time was up.
+            BackendError: the store gave no answer, at first or when the time was up.
         """
         while not self._is_over:
             engine = self._engine()
@@ -126,7 +126,7 @@ class Observation:
         return False
 
     async def _sees_news(self, engine: Engine[Any]) -> bool:
-        """Look, as often as it takes to get an answer."""
+        """Poll until there is an answer. Returns whether the leader has changed."""
         now = engine.runtime.now
         if not self._has_looked and self._timeout is not None:
             self._end = min(self._end, now() + self._timeout)
@@ -140,7 +140,7 @@ class Observation:
                     raise
                 pause = self._backoff.back_off(error)
                 if now() >= self._end:
-                    raise  # "nothing has changed" and "nobody knows" never look alike
+                    raise  # "no change" and "no answer" are different results
                 if await self._rests(engine, pause):
                     break
             else:
@@ -150,13 +150,13 @@ class Observation:
         return False
 
     async def _rests(self, engine: Engine[Any], seconds: float) -> bool:
-        """Sleep; whether the client was closed meanwhile."""
+        """Sleep. Returns whether the client was closed."""
         return await engine.closing.wait(min(engine.runtime.now() + seconds, self._end))
 
     def _is_news(self, seen: Leader | None) -> bool:
         first, self._has_looked = not self._has_looked, True
         if seen is not None and 0 < seen.term < self._newest:
-            return False  # by a server that is behind the others, or has lost its data
+            return False  # from a server that lags behind, or has lost its data
         if not first and _identity(seen) == _identity(self.leader):
             return False
         self.leader = seen
@@ -165,14 +165,14 @@ class Observation:
 
 
 def _identity(leader: Leader | None) -> object:
-    """What tells one leader from the next: the term. Of those that have none, what little is known of them."""
+    """The identity of a leader: its term. Without a term, all that is known of it."""
     if leader is None or leader.term:
         return leader and leader.term
-    return leader._replace(since=0.0)  # which is reckoned anew at each look
+    return leader._replace(since=0.0)  # which is computed again at each poll
 
 
 def check_function(argument: str, function: object, *, is_async: bool) -> None:
-    """Refuse what is no function, and a coroutine function where nobody would await it.
+    """Refuse an object that is no function, and a coroutine function for an election of a Client.
 
     Raises:
         ConfigurationError: names the argument and the fix.
@@ -188,7 +188,7 @@ def check_function(argument: str, function: object, *, is_async: bool) -> None:
 
 
 async def report(observation: Observation, callback: Callable[[Leader | None], object]) -> None:
-    """Call it with each change, one at a time and in order, until the observation is over. Its errors are its own."""
+    """Call `callback` with each change, in order, until the observation is over. Its exceptions are logged."""
     try:
         while await observation.changed():
             try:
@@ -198,4 +198,4 @@ async def report(observation: Observation, callback: Callable[[Leader | None], o
             except Exception:
                 logger().exception("an on_change callback of election %r failed", observation._name)
     except HoldfastError:
-        logger().exception("the observer of election %r cannot go on", observation._name)
+        logger().exception("the observer of election %r has failed", observation._name)

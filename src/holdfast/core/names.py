@@ -1,4 +1,4 @@
-"""Checks of what users pass in, each refused with the argument's name and the fix."""
+"""Checks of arguments. An error names the argument and the fix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TTL_MAX = 366 * 86400.0
 LOCK_DELAY_MAX = 86400.0
 OWNER_MAX = 255
 
-# What people know from other libraries, and what it is called here.
+# Options of other libraries, and their names here.
 _ELSEWHERE = {
     "blocking": "timeout=0 does not wait, and so does acquire(blocking=False)",
     "blocking_timeout": "`timeout` is how long to wait here (redis-py's `timeout` is `ttl` here)",
@@ -23,17 +23,17 @@ _ELSEWHERE = {
     "lease_duration": "`ttl` is how long a lease lives without renewal",
     "lease_time": "`ttl` is how long a lease lives without renewal",
     "auto_release_time": "`ttl` is how long a lease lives without renewal",
-    "auto_renewal": "leases are renewed by themselves; renew=False turns it off",
+    "auto_renewal": "leases are renewed automatically; renew=False turns it off",
     "max_leases": "`limit` is how many may hold a semaphore",
     "value": "`limit` is how many may hold a semaphore",
     "sleep": "waiters are woken, there is no poll interval",
     "retry_interval": "waiters are woken, there is no poll interval",
-    "thread_local": "a lease belongs to whoever has the Lease object",
+    "thread_local": "a lease belongs to the code that has the Lease object",
 }
 
 
 def shown(value: object) -> str:
-    """For a message: as repr() writes it, without the middle of a long one."""
+    """repr() for a message, without the middle of a long text."""
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 20]}…{text[-19:]}"
 
@@ -51,7 +51,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def check_name(name: object, argument: str = "name") -> str:
-    """The name of a lock; or of something else that is named alike."""
+    """The name of a lock, or of an object with the same rules for names."""
     if not isinstance(name, str):
         how = '; @client.locked("name") is the decorator' if callable(name) else ""
         raise ConfigurationError(f"{argument} must be a str, not {type(name).__name__}: {shown(name)}{how}")
@@ -85,7 +85,7 @@ def check_ttl(ttl: object) -> float:
     if not TTL_MIN <= seconds <= TTL_MAX:
         raise ConfigurationError(
             f"ttl must be between {TTL_MIN} s and {TTL_MAX:.0f} s, not {ttl!r}: it is how long a lease lives without "
-            "renewal, and it is renewed by itself, so a short one (the default is 30) serves long work too"
+            "renewal. It is renewed automatically, so a short ttl (the default is 30) serves long work too"
         )
     return seconds
 
@@ -135,7 +135,7 @@ def check_stop_margin(stop_margin: object, ttl: float) -> float:
     if not 0 <= seconds <= ttl / 2:
         raise ConfigurationError(
             f"stop_margin must be between 0 and half the ttl ({ttl / 2:g} s), not {stop_margin!r}: "
-            "a lease is renewed every third of its ttl and must not be given up before that"
+            "a lease is renewed every third of its ttl and must not end before that"
         )
     return seconds
 

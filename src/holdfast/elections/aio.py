@@ -34,7 +34,7 @@ class AsyncElection(AsyncLock):
 
     def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
         super().__init__(client, spec, timeout)
-        self._bodies: set[Body] = set()  # what `stop` cancels: waiting and work of `run`
+        self._bodies: set[Body] = set()  # cancelled by `stop`: the waits and the work of `run`
 
     def campaign(
         self,
@@ -43,17 +43,17 @@ class AsyncElection(AsyncLock):
         timeout: float | Unset | None = UNSET,
         **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLease | None]:
-        """Wait to be elected and return the Lease to lead by, or None when `timeout` seconds are over; as `acquire`.
+        """Wait to be elected and return the Lease of the term, or None after `timeout` seconds; as `acquire`.
 
         Raises:
-            WouldDeadlock: this thread or task leads already, and it is not reentrant.
-            BackendUnavailable, OutcomeUnknown: the server could not be asked; never raised for "busy".
+            WouldDeadlock: this thread or task leads, and the election is not reentrant.
+            BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
         """
         names.refuse_unknown("campaign", unknown, ACQUIRE_OPTIONS)
         return self.acquire(blocking, timeout=timeout)
 
     async def resign(self) -> None:
-        """Lead no more: give back the lease that this thread or task took last through this object; as `release`.
+        """End the term: release the lease that this thread or task acquired last through this object; as `release`.
 
         Raises:
             NotHeld: there is none.
@@ -62,27 +62,27 @@ class AsyncElection(AsyncLock):
         await self.release()
 
     async def leader(self) -> Leader | None:
-        """Who leads now, says the server; None: nobody. A program that gives no fences has the term 0."""
+        """The present leader, according to the server, or None. A program without fences has the term 0."""
         return elections.leader_of(await self._client.inspect(self.name))
 
     def observe(self, *, every: float = EVERY, timeout: float | None = None) -> AsyncIterator[Leader | None]:
-        """Who leads now, and then each change: the next leader, or None when nobody leads.
+        """Iterate over the present leader and each change: the next leader, or None while there is none.
 
-        The server is asked every `every` seconds; what begins and ends between two looks is not seen. Terms only grow:
-        what a server that is behind says of an older leader is left out. It ends when `timeout` seconds are over or the
-        client is closed. If the store cannot be asked, that is logged once, and looking goes on.
+        The server is polled every `every` seconds; a leader between two polls is missed. Terms only grow: an older
+        leader that a lagging server reports is skipped. The iteration ends after `timeout` seconds, or when the client
+        is closed. An outage of the store is logged once, and polling continues.
 
         Raises:
-            BackendError: the store could not be asked, at the first look or when the time was up.
+            BackendError: the store gave no answer, at the first poll or when the time was up.
         """
         seconds, limit = names.check_every(every), names.check_timeout(timeout)
         return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
 
     def on_change(self, callback: Callable[[Leader | None], object], *, every: float = EVERY) -> Callable[[], None]:
-        """Pass who leads now and then each change to `callback`, in the background; the returned function ends that.
+        """Call `callback` with the present leader and each change, in the background. The returned function ends that.
 
-        It is called as `observe` yields, one call at a time. One that fails is logged and called again at the next
-        change. A store that cannot be asked is asked again, from the first look on.
+        There is one call for each item of `observe`, one at a time. An exception of `callback` is logged. An outage of
+        the store does not end the observation, not even at the first poll.
 
         Raises:
             ConfigurationError: an argument is refused.
@@ -93,17 +93,17 @@ class AsyncElection(AsyncLock):
         return observation.end
 
     async def run(self, work: Callable[[AsyncLease], Awaitable[object]]) -> None:
-        """Campaign, call `work(lease)` while leading, resign when it returns; again and again until `stop()`.
+        """Campaign, call `work(lease)` while leading, resign when it returns; repeat this until `stop()`.
 
-        A term that is lost ends like one that was served: the next campaign follows as soon as `work` has returned. It
-        must notice the loss itself (`lease.lost`, `lease.check()`); in asyncio it is cancelled. What else `work` raises
-        goes out of `run`, after resigning. If the store cannot be asked between two terms, that is logged once, and
-        campaigning goes on. The election's `timeout` does not count here: `run` keeps its place in the queue. It also
-        ends when the client is closed while it waits.
+        After a lost term the next campaign follows when `work` has returned. With threads, `work` must detect the loss
+        itself (`lease.lost`, `lease.check()`); in asyncio it is cancelled. `run` resigns and passes on other exceptions
+        of `work`. An outage of the store between two terms is logged once, and campaigning continues. `run` ignores the
+        `timeout` of the election and keeps its place in the queue. It also ends when the client is closed while it
+        waits.
 
         Raises:
-            BackendError: the store could not be asked at the first campaign.
-            ConfigurationError: `work` is not a function of this shell's kind.
+            BackendError: the store gave no answer at the first campaign.
+            ConfigurationError: `work` is a coroutine function for a Client, or a plain one for an AsyncClient.
         """
         elections.check_function("work", work, is_async=True)
         backoff = OutageBackoff(self.name)
@@ -131,10 +131,10 @@ class AsyncElection(AsyncLock):
                 return
 
     def stop(self) -> None:
-        """Make `run` return, from any task or from `work` itself; for good: to campaign again, make another election.
+        """Make `run` return, from any task or from `work` itself. Final: to campaign again, make another election.
 
-        Whoever waits through this object stops waiting when it looks again, within seconds. The work of a leader is
-        cancelled in asyncio; with threads it has to look at `stopped`. Leading ends when it has returned.
+        Callers that wait through this object stop waiting at their next poll, within seconds. The work of a leader is
+        cancelled in asyncio; with threads it has to check `stopped`. Leading ends when the work has returned.
         """
         self._given_up = True
         for body in self._bodies:
@@ -150,7 +150,7 @@ class AsyncElection(AsyncLock):
 
     @contextlib.contextmanager
     def _until_stopped(self) -> Iterator[None]:
-        """What is inside is cancelled by `stop`, and then ends here. A cancellation from elsewhere goes on."""
+        """`stop` cancels the body of this context, which then ends here. Other cancellations are passed on."""
         body = Body()
         self._bodies.add(body)
         ended_by = None
@@ -162,13 +162,13 @@ class AsyncElection(AsyncLock):
             ended_by = error
         finally:
             self._bodies.discard(body)
-            was_ours = body.leave(ended_by)
+            was_ours = body.end(ended_by)
         if ended_by is not None and not was_ours:
             raise ended_by
 
 
 class _Changes:
-    """Not a generator: that would be over after a cancellation (`asyncio.timeout` around one step), this goes on."""
+    """An iterator class, because a generator would be finished after a cancellation, as of `asyncio.timeout`."""
 
     def __init__(self, observation: Observation) -> None:
         self._observation = observation

@@ -28,26 +28,26 @@ class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
     __slots__ = ("_bodies",)
 
     async def release(self) -> None:
-        """Give all locks back, in one step for each store; from any task.
+        """Release all locks, in one request for each store, from any task.
 
         Raises:
-            LockLost: a lease had ended or was taken before this; what was done since then was not protected.
+            LockLost: a lease had ended or was broken before this. Work since then was not protected.
             NotHeld: they were released before.
-            BackendError: no answer came. The keeper goes on trying, and this may be called again.
+            BackendError: no answer. The keeper repeats the release, and this may be called again.
         """
         await release_all(self)
 
     async def renew(self) -> None:
-        """Keep all locks for another `ttl` seconds, counted from now; only renew=False makes this necessary.
+        """Keep all locks for another `ttl` seconds from now. Only needed with renew=False.
 
         Raises:
-            LockLost: a lease had ended or was taken; stop touching the resources.
-            BackendError: no answer came; the old deadlines still stand.
+            LockLost: a lease had ended or was broken; stop using the resources.
+            BackendError: no answer; the old deadlines stay.
         """
         await renew_all(self)
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
+        """Wait for the loss of the leases: True at a loss, False after `timeout` seconds or a release."""
         first = self._leases[0]
         return await first._engine.wait_lost(first, names.check_timeout(timeout))
 
@@ -60,7 +60,7 @@ class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
 
 
 class AsyncLockAll(BaseLock[AsyncLeaseAll]):
-    """Several named locks, taken as one. Tasks can share one object: what they hold is in the leases."""
+    """Several named locks, acquired as one. Tasks can share one object, because the state is in the leases."""
 
     def __init__(self, locks: Sequence[AsyncLock], spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
@@ -68,7 +68,7 @@ class AsyncLockAll(BaseLock[AsyncLeaseAll]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the locks, in the order in which they are taken."""
+        """The names of the locks, in the order in which they are acquired."""
         return tuple(lock.name for lock in self._locks)
 
     def acquire(
@@ -78,23 +78,23 @@ class AsyncLockAll(BaseLock[AsyncLeaseAll]):
         timeout: float | Unset | None = UNSET,
         **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLeaseAll | None]:
-        """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
+        """Acquire all locks and return their leases as one, or None after `timeout` seconds (0: do not wait).
 
-        `blocking=False` is the same as timeout=0, as in threading; the two do not go together.
+        `blocking=False` is the same as timeout=0, as in threading. Give only one of the two.
 
         Raises:
-            ConfigurationError: an argument is refused; says which and why.
-            WouldDeadlock: this thread or task holds one of them already.
-            BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
+            ConfigurationError: an argument is refused; the message names it and the reason.
+            WouldDeadlock: this thread or task holds one of them.
+            BackendUnavailable, OutcomeUnknown: a server gave no answer; never raised for a busy lock.
         """
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         return self._acquire(self._timeout_of(blocking, timeout), calling_task())
 
     async def release(self) -> None:
-        """Give back what this thread or task took last through this object.
+        """Release what this thread or task acquired last through this object.
 
         Raises:
-            NotHeld: there is nothing.
+            NotHeld: there is none.
             LockLost, BackendError: see `LeaseAll.release`.
         """
         await self._last_of(self._caller()).release()

@@ -27,26 +27,26 @@ class LeaseAll(LeaseGroup):
     __slots__ = ()
 
     def release(self) -> None:
-        """Give all locks back, in one step for each store; from any thread.
+        """Release all locks, in one request for each store, from any thread.
 
         Raises:
-            LockLost: a lease had ended or was taken before this; what was done since then was not protected.
+            LockLost: a lease had ended or was broken before this. Work since then was not protected.
             NotHeld: they were released before.
-            BackendError: no answer came. The keeper goes on trying, and this may be called again.
+            BackendError: no answer. The keeper repeats the release, and this may be called again.
         """
         run_sync(release_all(self))
 
     def renew(self) -> None:
-        """Keep all locks for another `ttl` seconds, counted from now; only renew=False makes this necessary.
+        """Keep all locks for another `ttl` seconds from now. Only needed with renew=False.
 
         Raises:
-            LockLost: a lease had ended or was taken; stop touching the resources.
-            BackendError: no answer came; the old deadlines still stand.
+            LockLost: a lease had ended or was broken; stop using the resources.
+            BackendError: no answer; the old deadlines stay.
         """
         run_sync(renew_all(self))
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until they are lost: True then; False when `timeout` seconds are over or they were released."""
+        """Wait for the loss of the leases: True at a loss, False after `timeout` seconds or a release."""
         first = self._leases[0]
         return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
 
@@ -71,14 +71,14 @@ class LeaseAll(LeaseGroup):
         except HoldfastError as also:
             if error is None:
                 raise
-            error.add_note(f"holdfast: {also}")  # the body's own error goes first
+            error.add_note(f"holdfast: {also}")  # the error of the body is raised
 
     def _interrupted_exit(self) -> None:
         interrupted_exit(self)
 
 
 class LockAll(BaseLock[LeaseAll]):
-    """Several named locks, taken as one. Threads can share one object: what they hold is in the leases."""
+    """Several named locks, acquired as one. Threads can share one object, because the state is in the leases."""
 
     def __init__(self, locks: Sequence[Lock], spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
@@ -86,7 +86,7 @@ class LockAll(BaseLock[LeaseAll]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the locks, in the order in which they are taken."""
+        """The names of the locks, in the order in which they are acquired."""
         return tuple(lock.name for lock in self._locks)
 
     def acquire(
@@ -96,23 +96,23 @@ class LockAll(BaseLock[LeaseAll]):
         timeout: float | Unset | None = UNSET,
         **unknown: Never,
     ) -> LeaseAll | None:
-        """Take all locks and return their leases as one, or None when `timeout` seconds are over (0: do not wait).
+        """Acquire all locks and return their leases as one, or None after `timeout` seconds (0: do not wait).
 
-        `blocking=False` is the same as timeout=0, as in threading; the two do not go together.
+        `blocking=False` is the same as timeout=0, as in threading. Give only one of the two.
 
         Raises:
-            ConfigurationError: an argument is refused; says which and why.
-            WouldDeadlock: this thread or task holds one of them already.
-            BackendUnavailable, OutcomeUnknown: a server could not be asked; never raised for "busy".
+            ConfigurationError: an argument is refused; the message names it and the reason.
+            WouldDeadlock: this thread or task holds one of them.
+            BackendUnavailable, OutcomeUnknown: a server gave no answer; never raised for a busy lock.
         """
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         return self._attempt(self._timeout_of(blocking, timeout)).lease
 
     def release(self) -> None:
-        """Give back what this thread or task took last through this object.
+        """Release what this thread or task acquired last through this object.
 
         Raises:
-            NotHeld: there is nothing.
+            NotHeld: there is none.
             LockLost, BackendError: see `LeaseAll.release`.
         """
         self._last_of(self._caller()).release()

@@ -61,22 +61,22 @@ class AsyncioRuntime(IdleCallbacks):
     process_info = staticmethod(system.process_info)
     event = staticmethod(AsyncioEvent)
     sleep = staticmethod(asyncio.sleep)
-    join_max = 6.0  # seconds: a background task is at most one request away from its end
+    join_max = 6.0  # seconds: a background task ends after its present request
 
     _callers: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Caller]] = weakref.WeakKeyDictionary()
 
     def __init__(self) -> None:
         super().__init__()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.current_thread()  # that runs the loop
-        self.waits_for_sockets = False  # set by a backend that needs a loop which can
+        self._thread = threading.current_thread()  # the thread of the loop
+        self.waits_for_sockets = False  # set by a backend that needs a loop with add_reader
         self._tasks: set[asyncio.Task[None]] = set()
-        self._callbacks: set[asyncio.Task[None]] = set()  # of users: `join` does not wait for them
-        self._notices = 0  # that wait
+        self._callbacks: set[asyncio.Task[None]] = set()  # callbacks of the user, which `join` does not wait for
+        self._notices = 0  # queued
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop this runtime belongs to, which must be the running one.
+        """The loop of this runtime, which must be the running one.
 
         Raises:
             UsageError: it is used from another loop, or this one cannot do what the backend needs.
@@ -100,7 +100,7 @@ class AsyncioRuntime(IdleCallbacks):
         return running
 
     def check_loop(self) -> None:
-        """Raise UsageError unless this is the loop the runtime belongs to; the first one to ask is."""
+        """Raise UsageError unless the running loop is that of this runtime. The first caller sets it."""
         _ = self.loop
 
     def mutex(self) -> contextlib.AbstractContextManager[None]:
@@ -132,13 +132,13 @@ class AsyncioRuntime(IdleCallbacks):
         self._create(work(), name, self._tasks)
 
     def _create(self, work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[None]]) -> None:
-        # In a context of its own: what the caller's context holds must not live as long as the client does.
+        # In a new context, because the objects in the caller's context must not live as long as the client.
         task = self.loop.create_task(work, name=f"holdfast-{name}", context=contextvars.Context())
-        tasks.add(task)  # the loop itself keeps tasks only weakly
+        tasks.add(task)  # the loop has only weak references to tasks
         task.add_done_callback(tasks.discard)
 
     def call_from_thread(self, function: Callable[..., object], *args: object) -> None:
-        """Have the loop call it, from whatever thread; a loop that is closed has nobody left to hear of it."""
+        """Let the loop call a function, from any thread. A closed loop ignores it."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(function, *args)
@@ -146,7 +146,7 @@ class AsyncioRuntime(IdleCallbacks):
     async def join(self) -> None:
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         if others:
-            # Bounded as with threads: an observer may be inside a function of the user's that waits for this very end.
+            # With a time limit, as for threads: an observer may be in a callback of the user that waits for this end.
             await asyncio.wait(others, timeout=self.join_max)
 
     def call(self, function: Callable[[], object]) -> None:
@@ -166,7 +166,7 @@ class AsyncioRuntime(IdleCallbacks):
     def run_in_loop(self, function: Callable[[], object]) -> bool:
         try:
             is_here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:  # a thread beside the loop, or after its end
+        except RuntimeError:  # another thread, or the loop has ended
             is_here = False
         if not is_here:
             self.call_from_thread(function)
@@ -202,7 +202,7 @@ async def _discard_result(coroutine: Coroutine[Any, Any, object]) -> None:
 
 
 class _Timer:
-    """Ends a wait at a time of our clock, which goes on while the machine is suspended and the loop's does not."""
+    """Ends a wait by the runtime's clock, which counts the time of a suspended machine; the loop's clock does not."""
 
     __slots__ = ("_handle", "_loop", "_until", "_waiter")
 
@@ -235,12 +235,12 @@ class Body:
         self._cancelled = False
 
     def report_lost(self) -> None:
-        # Never at once: found out by the task itself (lease.check()), a cancellation would stay behind and hit
-        # whatever the task awaits after its body.
+        # Not at once: if the task itself detects the loss (lease.check()), the cancellation would be delivered at an
+        # await after the body.
         self.task.get_loop().call_soon(self._cancel)
 
-    def leave(self, error: BaseException | None) -> bool:
-        """Whether `error`, which ends the body, is the cancellation that we sent it."""
+    def end(self, error: BaseException | None) -> bool:
+        """Whether `error`, which ends the body, is the cancellation of `report_lost`."""
         self._inside = False
         if not self._cancelled:
             return False
@@ -260,34 +260,34 @@ class Bodies:
     def __init__(self) -> None:
         self._open: list[Body] = []
 
-    def enter(self, task: asyncio.Task[Any] | None) -> Body:
+    def begin(self, task: asyncio.Task[Any] | None) -> Body:
         body = Body(task)
         self._open.append(body)
         return body
 
-    def leave(self, body: Body | None, error: BaseException | None) -> bool:
-        """As `Body.leave`; None stands for the body that was entered last."""
+    def end(self, body: Body | None, error: BaseException | None) -> bool:
+        """As `Body.end`; None stands for the body that began last."""
         if body is None and not self._open:
             return False
         body = body or self._open[-1]
         self._open.remove(body)
-        return body.leave(error)
+        return body.end(error)
 
     def report_lost(self) -> None:
-        told: set[asyncio.Task[Any]] = set()
+        reported: set[asyncio.Task[Any]] = set()
         for body in self._open:
-            if body.task not in told:
-                told.add(body.task)
+            if body.task not in reported:
+                reported.add(body.task)
                 body.report_lost()
 
 
 class AsyncBlocks:
-    """How `async with` runs on a lease: what AsyncLease and AsyncLeaseAll share."""
+    """`async with` on a lease: the part that AsyncLease and AsyncLeaseAll share."""
 
     __slots__ = ()
 
     _hook: Callable[[], object] | None
-    _bodies: Bodies  # there is one if there is a hook
+    _bodies: Bodies  # set together with the hook
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._enter_block(entered_block(self), calling_task())
@@ -299,26 +299,26 @@ class AsyncBlocks:
         return self._enter_body(block, task)
 
     def _enter_body(self, block: TaskBlock | None, task: asyncio.Task[Any] | None) -> Self:
-        """From here on a loss cancels the body."""
+        """Begin the body: a loss cancels it from here on."""
         body = None
         if self._cancels_bodies:
             if self._hook is None:
-                lease: Any = self  # whose own class has these slots
+                lease: Any = self  # the subclass has these slots
                 lease._bodies = bodies = Bodies()
                 lease._hook = bodies.report_lost
-            body = self._bodies.enter(task)
+            body = self._bodies.begin(task)
         if block is not None:
             block.lease, block.body = self, body
         return self
 
     async def _exit_block(self, body: Body | None, error: BaseException | None) -> None:
-        ended_by_us = self._hook is not None and self._bodies.leave(body, error)
+        ended_by_us = self._hook is not None and self._bodies.end(body, error)
         try:
             await self._release_at_end()
         except HoldfastError as also:
             if error is None:
                 raise
-            error.add_note(f"holdfast: {also}")  # the body's own error goes first
+            error.add_note(f"holdfast: {also}")  # the error of the body is raised
         if ended_by_us:
             raise self._loss() from error
 

@@ -1,4 +1,4 @@
-"""What both runtimes take from the operating system: the clock, randomness, and a word about forks."""
+"""The operating system for both runtimes: the clock, randomness and forks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Protocol
 
 from holdfast.core.events import logger
 
-# Leases run out on the server while this machine is suspended, so our clock must go on too. On Linux that is
-# CLOCK_BOOTTIME (CLOCK_MONOTONIC stands still); on macOS clock_gettime's CLOCK_MONOTONIC goes on, and on Windows, which
-# has no clock_gettime, so does time.monotonic. Not a `def`: it is called all the time.
+# Leases expire on the server while this machine is suspended, so the clock must count that time. On Linux that is
+# CLOCK_BOOTTIME (CLOCK_MONOTONIC does not); on macOS clock_gettime's CLOCK_MONOTONIC does, and on Windows, which has
+# no clock_gettime, time.monotonic does. A partial, because it is faster than a function.
 now: Callable[[], float] = (
     functools.partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
     if hasattr(time, "clock_gettime")
@@ -24,33 +24,31 @@ now: Callable[[], float] = (
 
 process_ends = False  # from Python 3.12 on no thread can be started then
 
-CLOCK_CHECK_INTERVAL = (
-    1.0  # seconds: a timer of the kernel's, which stands still during a suspend, is set for no longer
-)
+CLOCK_CHECK_INTERVAL = 1.0  # seconds: the longest timer of the kernel, which does not count the time of a suspend
 
 
 def nonce() -> str:
     """32 hexadecimal digits from the kernel: unguessable, and different after a fork."""
     try:
-        return _nonces.pop()  # one step, whatever other threads do
+        return _nonces.pop()  # atomic
     except IndexError:
         mine, *others = os.urandom(16 * _NONCES_AT_ONCE).hex(" ", 16).split()
         _nonces.extend(others)
         return mine
 
 
-# The kernel is asked for many at once: a system call for each would be felt.
+# One system call for many nonces, because a system call for each is measurable.
 _nonces: list[str] = []
 _NONCES_AT_ONCE = 64
 
 
 def jitter() -> float:
-    """From 0 up to 1."""
+    """A random number from 0 up to 1."""
     return int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 def process_info() -> str:
-    """This process as JSON, for people who look at who holds a lock."""
+    """This process as JSON, for operators who inspect a lock."""
     import json
 
     program = _program or (os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python")
@@ -61,7 +59,7 @@ _program = ""
 
 
 def set_program(name: str) -> None:
-    """Let clients made from now on report this as their program: that of a command which works under our locks."""
+    """Set the program name that clients report from now on: that of the command that `holdfast run` runs."""
     global _program
     _program = name
 
@@ -69,13 +67,13 @@ def set_program(name: str) -> None:
 def _host() -> str:
     if hasattr(os, "uname"):
         return os.uname().nodename
-    import socket  # not `platform`, which asks other programs
+    import socket  # `platform` would run other programs
 
     return socket.gethostname()
 
 
 def call_user(function: Callable[[], object]) -> object:
-    """Call a user's function whose failure is its own: it is logged, and nothing of ours stops for it."""
+    """Call a function of the user. Its exceptions are logged and go no further."""
     try:
         return function()
     except Exception:
@@ -84,7 +82,7 @@ def call_user(function: Callable[[], object]) -> object:
 
 
 class Forkable(Protocol):
-    """Something that must know of forks. Its last word in the child is that it belongs to the parent."""
+    """An object that is called at forks."""
 
     def _before_fork(self) -> None: ...
     def _after_fork_in_parent(self) -> None: ...
@@ -95,7 +93,7 @@ _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def on_fork(thing: Forkable) -> None:
-    """Tell `thing` of every fork of this process while it lives."""
+    """Call the methods of `thing` at every fork of this process while it exists."""
     _forkables.add(thing)
 
 
@@ -108,7 +106,7 @@ def _tell(of: str) -> Callable[[], None]:
 
 
 def after_fork_in_child(function: Callable[[], object]) -> None:
-    """Call it in every forked child of this process. Windows has no forks."""
+    """Call a function in every forked child of this process. Windows has no forks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 

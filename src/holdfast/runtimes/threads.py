@@ -1,4 +1,4 @@
-"""The runtime for threads: blocking adapters never suspend, so a protocol is one plain call on its caller's thread."""
+"""The runtime for threads: blocking adapters never suspend, so a protocol is a plain call on the caller's thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.runtimes import system
 
 T = TypeVar("T")
 
-DRAIN_MAX = 1.0  # seconds at close and at exit for subscribers and log handlers that still have something to do
+DRAIN_MAX = 1.0  # seconds at close and at exit for calls of subscribers and log handlers that are queued
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -71,10 +71,10 @@ class Mutex(_thread.RLock):  # type: ignore[misc]  # typeshed calls it final, CP
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
-    """Start a daemon: leases of a program that ends without closing its client run out, they do not keep it alive.
+    """Start a daemon thread, so that leases do not keep a program alive that ends without closing its client.
 
     Raises:
-        ThreadStartError: there is no room for another thread.
+        ThreadStartError: the system refuses another thread.
     """
     thread = threading.Thread(target=target, name=f"holdfast-{name}", daemon=True)
     try:
@@ -85,17 +85,17 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
 
 
 class ThreadEvent:
-    """threading.Event with our clock and the `async def` that protocols speak, and safe under interrupts.
+    """threading.Event with the runtime's clock, an `async def` wait, and safe under interrupts.
 
-    threading.Event guards itself with a lock that it takes in Python code: a KeyboardInterrupt just after that leaves
-    it taken for ever, and whoever uses the event next stands still. Here every step is one call into C.
+    threading.Event guards itself with a lock that it acquires in Python code: a KeyboardInterrupt just after that
+    leaves it locked forever, and the next user of the event blocks. Here every step is one call into C.
     """
 
     __slots__ = ("_is_set", "_waiters")
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiters: list[threading.Lock] = []  # each taken by who waits, and given back to wake it
+        self._waiters: list[threading.Lock] = []  # each is locked by its waiter, and released to wake it
 
     def set(self) -> None:
         self._is_set = True
@@ -103,7 +103,7 @@ class ThreadEvent:
             try:
                 self._wake()
             except BaseException:
-                self._wake()  # the rest: an interrupt is no reason to let anybody sleep on
+                self._wake()  # the remaining waiters, in spite of the interrupt
                 raise
 
     def clear(self) -> None:
@@ -119,7 +119,7 @@ class ThreadEvent:
         waiter.acquire()
         self._waiters.append(waiter)
         try:
-            if self.is_set():  # by now; then whoever set it may not have seen us
+            if self.is_set():  # set since the first check, perhaps before this waiter was in the list
                 return True
             return waiter.acquire() if until is None else _acquired_until(waiter, until)
         finally:
@@ -132,8 +132,8 @@ class ThreadEvent:
 
 
 def _acquired_until(waiter: threading.Lock, until: float) -> bool:
-    # The kernel's timers stand still while the machine is suspended, and our clock does not: so we look at it now and
-    # then, and are late by no more than that after a suspend.
+    # Timers of the kernel do not count the time of a suspend, and the runtime's clock does. So the clock is checked
+    # regularly, and the wait ends that much too late at most.
     while not waiter.acquire(timeout=min(max(0.0, until - system.now()), system.CLOCK_CHECK_INTERVAL)):
         if system.now() >= until:
             return False
@@ -143,22 +143,22 @@ def _acquired_until(waiter: threading.Lock, until: float) -> bool:
 class Threads:
     """Background threads that can be waited for together."""
 
-    join_max = 6.0  # seconds: a background thread is at most one request away from its end
+    join_max = 6.0  # seconds: a background thread ends after its present request
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Run it on a thread of its own.
+        """Run a coroutine on a thread of its own.
 
         Raises:
-            ThreadStartError: there is no room for another thread.
+            ThreadStartError: the system refuses another thread.
         """
         thread = start_thread(lambda: run_sync(work()), name)
         self._threads.append(thread)
-        for other in [one for one in self._threads if not one.is_alive()]:
-            with contextlib.suppress(ValueError):  # another thread that starts one has removed it
-                self._threads.remove(other)
+        for ended in [other for other in self._threads if not other.is_alive()]:
+            with contextlib.suppress(ValueError):  # another thread has removed it
+                self._threads.remove(ended)
 
     async def join(self) -> None:
         for thread in self._threads:
@@ -167,16 +167,16 @@ class Threads:
 
 
 class Dispatcher:
-    """Calls functions one after the other, on a thread that runs while there are any. `post` never waits for them."""
+    """Calls functions one after the other, on a thread that runs while there are calls. `post` never waits."""
 
-    calls_max = 10_000  # that wait; more are dropped, so that one that hangs does not fill the memory
+    calls_max = 10_000  # queued calls; more are dropped, so that a call that hangs does not fill the memory
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.reset()
 
     def reset(self) -> None:
-        """In a forked child: nothing is to be called, and there is no thread."""
+        """In a forked child: there are no calls and no thread."""
         self._calls: deque[Callable[[], object]] = deque()
         self._mutex = Mutex()
         self._is_running = False
@@ -185,11 +185,11 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """All that was posted has been called."""
+        """All posted calls have been made."""
         return not self._is_running and not self._calls
 
     def post(self, call: Callable[[], object]) -> None:
-        """Call it soon. If no thread can be started, it waits for the next `post` or `drain`."""
+        """Call a function soon. If no thread can be started, the next `post` or `drain` calls it."""
         if len(self._calls) >= self.calls_max:
             self._dropped += 1
             return
@@ -209,7 +209,7 @@ class Dispatcher:
                 raise
 
     async def drain(self, until: float) -> None:
-        """Wait until all was called, or the time is up."""
+        """Wait until all calls have been made, or until then."""
         if self._calls and not self._is_running:
             with contextlib.suppress(IndexError):  # no thread could be started for these
                 while True:
@@ -235,7 +235,7 @@ class Dispatcher:
                 dropped, self._dropped = self._dropped, 0
                 logger().warning("%d calls of slow subscribers or log handlers were dropped", dropped)
             call()
-        except BaseException as error:  # not even SystemExit ends this thread: others are to be called
+        except BaseException as error:  # not even SystemExit ends this thread, because other calls are queued
             sys.excepthook(type(error), error, error.__traceback__)
 
 
@@ -246,7 +246,7 @@ system.after_fork_in_child(log_dispatcher.reset)
 
 @atexit.register
 def flush_log(seconds: float = DRAIN_MAX) -> None:
-    """Wait until log handlers have got everything that was logged before this call, but no longer than this."""
+    """Wait until the log handlers have received all earlier records, but no longer than this."""
     run_sync(log_dispatcher.drain(system.now() + seconds))
 
 
@@ -267,8 +267,8 @@ class ThreadRuntime(IdleCallbacks):
     event = staticmethod(ThreadEvent)
     mutex = staticmethod(Mutex)
 
-    # An object per thread, made at its first use and gone with it. Idents are reused, and so are the objects that
-    # threading.current_thread() makes up for foreign threads.
+    # An object per thread, created at the first use and freed with the thread. The system reuses thread idents, and
+    # threading.current_thread() reuses its objects for foreign threads.
     _identity = _Identity()
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class ThreadRuntime(IdleCallbacks):
         return self._identity.caller
 
     def has_ended(self, caller: Caller | None) -> bool:
-        # The thread that runs this ends the process.
+        # The calling thread ends the process.
         return caller is None or caller is self.caller()
 
     def agent(self) -> str:
@@ -306,28 +306,28 @@ class ThreadRuntime(IdleCallbacks):
         try:
             start_thread(lambda: system.call_user(function), "callback")
         except ThreadStartError:
-            system.call_user(function)  # it must be called, even if it delays other leases
+            system.call_user(function)  # it must be called, even if that delays other leases
 
     def run_in_loop(self, function: Callable[[], object]) -> bool:
-        return False  # every thread may
+        return False  # every thread may change the state
 
 
 _warned_inside_loop = False
 
 
 def warn_inside_loop() -> None:
-    """A sync lock inside a running loop stops every task of that loop while it waits: say so once."""
+    """Warn once: a Client inside a running loop blocks every task of that loop while it waits."""
     global _warned_inside_loop
     if _warned_inside_loop:
         return
-    # While another thread imports asyncio for the first time, the module is there without its names.
+    # While another thread imports asyncio for the first time, the module exists without its names.
     running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     if running_loop is None or running_loop() is None:
         return
     _warned_inside_loop = True
     warnings.warn(
-        "holdfast.Client is used inside a running event loop, which stands still while it waits: "
+        "holdfast.Client is used inside a running event loop, which is blocked while it waits: "
         "use holdfast.AsyncClient there",
         RuntimeWarning,
-        stacklevel=4,  # whoever called acquire() or entered the `with`
+        stacklevel=4,  # the caller of acquire() or of the `with`
     )
