@@ -167,10 +167,10 @@ def test_each_hand_over_is_looked_at_by_one_and_not_by_all(scenes: list[Scene], 
         count = 0
         handle = scene.server.handle
 
-        def counting(connection_used: object, requests: object, handle: object = handle) -> object:
+        def counting(source: object, requests: object, handle: object = handle) -> object:
             nonlocal count
             count += sum(type(one) is Children and not one.watch for one in requests)  # type: ignore[attr-defined]
-            return handle(connection_used, requests)  # type: ignore[operator]
+            return handle(source, requests)  # type: ignore[operator]
 
         scene.server.handle = counting  # type: ignore[method-assign]
         scene.run_until(f"client {crowd - 1}")

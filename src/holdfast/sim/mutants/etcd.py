@@ -1,4 +1,4 @@
-"""The etcd protocol with one bug each: watches, leases, keys, deadlines."""
+"""Mutants of the etcd protocol, each with one bug in its watches, leases, keys or deadlines."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def _with(backend: Callable[..., Any]) -> type[EtcdServer]:
 
 
 class NoPolling(EtcdBackend):
-    """Waits for as long as no hint comes. Where none is lost that is enough, if watches begin at the right revision."""
+    """Waits for a notification only. That works if none is lost and watches start at the right revision."""
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
         return outcome._replace(poll_after=math.inf) if isinstance(outcome, Waiting) else outcome
 
     async def _keep_waiters_alive(self, deadline: float) -> bool:
-        if not await super()._keep_waiters_alive(deadline):  # and no poll either
+        if not await super()._keep_waiters_alive(deadline):  # it does not poll after a failure either
             await self._runtime.sleep(0.5)
         return True
 
 
 class WatchesFromNowOn(EtcdServer):
-    """As python-etcd3 did: what happened before the watch was open is not heard of."""
+    """Like python-etcd3 once: events from before the watch was opened are missed."""
 
     backend = NoPolling
 
@@ -51,7 +51,7 @@ class WatchesFromNowOn(EtcdServer):
 
 
 class OwnKeyNotChecked(EtcdBackend):
-    """As etcd's own Mutex once did: nobody is ahead any more, so it must be its turn."""
+    """Like etcd's own Mutex once: it grants a ticket when none is ahead, without a check of its own key."""
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         own_key, sent = self._ticket_keys.get(ticket.nonce), self._runtime.now()
@@ -73,7 +73,7 @@ class OneSlot(Slots):
 
 
 class KeyNamedByLease(EtcdBackend):
-    """As Go's Mutex does: who takes a lock again has the same key, and an old release ends the new lease."""
+    """Like Go's Mutex: a second acquire uses the same key, so a late release of the first ends the second lease."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -95,7 +95,7 @@ class DeadlineFromAcquire(EtcdBackend):
 
 
 class WaitersUnderTtlLease(EtcdBackend):
-    """As it once was: the lease of a waiter's ttl keeps its place, so a dead waiter blocks a free lock for its ttl."""
+    """An earlier version: a waiter is under the lease of its ttl, so a dead waiter blocks a free lock for its ttl."""
 
     async def _enqueue(
         self, ticket: Ticket, lease: Lease, holder: str | None, deadline: float
@@ -105,7 +105,7 @@ class WaitersUnderTtlLease(EtcdBackend):
 
 
 class GrantedUnderWaiterLease(EtcdBackend):
-    """A granted ticket stays under the waiter lease, which no client keeps alive once nobody waits."""
+    """A granted ticket stays under the waiter lease, which is not kept alive without waiters."""
 
     async def _move_to_lease(
         self,
@@ -128,7 +128,7 @@ class UncheckedPort(CheckedPort):
 
 
 class IgnoresRestoredData(EtcdBackend):
-    """As it once was: a restored snapshot with the same cluster id is not noticed, and fences go back."""
+    """An earlier version: a restored snapshot with the same cluster id is not detected, and fences go back."""
 
     port_type = UncheckedPort
 
@@ -139,14 +139,14 @@ class WithdrawnWithoutTombstone(EtcdBackend):
 
 
 class GivesUpWithoutWithdrawing(EtcdBackend):
-    """As it once was: one member says that the lock is taken, another one, asked before, takes it later for nobody."""
+    """An earlier version: a busy answer ends the attempt, and an earlier unanswered create is not withdrawn."""
 
     async def _give_up(self, ticket: Ticket, deadline: float) -> None:
         pass
 
 
 class RefusalMeansUnchanged(EtcdBackend):
-    """As it once was: the key is there, the look that follows is refused, and that is all that the engine hears of."""
+    """An earlier version: the key exists, the poll after it is refused, and the engine gets only that error."""
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if queue:
@@ -157,66 +157,66 @@ class RefusalMeansUnchanged(EtcdBackend):
 ETCD = [
     Mutant(
         name="etcd-watch-without-revision",
-        mistake="a watch begins when it is opened, not at the revision that was seen, and nobody looks again",
+        mistake="a watch starts when it is opened, not at the revision that was read, and no waiter polls",
         backend="etcd",
         server=WatchesFromNowOn,
         kinds=frozenset({"slow"}),
     ),
     Mutant(
-        name="etcd-own-lease-not-looked-at",
-        mistake="who waits is in when nobody is ahead, whether its own key and lease are there or not",
+        name="etcd-own-key-not-checked",
+        mistake="a waiter is granted when no ticket is ahead, without a check that its own key exists",
         backend="etcd",
         server=_with(OwnKeyNotChecked),
     ),
     Mutant(
         name="etcd-key-named-by-lease",
-        mistake="a client's tickets for one lock all have the same key",
+        mistake="all tickets of a client for one lock have the same key",
         backend="etcd",
         server=_with(KeyNamedByLease),
     ),
     Mutant(
-        name="etcd-deadline-from-the-enter",
-        mistake="a lease is believed from when the lock was taken, not from when etcd's lease was last kept alive",
+        name="etcd-deadline-from-acquire",
+        mistake="the deadline is counted from the acquire, not from the last keep-alive of etcd's lease",
         backend="etcd",
         server=_with(DeadlineFromAcquire),
     ),
     Mutant(
-        name="etcd-goes-on-with-any-data",
-        mistake="a client goes on with a store that was restored from a snapshot, and gets smaller fences than before",
+        name="etcd-ignores-restored-data",
+        mistake="a client uses a store that was restored from a snapshot, and gets smaller fences than before",
         backend="etcd",
         server=_with(IgnoresRestoredData),
         kinds=frozenset({"old_data"}),
     ),
     Mutant(
-        name="etcd-waiters-for-their-ttl",
-        mistake="a waiter is under the lease of its ttl, so a dead one blocks a free lock for as long",
+        name="etcd-waiters-under-ttl-lease",
+        mistake="a waiter is under the lease of its ttl, so a dead waiter blocks a free lock for its ttl",
         backend="etcd",
         server=_with(WaitersUnderTtlLease),
         kinds=frozenset({"crash"}),
     ),
     Mutant(
-        name="etcd-granted-without-a-move",
+        name="etcd-granted-under-waiter-lease",
         mistake="a granted ticket stays under the waiter lease, and ends with it",
         backend="etcd",
         server=_with(GrantedUnderWaiterLease),
     ),
     Mutant(
-        name="etcd-withdrawn-without-a-mark",
-        mistake="a ticket that may still be on its way is withdrawn, and comes all the same",
+        name="etcd-withdrawn-without-tombstone",
+        mistake="a ticket is withdrawn without a tombstone, so that a late create still takes the lock",
         backend="etcd",
         server=_with(WithdrawnWithoutTombstone),
         kinds=frozenset({"slow", "lose_reply"}),
     ),
     Mutant(
-        name="etcd-turned-away-at-once",
-        mistake="who does not wait and is told that the lock is taken forgets that it had asked before",
+        name="etcd-gives-up-without-withdrawing",
+        mistake="a busy lock ends an attempt without a withdrawal of its earlier create that had no answer",
         backend="etcd",
         server=_with(GivesUpWithoutWithdrawing),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
-        name="etcd-refused-is-nothing",
-        mistake="an enter whose last request is refused says that nothing was changed, whatever the first one did",
+        name="etcd-refusal-means-unchanged",
+        mistake="an acquire whose last request is refused reports that nothing was changed, although its first did",
         backend="etcd",
         server=_with(RefusalMeansUnchanged),
         kinds=frozenset({"refuse", "lose_reply"}),

@@ -1,7 +1,7 @@
-"""The zookeeper protocol with one bug each: what libraries that people use today got wrong, and what we nearly did.
+"""Mutants of the ZooKeeper protocol, each with one bug: some from libraries in use, some from earlier versions.
 
-STAGED are those that need several things at once which chance hardly brings together, or break no promise but are a
-herd: test_zookeeper_worlds.py has their scenes.
+STAGED are mutants that need several events at once, which random worlds rarely have, and one that breaks no guarantee
+but wakes all waiters. test_zookeeper_worlds.py has scenarios for them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _with(backend: Callable[..., Any]) -> type[ZookeeperServer]:
 
 
 class PingsOnly(Heartbeats):
-    """As every library does that leaves it to its driver: the own server has answered, so the session lives."""
+    """Like libraries that rely on the driver: an answer of the client's own server counts as proof."""
 
     async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
         sent = self._runtime.now()
@@ -49,7 +49,7 @@ class PingAsRenewal(ZookeeperBackend):
 
 
 class SingleWrites(Heartbeats):
-    """Writes three times in a timeout, and counts from the last write that was committed, less a tick."""
+    """Writes three times in a timeout, and counts from the last committed write, minus a tick."""
 
     tick = 0.25
 
@@ -66,14 +66,14 @@ class OneWriteIsProof(ZookeeperBackend):
 
 
 class OldNodeReused(ZookeeperBackend):
-    """As Curator's protection did: a node with our nonce is ours, whichever session it goes with."""
+    """Like Curator's protection once: a node with our nonce counts, in any session."""
 
-    def _is_current(self, one: QueueEntry, session: Session) -> bool:
+    def _is_current(self, entry: QueueEntry, session: Session) -> bool:
         return True
 
 
 class CleanUpSwallowed(ZookeeperBackend):
-    """As kazoo's Lock does: best effort, and no word about it."""
+    """Like kazoo's Lock: a failed delete is not reported."""
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
         try:
@@ -83,22 +83,22 @@ class CleanUpSwallowed(ZookeeperBackend):
 
 
 class NamesInOrder(ZookeeperBackend):
-    """Sorts the children as they are called."""
+    """Sorts the children by name."""
 
     def _ahead(self, ticket_node: TicketNode, ordered: Sequence[QueueEntry]) -> list[QueueEntry]:
-        node_path = ticket_node.path.rpartition("/")[2]
-        return sorted(one for one in ordered if one.node < node_path)
+        own = ticket_node.path.rpartition("/")[2]
+        return sorted(entry for entry in ordered if entry.node < own)
 
 
 class NumbersAsText(ZookeeperBackend):
-    """Sorts them by their numbers, but as text."""
+    """Sorts the children by number, but as text."""
 
     def _ahead(self, ticket_node: TicketNode, ordered: Sequence[QueueEntry]) -> list[QueueEntry]:
-        return [one for one in ordered if f"{one.number:010d}" < f"{ticket_node.number:010d}"]
+        return [entry for entry in ordered if f"{entry.number:010d}" < f"{ticket_node.number:010d}"]
 
 
 class NothingChanged(ZookeeperBackend):
-    """Says that nothing was changed, because nothing was by the request that failed."""
+    """Reports that nothing was changed, because the request that failed changed nothing."""
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         session = await self._session_of(ticket, deadline)
@@ -106,52 +106,52 @@ class NothingChanged(ZookeeperBackend):
 
 
 class SearchesLaggingServer(ZookeeperBackend):
-    """Looks for what a lost create has left on whatever server it finds, which may not have heard of it yet."""
+    """Searches for the node of an unanswered create on any server, which may not have applied it yet."""
 
     async def _children_after_write(self, session: Session, lock: str, deadline: float) -> list[str]:
         return await self._tree.children(session, lock, deadline)
 
     def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
-        return []  # else the next connection deletes the node that was not found
+        return []  # otherwise the next connection deletes the node that was not found
 
 
 class RenewsByStaleRead(ZookeeperBackend):
-    """Renews by a read alone, which a server answers that is cut off from the leader and does not know of a break."""
+    """Renews by a read alone. A server that is cut off from the leader answers it without knowing of a break."""
 
     async def _listed_after_write(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
         return await self._port.call(session, [Children(path) for path in paths], deadline=deadline)
 
 
 class SessionsOfThirtySeconds(ZookeeperBackend):
-    """As it was: the ttl has nothing to do with when a dead holder's lock is free."""
+    """An earlier version: the session of a dead holder does not end with the ttl."""
 
     def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
         super().__init__(replace(config, session_timeout=30.0), port, runtime)
 
 
 class EndReportedAtRenewal(ZookeeperBackend):
-    """Knows that a session is over, and does not report the loss of its leases before they are to be renewed."""
+    """Knows that a session is closed, but reports the loss of its leases only at their renewal."""
 
     def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
         pass
 
 
 class ForgetsWithoutThread(ZookeeperBackend):
-    """Keeps the session, and with it the node of a release that the keeper has no thread for."""
+    """Keeps the session, and with it the node of a ticket that the keeper could not release for lack of a thread."""
 
     def release_later(self, ticket: Ticket) -> None:
         pass
 
 
 class FailsWithItsSession(ZookeeperBackend):
-    """Takes the end of a session for an outage of the servers."""
+    """Treats a closed session as an outage of the servers."""
 
     async def _retry_on_reconnect(self, open_session: Any, work: Any, deadline: float) -> Any:
         return await work(await open_session())
 
 
 class TriesTheSameSession(SimPort):
-    """As kazoo does: a server that closes the connection may lag behind, so it is asked again, for ever."""
+    """Like kazoo: a server that closes the connection may lag behind, so it tries again forever."""
 
     async def _rolled_back(self, member: Member, session: SimSession, deadline: float) -> bool:
         return False
@@ -164,7 +164,7 @@ class StuckWithItsSession(ZookeeperBackend):
 
 
 class OwnNodeForGood(Heartbeats):
-    """Takes a node that was made once for one that is there."""
+    """Assumes that a node that was created once exists."""
 
     async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
         if not await super()._write_pair(session, proof, node_path):
@@ -177,7 +177,7 @@ class OwnNodeNotMadeAgain(ZookeeperBackend):
 
 
 class RootTakenForGranted(ZookeeperBackend):
-    """Believes in the root node for ever, once something was created below it."""
+    """Assumes that the root node exists forever, once something was created below it."""
 
     def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
         super().__init__(config, port, runtime)
@@ -191,14 +191,14 @@ class RootTakenForGranted(ZookeeperBackend):
 
 
 class LeaseWithoutProof(ZookeeperBackend):
-    """Grants a lease although it ends before more of its session can be proven."""
+    """Grants a lease that ends before more of its session can be proven."""
 
     def _wait_for_proof(self, ticket_node: TicketNode, *, queue: bool) -> Waiting | None:
         return None
 
 
 class SilentAboutFences(ZookeeperBackend):
-    """Gives fences that are smaller than those before, as if nothing had happened."""
+    """Grants fences that are smaller than earlier ones, without a warning."""
 
     def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
         super().__init__(config, port, runtime)
@@ -206,7 +206,7 @@ class SilentAboutFences(ZookeeperBackend):
 
 
 class AllWatchTheFirst(ZookeeperBackend):
-    """Correct, and a herd: test_zookeeper_worlds.py counts."""
+    """Correct, but wakes all waiters at each release; test_zookeeper_worlds.py counts the polls."""
 
     def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
         return Children(f"{lock}/{ahead[0].node}", watch=True)
@@ -220,7 +220,7 @@ class KeepsRestoredTickets(ZookeeperBackend):
 ZOOKEEPER = [
     Mutant(
         name="clean-up-swallowed",
-        mistake="a ticket whose delete got no answer is said to be gone",
+        mistake="a ticket whose delete had no answer is reported as released",
         backend="zookeeper",
         server=_with(CleanUpSwallowed),
         kinds=frozenset({"lose_request", "lose_reply"}),
@@ -234,21 +234,21 @@ ZOOKEEPER = [
     ),
     Mutant(
         name="numbers-as-text",
-        mistake="the numbers of nodes are compared as text, which goes wrong where they go round",
+        mistake="the numbers of nodes are compared as text, which fails when they wrap around",
         backend="zookeeper",
         server=_with(NumbersAsText),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
-        name="looks-where-it-lags",
-        mistake="a lost create's node is looked for on a server that may lag behind, and no connection checks nodes",
+        name="searches-lagging-server",
+        mistake="the node of an unanswered create is searched on a server that may lag behind",
         backend="zookeeper",
         server=_with(SearchesLaggingServer),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
         name="nothing-changed-after-create",
-        mistake="an enter that made its node, and then could not be answered, says that nothing was changed",
+        mistake="an acquire that created its node, and then failed, reports that nothing was changed",
         backend="zookeeper",
         server=_with(NothingChanged),
         kinds=frozenset({"slow", "refuse", "drop"}),
@@ -269,86 +269,86 @@ ZOOKEEPER = [
     ),
     Mutant(
         name="no-thread-no-release",
-        mistake="a release that no thread can be started for waits for the next use, and the session lives on",
+        mistake="a release for which no thread can be started waits for the next use, while the session lives",
         backend="zookeeper",
         server=_with(ForgetsWithoutThread),
         kinds=frozenset({"no_thread", "lose_reply"}),
     ),
     Mutant(
         name="restored-tickets-stay",
-        mistake="a released ticket that restored servers have again is kept by the session, which they have too",
+        mistake="a released ticket exists again after a restore, and its session, which exists too, keeps it",
         backend="zookeeper",
         server=_with(KeepsRestoredTickets),
         kinds=frozenset({"old_data"}),
     ),
     Mutant(
         name="stuck-with-its-session",
-        mistake="a client whose servers came back with older data tries to go on with its session, for ever",
+        mistake="a client whose servers were restored from older data tries forever to continue its session",
         backend="zookeeper",
         server=_with(StuckWithItsSession),
         kinds=frozenset({"lose_data", "old_data"}),
     ),
 ]
 
-# Not among MUTANTS, which chance and small worlds have to find.
+# Not in MUTANTS, which random and small worlds have to find.
 STAGED = [
     Mutant(
         name="ping-as-renewal",
-        mistake="the session is believed to live because the client's own server has answered",
+        mistake="an answer of the client's own server counts as proof that the session lives",
         backend="zookeeper",
         server=_with(PingAsRenewal),
     ),
     Mutant(
         name="one-write-is-proof",
-        mistake="the deadline is counted from the last write that was committed, less a tick",
+        mistake="the deadline is counted from the last committed write, minus a tick",
         backend="zookeeper",
         server=_with(OneWriteIsProof),
     ),
     Mutant(
         name="old-session-s-node",
-        mistake="a node that a lost create has left is used although it goes with an older session",
+        mistake="the node of an unanswered create is used although it belongs to an older session",
         backend="zookeeper",
         server=_with(OldNodeReused),
     ),
     Mutant(
         name="end-reported-at-renewal",
-        mistake="the end of a session is known, and its leases are reported as lost only when they are to be renewed",
+        mistake="the end of a session is known, but its leases are reported as lost only at their renewal",
         backend="zookeeper",
         server=_with(EndReportedAtRenewal),
     ),
     Mutant(
         name="fails-with-its-session",
-        mistake="an acquire fails because the servers have ended the session, although they would open another",
+        mistake="an acquire fails because the servers have closed the session, although they would open another",
         backend="zookeeper",
         server=_with(FailsWithItsSession),
     ),
     Mutant(
         name="own-node-not-made-again",
-        mistake="a client whose own node was deleted, or is not in restored data, connects again and again",
+        mistake="a client whose own node was deleted, or is missing after a restore, reconnects endlessly",
         backend="zookeeper",
         server=_with(OwnNodeNotMadeAgain),
     ),
     Mutant(
         name="root-taken-for-granted",
-        mistake="the root node that was deleted is not created again for a lock that is new to the client",
+        mistake="a deleted root node is not created again for a lock that is new to the client",
         backend="zookeeper",
         server=_with(RootTakenForGranted),
     ),
     Mutant(
         name="lease-without-proof",
-        mistake="a waiter that was paused gets a lease for the little that was proven before, and cannot renew it",
+        mistake="a waiter that was paused gets a lease for the short time that is proven, and cannot renew it",
         backend="zookeeper",
         server=_with(LeaseWithoutProof),
     ),
     Mutant(
         name="silent-about-fences",
-        mistake="fences begin again below those before, and neither warnings nor guarantees say so",
+        mistake="fences go back, and neither warnings nor guarantees report it",
         backend="zookeeper",
         server=_with(SilentAboutFences),
     ),
     Mutant(
         name="all-watch-the-first",
-        mistake="who waits watches the holder: all of them look at each hand-over",
+        mistake="all waiters watch the holder, so all of them poll at each hand-over",
         backend="zookeeper",
         server=_with(AllWatchTheFirst),
     ),

@@ -1,9 +1,9 @@
 """A model of etcd: keys with revisions, leases, transactions, watches.
 
-    store.py    what one member of a healthy cluster answers, without time or network: kept honest by a test that has a
-                real etcd answer the same requests
-    server.py   the same in a world: leases run out, watches hear of it, restarts give all leases their whole ttl
-    port.py     the way of a client to it, for the protocols that ship
+    store.py    the answers of a healthy cluster, without time or network. A test sends the same requests to a real
+                etcd and compares the answers
+    server.py   the store in a simulated world: leases expire, watches are notified, restarts renew all leases
+    port.py     the port of a client, for the production protocols
 
-The cluster is one server here. What its members do among themselves, tests/integration/etcd has to show.
+The model has one server. tests/integration/etcd covers faults between the members of a real cluster.
 """

@@ -1,8 +1,8 @@
-"""An EtcdPort whose requests travel through a simulated network, and whose watches can be lost.
+"""An EtcdPort whose requests pass through a simulated network, and whose watches can be lost.
 
-A request that gets no answer in half of its time is sent once more, as the real port does at another member. A client
-hears of changes on one connection. When that breaks, the server knows at once, the client some time later; then it
-watches anew from the same revisions, so that nothing is missed but time.
+A request that has no answer in half of its time is repeated, as the real port does at another member. A client receives
+watch events on one connection. When it breaks, the server knows at once and the client some time later. Then the client
+watches again from the same revisions, so that it gets all events, but late.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RECONNECT_TIMEOUT, RECONNECT_PAUSE = 1.0, 0.2  # seconds
 
 
 class SimPort:
-    """The way of one client to the server."""
+    """The port of one client."""
 
     def __init__(self, server: EtcdServer, link: Link, runtime: SimRuntime) -> None:
         self.link = link
@@ -34,7 +34,7 @@ class SimPort:
         self._wake: Callable[[str], None] = lambda _: None
         self.wanted: dict[str, Sequence[Watch]] = {}  # by nonce
         self._active: dict[str, Sequence[Watch]] = {}
-        self.connection = 0  # the one that hears is the so-manieth
+        self.connection = 0  # the number of the connection that receives events
         self._is_opening = False
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
@@ -63,8 +63,8 @@ class SimPort:
 
     def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         old = self.wanted.get(nonce)
-        if old is not None and [one._replace(revision=0) for one in old] == [
-            one._replace(revision=0) for one in watches
+        if old is not None and [watch._replace(revision=0) for watch in old] == [
+            watch._replace(revision=0) for watch in watches
         ]:
             return
         self.wanted[nonce] = watches
@@ -83,7 +83,7 @@ class SimPort:
             self._wake(nonce)
 
     def connection_lost(self, connection: int) -> None:
-        """It turns out that the connection that hears is no more."""
+        """The client notices that the connection that receives events is lost."""
         if connection == self.connection:
             self._server.disconnect(self)
             self.connection += 1
@@ -119,4 +119,4 @@ class SimPort:
         self._server.disconnect(self)
 
     def abandon(self) -> None:
-        """The process is gone; the server sees its connections end."""
+        """The process has ended; the server sees its connections close."""

@@ -1,8 +1,8 @@
-"""etcd in its world: a cluster that answers as one, whose leases run out on a clock that nobody can set.
+"""etcd in a simulated world: a cluster that acts as one server, and whose leases expire by a monotonic clock.
 
-It forgets nothing by itself. A restart, or a new leader, ends connections, gives every lease its whole ttl, and loses
-nothing. Old data come back only if an operator restores a snapshot, here with the same cluster id and without
---bump-revision; running clients then refuse to go on.
+It loses no data by itself. A restart or a new leader closes connections, and gives every lease its whole ttl again. Old
+data return only if an operator restores a snapshot, here with the same cluster id and without --bump-revision; running
+clients then refuse further work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from holdfast.backends.etcd.protocol.guarantees import KEY, QUEUE
 from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, parse_key
 from holdfast.backends.etcd.protocol.leases import WAITER_TTL
 from holdfast.backends.etcd.protocol.messages import delete, txn
+from holdfast.backends.etcd.protocol.operators import granted_flags
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
 from holdfast.backends.etcd.protocol.records import METHOD_KEY, parse_record
 from holdfast.backends.etcd.protocol.single_key import KeyBackend
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PREFIX = "sim/"
-NOTICED_MAX = 1.0  # until a client sees that the connection on which it hears has ended
+NOTICED_MAX = 1.0  # seconds until a client notices that its connection for events is lost
 
 
 class EtcdServer(Server):
-    """Locks by `method=queue`."""
+    """Locks with `method=queue`."""
 
     guarantees = QUEUE
-    # A process that dies is not seen: its keys end with its lease. So do those that a snapshot has brought back.
+    # The server does not see that a process dies: its keys end with its lease. So do keys from a restored snapshot.
     orphaning_faults = frozenset({"crash", "old_data"})
     # Leases end by a monotonic clock. TCP delivers each request once; the port repeats requests itself.
     excluded_faults = frozenset({"duplicate", "step_clock", "leap_clock"})
@@ -54,9 +55,9 @@ class EtcdServer(Server):
         self.store = Store()
         self.keys = Keys(PREFIX, raw_names=False)
         self.ports: list[SimPort] = []
-        # Who watches what, on which connection. A stream that is opened late does not take the place of a later one.
+        # By port, nonce and watches: the connection. A stream that is opened late does not replace a later one.
         self._watches: dict[tuple[SimPort, str, tuple[Watch, ...]], int] = {}
-        self._notified = 0  # how many changes watches have heard of
+        self._notified = 0  # how many changes were sent to watchers
         self._prolonged = 0.0
         self._snapshot = self.store.snapshot()
 
@@ -66,7 +67,7 @@ class EtcdServer(Server):
         backend: Backend = type(self).backend("sim://etcd", port, runtime, self.keys)
         return backend
 
-    # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
+    # ── requests of clients ──────────────────────────────────────────────────────────────────────────────────────
 
     def execute(self, step: Callable[[], T]) -> T:
         try:
@@ -83,7 +84,7 @@ class EtcdServer(Server):
 
     def watch(self, port: SimPort, connection: int, wanted: Mapping[str, Sequence[Watch]]) -> None:
         if connection != port.connection:
-            return  # it has been closed since: the answer finds nobody
+            return  # the connection was closed since
         for nonce, watches in wanted.items():
             self._watches[port, nonce, tuple(watches)] = connection
             if any(_match(watches, change) for change in self.store.changes[: self._notified]):
@@ -94,7 +95,7 @@ class EtcdServer(Server):
             del self._watches[subscription]
 
     def disconnect(self, port: SimPort) -> bool:
-        """The connection on which this client hears has ended. Whether it heard anything."""
+        """Close the connection on which this client receives events; whether it had watches."""
         subscriptions = [subscription for subscription in self._watches if subscription[0] is port]
         for subscription in subscriptions:
             del self._watches[subscription]
@@ -119,11 +120,11 @@ class EtcdServer(Server):
         if lease is None:
             return
         if lease.expires_at > self.world.now:
-            self._schedule_expiry(lease_id)  # it was kept alive meanwhile
+            self._schedule_expiry(lease_id)  # it was kept alive since
         else:
             self.execute(lambda: self.store.expire_lease(lease_id))
 
-    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
         locks: dict[str, list[QueueEntry]] = {}
@@ -131,16 +132,14 @@ class EtcdServer(Server):
             name = self.keys.lock_name(key)
             if name is not None:
                 locks.setdefault(name, []).append(parse_key(key, value.created))
-        found: dict[str, Entry] = {}
-        for name, there in locks.items():
-            there.sort(key=lambda one: one.created)
-            is_open = True
-            for number, one in enumerate(there):
-                is_in = number == 0 if one.exclusive else is_open and (one.limit is None or number < one.limit)
-                is_open = is_open and not one.exclusive
-                nonce = parse_record(self.store.keys[one.key].value).nonce
-                found[nonce] = Entry(name, one.created, one.created if is_in else None, one.limit, one.exclusive)
-        return found
+        tickets: dict[str, Entry] = {}
+        for name, queue in locks.items():
+            queue.sort(key=lambda ticket: ticket.created)
+            for ticket, is_granted in zip(queue, granted_flags(queue), strict=True):
+                nonce = parse_record(self.store.keys[ticket.key].value).nonce
+                fence = ticket.created if is_granted else None
+                tickets[nonce] = Entry(name, ticket.created, fence, ticket.limit, ticket.exclusive)
+        return tickets
 
     def live(self) -> dict[str, Entry]:
         return self.tickets()
@@ -150,13 +149,13 @@ class EtcdServer(Server):
         return sorted(self.store.keys.items()), sorted(self.store.leases.items()), self.starts, watches
 
     def break_lock(self, name: str, fence: int) -> None:
-        # Several locks that were taken in one transaction have one revision.
+        # Several locks that were acquired in one transaction have the same revision.
         broken = {nonce for nonce, entry in self.tickets().items() if entry.lock == name and entry.fence == fence}
-        of_that_revision = [(key, one.value) for key, one in self.store.keys.items() if one.created == fence]
-        there = [key for key, value in of_that_revision if parse_record(value).nonce in broken]
-        self.execute(lambda: self.store.call("kv/txn", txn([], [delete(key) for key in there]), self.world.now))
+        of_that_revision = [(key, kv.value) for key, kv in self.store.keys.items() if kv.created == fence]
+        keys = [key for key, value in of_that_revision if parse_record(value).nonce in broken]
+        self.execute(lambda: self.store.call("kv/txn", txn([], [delete(key) for key in keys]), self.world.now))
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def restart(self) -> None:
         self.starts += 1
@@ -204,19 +203,19 @@ class EtcdServer(Server):
 
 
 class EtcdKeyServer(EtcdServer):
-    """Locks by `method=key`: one key each."""
+    """Locks with `method=key`: each is one key."""
 
     guarantees = KEY
     kinds = ("lock",)
     backend: Callable[..., Any] = KeyBackend
 
     def tickets(self) -> dict[str, Entry]:
-        found: dict[str, Entry] = {}
+        tickets: dict[str, Entry] = {}
         for key, value in self.store.keys.items():
-            known, name = parse_record(value.value), self.keys.single_key_name(key)
-            if known.method == METHOD_KEY and name is not None:
-                found[known.nonce] = Entry(name, value.created, value.created, 1, exclusive=True)
-        return found
+            record, name = parse_record(value.value), self.keys.single_key_name(key)
+            if record.method == METHOD_KEY and name is not None:
+                tickets[record.nonce] = Entry(name, value.created, value.created, 1, exclusive=True)
+        return tickets
 
 
 def _match(watches: Sequence[Watch], change: Change) -> bool:

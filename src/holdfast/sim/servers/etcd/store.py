@@ -1,4 +1,4 @@
-"""What etcd answers: the part of its v3 API that locks use, in the JSON of its gateway."""
+"""The part of etcd's v3 API that locks use, in the JSON of its gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 class Change(NamedTuple):
-    """One event, as watches see it."""
+    """One change of a key, for watches."""
 
     revision: int
     key: bytes
@@ -23,7 +23,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Value:
-    """A key's present life."""
+    """The current state of a key."""
 
     value: bytes
     created: int
@@ -42,7 +42,7 @@ class Lease:
 
 
 class Snapshot(NamedTuple):
-    """What is restored later."""
+    """The data for a later restore."""
 
     revision: int
     keys: dict[bytes, Value]
@@ -51,21 +51,21 @@ class Snapshot(NamedTuple):
 
 
 class Store:
-    """All keys and leases. The time is passed in."""
+    """All keys and leases. Callers pass the time."""
 
     def __init__(self) -> None:
         self.revision = 1
         self.keys: dict[bytes, Value] = {}
         self.leases: dict[int, Lease] = {}
-        self.changes: list[Change] = []  # all there ever were
+        self.changes: list[Change] = []  # all since the start
         self.last_lease = 1000
-        self.term = 3  # there was an election before; the first one of a new cluster is term 2
+        self.term = 3  # after an election; the first term of a new cluster is 2
 
     def call(self, method: str, message: Mapping[str, Any], now: float) -> Message:
         """Answer one request.
 
         Raises:
-            LeaseNotFound: as the server says it.
+            LeaseNotFound: the request names a lease that does not exist.
         """
         verbs: Mapping[str, Callable[[Mapping[str, Any], float], Message]] = {
             "kv/txn": self._txn,
@@ -87,7 +87,7 @@ class Store:
             lease = int(operation.get("request_put", {}).get("lease", 0))
             if lease and lease not in self.leases:
                 raise LeaseNotFound("etcdserver: requested lease not found")
-        new = self.revision + 1  # of all that it changes, if it changes anything
+        new = self.revision + 1  # the revision of all changes of this transaction
         responses: list[Message] = []
         for operation in operations:
             match operation:
@@ -99,7 +99,7 @@ class Store:
                 case {"request_range": wanted}:
                     responses.append({"response_range": self._range(wanted, now)})
                 case _:
-                    raise AssertionError(f"etcd knows no such operation: {operation}")
+                    raise AssertionError(f"the model does not support this operation: {operation}")
         answer: Message = {"header": self._header()}
         if succeeded:
             answer["succeeded"] = True
@@ -109,10 +109,10 @@ class Store:
         return self._delete_all(message, self.revision + 1)
 
     def _delete_all(self, wanted: Mapping[str, Any], revision: int) -> Message:
-        gone = list(self._keys_in(wanted))
-        for key in gone:
+        keys = list(self._keys_in(wanted))
+        for key in keys:
             self._delete(key, revision)
-        deleted = {"deleted": str(len(gone))} if gone else {}
+        deleted = {"deleted": str(len(keys))} if keys else {}
         return {"header": self._header(), **deleted}
 
     def _put(self, key: bytes, value: bytes, wanted: Mapping[str, Any], revision: int) -> None:
@@ -137,43 +137,44 @@ class Store:
         self.revision = change.revision
 
     def _range(self, message: Mapping[str, Any], now: float) -> Message:
-        there = [(key, self.keys[key]) for key in self._keys_in(message)]
-        count, until = len(there), int(message.get("max_create_revision", 0))
+        items = [(key, self.keys[key]) for key in self._keys_in(message)]
+        count, until = len(items), int(message.get("max_create_revision", 0))
         if until:
-            there = [(key, value) for key, value in there if value.created <= until]
-        if "sort_target" in message:  # by create revision: nobody asks for another order
-            there.sort(key=_created, reverse=message["sort_order"] == "DESCEND")
+            items = [(key, value) for key, value in items if value.created <= until]
+        if "sort_target" in message:  # by create revision, the only order that the protocols request
+            items.sort(key=_created, reverse=message["sort_order"] == "DESCEND")
         limit = int(message.get("limit", 0))
         answer: Message = {"header": self._header()}
-        if limit and len(there) > limit:
-            there, answer["more"] = there[:limit], True
-        if there:
-            answer["kvs"] = [_as_json(key, value, is_bare=bool(message.get("keys_only"))) for key, value in there]
+        if limit and len(items) > limit:
+            items, answer["more"] = items[:limit], True
+        if items:
+            answer["kvs"] = [_as_json(key, value, keys_only=bool(message.get("keys_only"))) for key, value in items]
         return {**answer, "count": str(count)} if count else answer
 
     def _is_true(self, compare: Mapping[str, Any]) -> bool:
-        """Of a range every key is compared; if there is none, revision 0."""
-        there = [self.keys[key] for key in self._keys_in(compare)]
+        """Every key of a range is compared; if there is none, revision 0."""
+        values = [self.keys[key] for key in self._keys_in(compare)]
         if compare["target"] == "MOD":
-            wanted, found = int(compare.get("mod_revision", 0)), [one.modified for one in there] or [0]
+            wanted, actual = int(compare.get("mod_revision", 0)), [value.modified for value in values] or [0]
         elif compare["target"] == "LEASE":
-            wanted, found = int(compare.get("lease", 0)), [one.lease for one in there] or [0]
+            wanted, actual = int(compare.get("lease", 0)), [value.lease for value in values] or [0]
         else:
-            wanted, found = int(compare.get("create_revision", 0)), [one.created for one in there] or [0]
+            wanted, actual = int(compare.get("create_revision", 0)), [value.created for value in values] or [0]
         match compare.get("result", "EQUAL"):
             case "GREATER":
-                return all(revision > wanted for revision in found)
+                return all(revision > wanted for revision in actual)
             case "LESS":
-                return all(revision < wanted for revision in found)
+                return all(revision < wanted for revision in actual)
             case _:
-                return all(revision == wanted for revision in found)
+                return all(revision == wanted for revision in actual)
 
     def _keys_in(self, message: Mapping[str, Any]) -> Iterator[bytes]:
         key, end = b64decode(message["key"]), b64decode(message.get("range_end", ""))
         if not end:
-            yield from (one for one in (key,) if one in self.keys)
+            if key in self.keys:
+                yield key
         else:
-            yield from sorted(one for one in self.keys if one >= key and (end == b"\0" or one < end))
+            yield from sorted(other for other in self.keys if other >= key and (end == b"\0" or other < end))
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,14 +206,17 @@ class Store:
         return {"header": self._header(), "ID": message["ID"], **left}
 
     def expire_lease(self, lease_id: int) -> None:
-        """With all its keys, in one revision."""
+        """End a lease and delete all of its keys in one revision."""
         new = self.revision + 1
         for key in sorted(self.leases[lease_id].keys):
             self._delete(key, new)
         del self.leases[lease_id]
 
     def renew_all(self, now: float) -> float:
-        """What a new leader does, who does not know how much of them is left. By how much that prolongs one at most."""
+        """Renew all leases, as a new leader does, because it does not know their remaining time.
+
+        Returns the longest time by which that extends a lease.
+        """
         before = {lease_id: lease.expires_at for lease_id, lease in self.leases.items()}
         for lease in self.leases.values():
             lease.expires_at = now + lease.ttl
@@ -223,9 +227,9 @@ class Store:
         return Snapshot(self.revision, dict(self.keys), leases, len(self.changes))
 
     def restore(self, old: Snapshot, now: float) -> None:
-        """As `etcdutl snapshot restore` without --bump-revision: a new cluster with the old data and the same id.
+        """Like `etcdutl snapshot restore` without --bump-revision: a new cluster with the old data and the same id.
 
-        It has the leases of the snapshot, with their whole ttl. Numbers of leases are drawn, so none comes again.
+        It has the leases of the snapshot, with their whole ttl. Lease ids are random, so none is used again.
         """
         self.revision, self.keys = old.revision, dict(old.keys)
         self.leases = {
@@ -238,19 +242,19 @@ class Store:
         return {"member_id": "1", "revision": str(self.revision), "raft_term": str(self.term)}
 
 
-def _created(there: tuple[bytes, Value]) -> int:
-    return there[1].created
+def _created(item: tuple[bytes, Value]) -> int:
+    return item[1].created
 
 
-def _as_json(key: bytes, value: Value, *, is_bare: bool) -> Message:
-    shown = {
+def _as_json(key: bytes, value: Value, *, keys_only: bool) -> Message:
+    kv = {
         "key": b64(key),
         "create_revision": str(value.created),
         "mod_revision": str(value.modified),
         "version": str(value.version),
     }
-    if value.value and not is_bare:
-        shown["value"] = b64(value.value)
+    if value.value and not keys_only:
+        kv["value"] = b64(value.value)
     if value.lease:
-        shown["lease"] = str(value.lease)
-    return shown
+        kv["lease"] = str(value.lease)
+    return kv

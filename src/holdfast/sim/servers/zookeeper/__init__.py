@@ -1,5 +1,5 @@
-"""An ensemble of three ZooKeeper servers, as far as the protocol can tell it from a real one.
+"""A model of an ensemble of three ZooKeeper servers.
 
-tree.py is what each member knows, ensemble.py how they agree and how sessions end, port.py a client's way there. What
-makes it honest is test_zookeeper_model.py: the same requests to it and to a real server must get the same answers.
+tree.py has the nodes of one member, ensemble.py replication and sessions, port.py the port of a client.
+test_zookeeper_model.py sends the same requests to the model and to a real server, and compares the answers.
 """

@@ -1,12 +1,12 @@
-"""Three members that agree, and the leader's timers.
+"""Three members that replicate writes, and the leader's timers.
 
-A write goes from the client's own member to the leader, which does it if a majority can hear of it; the others apply it
-a little later, and answer reads from what they have. A session ends by the leader's timer alone. That is started anew
-when the session connects, at every request of a client of the leader's own, and otherwise only when the client's member
-answers the leader's ping, twice in a tick, and tells which sessions it has heard from since the last one.
+A client's member forwards a write to the leader, which commits it if it can reach a majority. The other members apply
+it a little later, and answer reads from what they have applied. Only the leader's timer ends a session. The leader
+resets it when the session connects, and at every request of its own clients. For clients of another member it resets
+it only when that member answers a ping, twice in a tick, and reports which sessions were active since the last ping.
 
-A member that is cut off goes on answering reads from what it knows. Its clients' writes get no answer; in half of the
-cuts they still reach the leader. A leader that is cut off is replaced at once, and the new one starts all timers anew.
+A member that is cut off continues to answer reads from what it has applied. Its clients' writes get no answer; in half
+of the cuts they still reach the leader. A leader that is cut off is replaced at once; the new one resets all timers.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ T = TypeVar("T")
 
 ROOT = "/sim"
 SIZE = 3
-TIMEOUT, TIMEOUT_MIN = 6.0, 1.0  # seconds, of a session: the usual, and the least that ticks are made for
-APPLIED_MAX = 0.02  # seconds until the others have applied what was committed
-EPOCH = 1_000_000  # transactions: more than a world has
-NOTICED_MAX = 1.0  # until a client sees that its connection has ended
+TIMEOUT, TIMEOUT_MIN = 6.0, 1.0  # seconds: the usual session timeout, and the shortest that the tick is set for
+APPLIED_MAX = 0.02  # seconds until other members have applied a committed write
+EPOCH = 1_000_000  # transactions: more than there are in one world
+NOTICED_MAX = 1.0  # seconds until a client notices that its connection is lost
 
 
 class Expired(Exception):
-    """The leader does not know this session any more. Never leaves this package."""
+    """The session does not exist any more. Never leaves this package."""
 
 
 class _Session:
-    """As the leader knows it."""
+    """A session as the leader knows it."""
 
     def __init__(self, now: float, connection: int, timeout: float) -> None:
         self.touched = now
@@ -70,7 +70,7 @@ class _Session:
 
 
 class Member(Server):
-    """One server: what it has applied, who is connected to it, what they watch. It can be cut off, and restarted."""
+    """One server: what it has applied, and the watches of its clients. It can be cut off and restarted."""
 
     def __init__(self, ensemble: ZookeeperServer, number: int) -> None:
         super().__init__(ensemble.world, ensemble.recorder)
@@ -79,15 +79,15 @@ class Member(Server):
         self.tree = Tree(ensemble.first_number)
         self.applied = 0
         self.starts = 1
-        self.reaches_leader = True  # while it is cut off: its words get through, and no answer does
-        self.active_sessions: set[int] = set()  # sessions, since the last ping
-        self.watches: dict[Watch, dict[SimSession, int]] = {}  # who is told, on which connection
+        self.reaches_leader = True  # while it is cut off: its requests reach the leader, and no answer returns
+        self.active_sessions: set[int] = set()  # since the last ping
+        self.watches: dict[Watch, dict[SimSession, int]] = {}  # by session: the connection to notify
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        raise NotImplementedError  # the whole does that
+        raise NotImplementedError  # a method of the ensemble
 
     def execute(self, step: Callable[[], T]) -> T:
-        raise NotImplementedError  # likewise
+        raise NotImplementedError  # a method of the ensemble
 
     def tickets(self) -> dict[str, Entry]:
         return self.ensemble.tickets()
@@ -99,7 +99,7 @@ class Member(Server):
         self.ensemble.break_lock(name, fence)
 
     def catch_up(self, until: int) -> None:
-        """Apply what was committed, and tell who watches."""
+        """Apply committed transactions, and fire watches."""
         while self.applied < min(until, len(self.ensemble.log)):
             for watch in self.tree.apply(self.ensemble.log[self.applied]):
                 for session, connection in self.watches.pop(watch, {}).items():
@@ -119,7 +119,7 @@ class Member(Server):
         self.ensemble.restore_data()
 
     def disconnect(self) -> None:
-        """All connections to it have ended."""
+        """Close all connections to this member."""
         self.starts += 1
         self.watches.clear()
         self.active_sessions.clear()
@@ -137,7 +137,7 @@ class ZookeeperServer(Server):
     """The ensemble."""
 
     guarantees = GUARANTEES
-    # A crash is seen by nothing but the session's timer, which also ends sessions that older data have brought back.
+    # Only the session's timer notices a crash. It also ends sessions from restored data.
     orphaning_faults = frozenset({"crash", "old_data"})
     keeps_order = True  # one connection
     several_ttls = True  # each has a session of its own
@@ -149,19 +149,19 @@ class ZookeeperServer(Server):
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        # In some worlds the numbers go round, as they do after years.
+        # In some worlds the sequence numbers wrap around, as they do after years of use.
         self.first_number = 2**31 - 1 - world.choices.below(20) if world.choices.chance(0.3) else 0
         self._members = [Member(self, number) for number in range(SIZE)]
         self.leader = self._members[0]
         self.log: list[Change] = []
-        self.zxid = 0  # of the last transaction
+        self.zxid = 0  # the number of the last transaction
         self.sessions: dict[int, _Session] = {}
         self.ports: list[SimPort] = []
-        self.session_timeout: float | None = None  # as clients are configured; None: sessions follow the ttl
+        self.session_timeout: float | None = None  # the clients' option; None: sessions follow the ttl
         self.tick = 0.5
         self._last_session = 0
-        self._restored: set[int] = set()  # sessions that are back
-        self._replaced: set[str] = set()  # nodes that are back, and whose clients have others meanwhile
+        self._restored: set[int] = set()  # sessions from restored data
+        self._replaced: set[str] = set()  # restored nodes whose tickets have newer nodes
         self._copy: tuple[list[Change], dict[int, float]] = ([], {})  # transactions; the timeouts of sessions
         self._commit(CreateParent(ROOT, is_container=False), 0)
         self._ping()
@@ -190,10 +190,10 @@ class ZookeeperServer(Server):
         backend: Backend = type(self).backend(config, port, runtime)
         return backend
 
-    # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
+    # ── requests of clients ──────────────────────────────────────────────────────────────────────────────────────
 
     def connect(self, member: Member, client: SimSession, connection: int) -> ConnectReply | object:
-        """A new session for one without a number. The least timeout is two ticks."""
+        """Connect a session, or open one if it has no id. The shortest timeout is two ticks."""
         if not self._answers(member):
             return NO_ANSWER
         number = client.id
@@ -211,18 +211,18 @@ class ZookeeperServer(Server):
         return ConnectReply(number, member.starts, session.timeout)
 
     def next_zxid(self, member: Member) -> int | object:
-        """The number of a transaction that changes nothing, done through this member."""
+        """The number that a new transaction through this member would get."""
         return self.zxid + 1 if self._answers(member) else NO_ANSWER
 
-    def handle(self, connection_used: SimConnection, requests: Sequence[Request]) -> Reply | object:
-        """What was sent on one connection."""
+    def handle(self, source: SimConnection, requests: Sequence[Request]) -> Reply | object:
+        """Execute the requests that were sent on one connection."""
         client, member, number, connection = (
-            connection_used.session,
-            connection_used.member,
-            connection_used.session_id,
-            connection_used.connection,
+            source.session,
+            source.member,
+            source.session_id,
+            source.connection,
         )
-        if member.starts != connection_used.starts or client.dropped == connection:
+        if member.starts != source.starts or client.dropped == connection:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
         member.active_sessions.add(number)
         if member is self.leader and number in self.sessions:
@@ -288,13 +288,13 @@ class ZookeeperServer(Server):
         return sum(member.is_stalled for member in self._members) <= SIZE // 2
 
     def _answers(self, member: Member) -> bool:
-        """A write through this member is done and answered."""
+        """Whether a write through this member is committed and answered."""
         return self._has_majority() and not member.is_stalled
 
     # ── the leader's timers ──────────────────────────────────────────────────────────────────────────────────────
 
     def _ping(self) -> None:
-        """Twice in a tick: the members tell whom they have heard from, and sessions end."""
+        """Twice in a tick: the members report active sessions, and other sessions expire."""
         now = self.world.now
         if self._has_majority():
             for member in self._members:
@@ -316,7 +316,7 @@ class ZookeeperServer(Server):
         self.recorder.observe(self.tickets())
 
     def _elect(self) -> None:
-        """A new leader, if a majority is there to have one: timers begin anew, and all connections end."""
+        """Elect a leader if there is a majority: it resets all timers, and all connections are closed."""
         if self._has_majority():
             self.leader = next(member for member in self._members if not member.is_stalled)
             for member in self._members:
@@ -326,7 +326,7 @@ class ZookeeperServer(Server):
             for session in self.sessions.values():
                 session.touched = self.world.now
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def restarted(self, member: Member) -> None:
         if member is self.leader:
@@ -344,18 +344,18 @@ class ZookeeperServer(Server):
         self.roll_back([], {})
 
     def roll_back(self, log: Sequence[Change], sessions: Mapping[int, float]) -> None:
-        """All members come back with the data of then. Sessions of then are back too, and their timers begin anew."""
+        """Restart all members with old data. The sessions in these data exist again, with new timers."""
         self.log[:] = log
         self.zxid = log[-1].zxid if log else 0
         if log and self.world.choices.chance(0.5):
-            # The restored servers elect a leader, and numbers begin with its epoch: a client that has seen as many
-            # elections as they have is not turned away. A server without others has no elections.
+            # The restored servers elect a leader, and numbers start with its epoch. So a client that has seen no more
+            # elections than they have is not rejected. A standalone server has no elections.
             self.zxid += EPOCH
         self._restored.update(sessions)
         self.sessions = {number: _Session(self.world.now, 0, timeout) for number, timeout in sessions.items()}
         for member in self._members:
             member.tree, member.applied = Tree(self.first_number), 0
-            member.watches.clear()  # first: nobody is told of what is applied again
+            member.watches.clear()  # first, because repeated transactions fire no watches
             if not member.is_stalled:
                 member.catch_up(len(log))
                 member.tree.zxid = self.zxid
@@ -364,14 +364,14 @@ class ZookeeperServer(Server):
         self.recorder.observe(self.tickets())
 
     def cut_off(self, member: Member) -> h.Event:
-        """Nobody is cut off from all: also a minority answers what is only read."""
+        """Cut a member off from the others. It still answers reads of its clients."""
         member.reaches_leader = member is not self.leader and self.world.choices.chance(0.5)
         if member is self.leader:
             self._elect()
         return h.FaultStarted(self.world.now, "stall", f"member {member.number}")
 
     def rejoins(self, member: Member) -> h.Event:
-        """It has been given up by the others meanwhile, and begins anew."""
+        """Connect a member that was cut off again; its clients have to reconnect."""
         had_majority = self._has_majority()
         member.is_stalled = False
         if had_majority:
@@ -384,29 +384,29 @@ class ZookeeperServer(Server):
     def drop(self, process: Process) -> bool:
         return sum(port.drop() for port in self.ports if port.link.process is process) > 0
 
-    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
-        found: dict[str, Entry] = {}
+        tickets: dict[str, Entry] = {}
         tree = self.leader.tree
         for lock in sorted(tree.nodes[ROOT].children) if ROOT in tree.nodes else ():
             ordered = queue_entries(tree.nodes[f"{ROOT}/{lock}"].children)
-            newest = {one.nonce: one for one in ordered}
-            for config, one in enumerate(ordered):
-                if not one.nonce:
+            newest = {entry.nonce: entry for entry in ordered}
+            for index, entry in enumerate(ordered):
+                if not entry.nonce:
                     continue
-                path = f"{ROOT}/{lock}/{one.node}"
-                if tree.nodes[path].owner in self._restored and one is not newest[one.nonce]:
-                    self._replaced.add(path)  # also when the other one has gone: it is no ticket of the client
+                path = f"{ROOT}/{lock}/{entry.node}"
+                if tree.nodes[path].owner in self._restored and entry is not newest[entry.nonce]:
+                    self._replaced.add(path)  # it stays so when the newer node is deleted
                 if path in self._replaced:
                     continue
-                granted = first_blocker(one.limit, ordered[:config]) is None
-                if not granted and not one.waits:
-                    continue  # it came between a look and a create, and is about to go
+                granted = first_blocker(entry.limit, ordered[:index]) is None
+                if not granted and not entry.waits:
+                    continue  # created after another ticket's listing; it will be deleted soon
                 czxid = tree.nodes[path].czxid
-                key = one.nonce if one.nonce not in found else f"{one.nonce}+{czxid}"
-                found[key] = Entry(lock, czxid, czxid if granted else None, one.limit, one.exclusive)
-        return found
+                key = entry.nonce if entry.nonce not in tickets else f"{entry.nonce}+{czxid}"
+                tickets[key] = Entry(lock, czxid, czxid if granted else None, entry.limit, entry.exclusive)
+        return tickets
 
     def live(self) -> dict[str, Entry]:
         return self.tickets()

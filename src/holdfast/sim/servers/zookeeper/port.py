@@ -1,4 +1,4 @@
-"""A ZookeeperPort whose requests travel through a simulated network, on one connection after the other."""
+"""A ZookeeperPort whose requests pass through a simulated network, on one connection at a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
 
-NO_ANSWER = object()  # in place of an answer: none comes
-REJECTED = object()  # and the connection is closed
+NO_ANSWER = object()  # instead of an answer: the request gets none
+REJECTED = object()  # instead of an answer: the connection is closed
 CONNECT_TIMEOUT, RECONNECT_PAUSE = 0.5, 0.05
 SEND_TIMEOUT = 1.0
 
 
 class SimSession:
-    """What a client knows of its session."""
+    """A session as its client knows it."""
 
     def __init__(self, port: SimPort, requested: float) -> None:
         self.port = port
@@ -31,14 +31,14 @@ class SimSession:
         self.seen = 0
         self.connection = 0
         self.connected_at = 0.0
-        self.dropped = 0  # the connection that has ended, and it does not know
+        self.dropped = 0  # the connection that is lost, which the client has not noticed
         self.is_connecting = False
-        self.member: Member | None = None  # to which it is connected,
-        self.starts = 0  # since its so-manieth start
+        self.member: Member | None = None  # to which it is connected
+        self.starts = 0  # the member's count of starts at that time
 
 
 class SimConnection(NamedTuple):
-    """One connection of a client, to a member since its so-manieth start."""
+    """One connection of a client to a member; `starts` is the member's count of starts when it was opened."""
 
     session: SimSession
     member: Member
@@ -48,14 +48,14 @@ class SimConnection(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a member answers, and the number of the last transaction that it has applied."""
+    """The answers of a member, and the number of the last transaction that it has applied."""
 
     answers: list[Answer]
     zxid: int
 
 
 class ConnectReply(NamedTuple):
-    """What a member answers to who connects."""
+    """The answer to a connect request."""
 
     session_id: int
     starts: int
@@ -63,14 +63,14 @@ class ConnectReply(NamedTuple):
 
 
 class SimPort:
-    """The way of one client to the ensemble."""
+    """The port of one client."""
 
     def __init__(self, server: ZookeeperServer, link: Link, runtime: SimRuntime) -> None:
         self.link = link
         self.connections = 0
         self._server = server
         self._runtime = runtime
-        self._sessions: dict[float, SimSession] = {}  # by the timeout that was requested
+        self._sessions: dict[float, SimSession] = {}  # by requested timeout
         self._changes = runtime.event()
         self._fired: Callable[[Session, str], None] = lambda *_: None
         self._changed: Callable[[Session], None] = lambda _: None
@@ -143,7 +143,7 @@ class SimPort:
         self._notify(session)
 
     async def _rolled_back(self, member: Member, session: SimSession, deadline: float) -> bool:
-        """See backends/zookeeper/io/driver.py: a write in a new session tells how many transactions there are."""
+        """See backends/zookeeper/io/driver.py: a write in a new session shows how many transactions there are."""
         zxid: int = await self._request(lambda: self._server.next_zxid(member), deadline)
         return zxid < session.seen
 
@@ -154,9 +154,9 @@ class SimPort:
         connection, member = ours.connection, ours.member
         if session.is_closed or not connection or member is None:
             raise BackendUnavailable(backend="sim", problem="not connected")
-        connection_used = SimConnection(ours, member, ours.starts, ours.id, connection)
+        source = SimConnection(ours, member, ours.starts, ours.id, connection)
         try:
-            reply: Reply = await self._request(lambda: server.handle(connection_used, requests), deadline)
+            reply: Reply = await self._request(lambda: server.handle(source, requests), deadline)
         except Expired:
             session.is_closed = True
             self._lose(ours, connection)
@@ -179,7 +179,7 @@ class SimPort:
             try:
                 await self.call(session, (request,), deadline=self._runtime.now() + SEND_TIMEOUT)
             except BackendError:
-                return  # nobody waits for it
+                return  # no caller waits for it
 
         self._runtime.spawn(send, "tell")
 
@@ -208,7 +208,7 @@ class SimPort:
             await self._runtime.sleep(RECONNECT_PAUSE)
 
     def notice_later(self, member: Member) -> bool:
-        """The other end has gone. It takes a while until this is seen here."""
+        """The member has closed the connection. The client notices it some time later."""
         return sum(self._notice_later(session, member) for session in self.sessions) > 0
 
     def _notice_later(self, session: SimSession, member: Member) -> bool:
@@ -220,7 +220,7 @@ class SimPort:
         return True
 
     def drop(self) -> bool:
-        """All connections have ended, and with them all watches."""
+        """Drop all connections, and with them all watches."""
         return sum(self._drop(session) for session in self.sessions) > 0
 
     def _drop(self, session: SimSession) -> bool:
@@ -240,7 +240,7 @@ class SimPort:
         self._changes.set()
         self._changed(session)
 
-    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._runtime.spawn(work, "heartbeat")
@@ -267,7 +267,7 @@ class SimPort:
         """A simulated process has no loop."""
 
     def abandon(self) -> None:
-        """The process is gone; the session's timer ends it."""
+        """The process has ended; the session's timer ends its sessions."""
         self._closed = True
 
 

@@ -1,4 +1,4 @@
-"""What one member knows: nodes, by the transactions that it has applied so far, and who watches what there."""
+"""The nodes of one member, as the transactions that it has applied left them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Watch = tuple[type[Children | Get], str]
 
 
 class Change(NamedTuple):
-    """One transaction, or a part of one. `data` is None where a node is taken away."""
+    """One transaction, or a part of one. `data` is None if the node is deleted."""
 
     zxid: int
     path: str
@@ -49,19 +49,19 @@ class Znode:
         self.owner = owner
         self.version = 0
         self.children: set[str] = set()
-        self.next_sequence = 0  # children that it ever had: the number of the next one
+        self.next_sequence = 0  # the number for the next sequential child
 
 
 class Tree:
-    """Nodes, by their paths."""
+    """All nodes, by path."""
 
     def __init__(self, first_number: int = 0) -> None:
-        self._first_number = first_number  # of the children of a new node; the real one begins with 0
+        self._first_number = first_number  # of a new node's children; a real server starts with 0
         self.nodes: dict[str, Znode] = {"": Znode(b"", 0, 0.0, 0)}
         self.zxid = 0
 
     def refusal(self, request: Request) -> Refusal | None:
-        """Why a write could not be done here and now."""
+        """Why a write would be refused; None if it would not."""
         if isinstance(request, Create | CreateParent | CreatePersistent):
             path = request.path
             if parent_of(path) not in self.nodes:
@@ -69,20 +69,20 @@ class Tree:
             is_sequential = isinstance(request, Create) and request.is_sequential
             return Refusal.EXISTS if path in self.nodes and not is_sequential else None
         parts = request.requests if isinstance(request, Transaction) else (request,)
-        versions = {one.path: self.nodes[one.path].version for one in parts if one.path in self.nodes}
-        for one in parts:  # each finds what those before it have done
-            if one.path not in versions:
+        versions = {part.path: self.nodes[part.path].version for part in parts if part.path in self.nodes}
+        for part in parts:  # each sees the changes of the parts before it
+            if part.path not in versions:
                 return Refusal.NO_NODE
-            if isinstance(one, Check | Set | Delete) and one.version not in (-1, versions[one.path]):
+            if isinstance(part, Check | Set | Delete) and part.version not in (-1, versions[part.path]):
                 return Refusal.CHANGED
-            if isinstance(one, Set):
-                versions[one.path] += 1
-            elif isinstance(one, Delete):
-                del versions[one.path]
+            if isinstance(part, Set):
+                versions[part.path] += 1
+            elif isinstance(part, Delete):
+                del versions[part.path]
         return None
 
     def plan(self, request: Request, session: int, zxid: int, now: float) -> Change:
-        """The transaction that a write becomes."""
+        """The transaction for a write."""
         match request:
             case Create(path, data, is_sequential):
                 if is_sequential:
@@ -95,13 +95,15 @@ class Tree:
             case Set(path, data, _):
                 return Change(zxid, path, data, now)
             case Transaction(requests):
-                parts = (self.plan(one, session, zxid, now) for one in requests if not isinstance(one, Check))
+                parts = (
+                    self.plan(request, session, zxid, now) for request in requests if not isinstance(request, Check)
+                )
                 return Change(zxid, "", None, now, parts=tuple(parts))
             case _:
                 return Change(zxid, request.path, None, now)
 
     def apply(self, change: Change) -> list[Watch]:
-        """Do it; which watches it fires."""
+        """Apply a transaction; return the watches that it fires."""
         self.zxid = change.zxid
         if change.parts is not None:
             return [watch for part in change.parts for watch in self.apply(part)]
@@ -148,5 +150,5 @@ def name_of(path: str) -> str:
 
 
 def sequence_suffix(number: int) -> str:
-    """Ten digits of 32 bits: after 2147483647 comes -2147483648."""
+    """Ten digits of a 32-bit number: after 2147483647 follows -2147483648."""
     return f"{(number + 2**31) % 2**32 - 2**31:010d}"
