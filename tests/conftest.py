@@ -49,7 +49,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first, or all others would wait for it in the end: slow tests, then those that compute."""
+    """Start long tests first, so that none runs alone at the end: slow tests, then tests that compute."""
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "tests/sim/" not in item.nodeid))
 
 
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _collect_dropped_leases() -> Iterator[None]:
     """A lease dropped in a test warns in that test, not in a later one.
 
-    Only what is made in the test is gone through. What is there before it stays (pytest keeps a report of each test),
+    Only objects that the test created are collected. Older objects stay (pytest keeps a report of each test),
     and after a thousand tests to go through that again would take longer than most tests do.
     """
     gc.collect()

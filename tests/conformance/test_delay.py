@@ -1,4 +1,4 @@
-"""The lock's delay: after a loss nobody gets in before it is over; after a release there is none."""
+"""lock_delay: after a loss no client acquires the lock before the delay is over; after a release there is no delay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def delaying(lab: Lab) -> Lab:
     return lab.needs(Primitive.LOCK_DELAY)
 
 
-async def test_nobody_gets_in_during_the_delay_after_a_loss(delaying: Lab) -> None:
+async def test_no_client_acquires_the_lock_during_the_delay_after_a_loss(delaying: Lab) -> None:
     holder, other = delaying.actor(), delaying.actor()
     lease = await holder(lambda client: client.lock("a", ttl=SHORT, lock_delay=DELAY, renew=False).acquire())
     ends = time.monotonic() + lease.remaining  # read in this order, this is no later than its deadline

@@ -22,7 +22,7 @@ SHORT = 0.4  # seconds: a ttl that a busy machine can still renew in time
 
 
 class Observer:
-    """What `observe` yields, gathered by an actor of its own until the client is closed."""
+    """Collects the items of `observe` in an actor of its own, until the client is closed."""
 
     def __init__(self, lab: Lab, name: str) -> None:
         self.seen: list[holdfast.Leader | None] = []
@@ -65,7 +65,7 @@ async def test_there_is_one_leader_at_a_time_and_terms_grow(lab: Lab) -> None:
     await other(lambda _: second.release())
 
 
-async def test_everybody_can_ask_who_leads(lab: Lab, case: Case) -> None:
+async def test_every_client_can_read_the_leader(lab: Lab, case: Case) -> None:
     candidate, other = lab.actor(), lab.actor()
     election = candidate.client.election("a", meta={"zone": 7})
     assert await other(lambda client: client.election("a").leader()) is None
@@ -116,7 +116,7 @@ async def test_an_observer_sees_who_leads_first_and_then_every_change(lab: Lab, 
     await candidate(lambda _: after.release())
 
 
-async def test_an_observer_of_nobody_says_so_first(lab: Lab) -> None:
+async def test_an_observer_yields_none_first_when_there_is_no_leader(lab: Lab) -> None:
     observer = Observer(lab, "a")
 
     await observer.until_seen(None)

@@ -1,4 +1,4 @@
-"""The mutex: exclusion, waiting, timeouts, order, fences, and who may release what."""
+"""The mutex: exclusion, waiting, timeouts, order, fences, and release by other threads or tasks."""
 
 from __future__ import annotations
 

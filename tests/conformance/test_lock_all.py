@@ -1,4 +1,4 @@
-"""Several locks as one: all or nothing, in one order for everybody, lost together, nothing left behind."""
+"""Several locks as one: all or none, in one order for all clients, lost together, nothing left on the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators see: who holds what since when, who waits, and what happened."""
+"""The view of operators: holders with their start time, waiters, and events."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_events_tell_the_story_of_a_lease(lab: Lab) -> None:
     assert told[-2].seconds > 0
 
 
-async def test_a_subscriber_that_fails_disturbs_nobody(lab: Lab) -> None:
+async def test_an_exception_of_a_subscriber_does_not_affect_the_lock(lab: Lab) -> None:
     actor = lab.actor()
     actor.client.subscribe(lambda _: 1 / 0)
 

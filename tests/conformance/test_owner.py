@@ -1,4 +1,4 @@
-"""Named owners: their own are in together, under one fence; everybody else is out until the last has left."""
+"""Named owners: callers of one owner hold the lock together, with one fence; all others wait for the last release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def owning(lab: Lab) -> Lab:
     return lab.needs(Primitive.OWNER)
 
 
-async def test_an_owner_is_let_in_again_from_anywhere_under_the_same_fence(owning: Lab) -> None:
+async def test_an_owner_acquires_the_lock_again_from_any_client_with_the_same_fence(owning: Lab) -> None:
     one, two, other = owning.actor(), owning.actor(), owning.actor()
 
     first = await one(lambda client: client.lock("a", owner="job-42").acquire())
@@ -49,7 +49,7 @@ async def test_an_owner_passes_those_who_wait(owning: Lab) -> None:
     assert (await waiting).fence > first.fence
 
 
-async def test_those_of_one_owner_who_wait_get_in_together(owning: Lab) -> None:
+async def test_waiters_of_one_owner_are_granted_together(owning: Lab) -> None:
     holder, one, two, other = (owning.actor() for _ in range(4))
     held = await holder(lambda client: client.lock("a").acquire())
     waiting = []
@@ -85,7 +85,7 @@ async def test_the_loss_of_one_process_is_not_its_owners(owning: Lab) -> None:
     assert await other(lambda client: client.lock("a").acquire(timeout=60))
 
 
-async def test_an_owner_within_one_thread_or_task_is_refused_as_anybody_is(owning: Lab) -> None:
+async def test_an_owner_cannot_acquire_twice_within_one_thread_or_task(owning: Lab) -> None:
     actor = owning.actor()
     await actor(lambda client: client.lock("a", owner="job").acquire())
 

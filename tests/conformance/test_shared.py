@@ -48,7 +48,7 @@ async def test_a_waiting_writer_is_not_overtaken_by_readers(lab: Lab) -> None:
     assert (await waiting).fence > written.fence > reading.fence
 
 
-async def test_readers_behind_a_writer_get_in_together(lab: Lab) -> None:
+async def test_readers_behind_a_writer_are_granted_together(lab: Lab) -> None:
     writer = lab.actor()
     readers = [lab.actor() for _ in range(4)]
     writing = await writer(lambda client: client.rwlock("a").write().acquire())
@@ -102,7 +102,7 @@ async def test_a_writer_may_read_again_if_it_is_reentrant(lab: Lab) -> None:
     assert await other(lambda client: client.rwlock("a").read().acquire(timeout=0))
 
 
-async def test_a_semaphore_lets_in_as_many_as_its_limit(lab: Lab) -> None:
+async def test_a_semaphore_grants_as_many_permits_as_its_limit(lab: Lab) -> None:
     actors = [lab.actor() for _ in range(4)]
     leases = [await actor(lambda client: client.semaphore("a", 3).acquire(timeout=0)) for actor in actors]
     assert [bool(lease) for lease in leases] == [True, True, True, False]

@@ -1,4 +1,4 @@
-"""What a backend cannot do it refuses by name, and says which can."""
+"""A backend refuses a primitive that it lacks, with the reason, and names the backends that have it."""
 
 from __future__ import annotations
 

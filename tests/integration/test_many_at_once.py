@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "many_at_once.py"
 
 
 def shown(url: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """What it prints: the round trips, and the turns."""
+    """The output of the example: the round trips and the turns."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), url, "--seconds", "1"], capture_output=True, text=True, check=False, timeout=100
     )

@@ -1,6 +1,6 @@
 """Hazard: a writer paused past its ttl writes over what its successor wrote. The example shows it.
 
-What docs/fencing.md prints of the example is what the example is, and what it says.
+docs/fencing.md shows the code of the example and its output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_the_late_write_loses_data_without_the_guard_and_is_refused_with_it() ->
     ]
     assert "Traceback" not in shown.stderr
     assert shown.stdout in DOCS
-    assert time.monotonic() - started >= 2.9  # the lease did run out: nobody was let in early
+    assert time.monotonic() - started >= 2.9  # the lease expired: the lock was not granted early
 
 
 def test_the_docs_have_the_code_of_the_example() -> None:

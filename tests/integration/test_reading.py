@@ -1,4 +1,4 @@
-"""Hazard: a look at locks creates a store, by a slip in its URL, or with rights or in a place that nobody wanted.
+"""Hazard: a command that only reads creates a store, by a typing error in its URL or with wrong permissions.
 
 Reading through the API finds no lock in a store that does not exist. The commands say that it does not exist.
 """

@@ -1,4 +1,4 @@
-"""What type checkers see: `make lint` checks these lines, running them only shows that the names exist."""
+"""The types of the public API: `make lint` checks these lines; running them only shows that the names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task cancelled at any await of acquire, release, renew or a body: the lock is never stuck and never held by nobody.
+"""A task is cancelled at any await of acquire, release, renew or a body. Hazard: the lock stays taken without a holder.
 
 For every k, the k-th suspension of the task is where the cancellation comes; each verb suspends before and after.
 """

@@ -122,7 +122,7 @@ def test_closing_ends_the_threads_of_a_client(tmp_path: Path) -> None:
     assert set(threading.enumerate()) == before
 
 
-def test_a_wait_that_begins_while_its_client_closes_attends_to_nobody(tmp_path: Path) -> None:
+def test_a_wait_that_begins_while_its_client_closes_subscribes_to_nothing(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/locks.db"
     with holdfast.Client(url) as other, other.lock("a"):
         client = holdfast.Client(url)

@@ -127,7 +127,7 @@ def test_a_hint_that_comes_before_the_wait_is_kept() -> None:
     run_sync(wakeups.wait("n", system.now() + 60))  # returns at once, or this test hangs
 
 
-def test_a_hint_for_nobody_is_dropped() -> None:
+def test_a_notification_for_an_unknown_ticket_is_dropped() -> None:
     wakeups = Wakeups(ThreadRuntime())
     wakeups.wake("gone")
     wakeups.expect("n")

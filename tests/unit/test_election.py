@@ -53,7 +53,7 @@ async def test_terms_never_go_back_in_what_an_observer_sees(lab: Lab, faults: Fa
     assert await seen(lab, timeout=0.3) == [7, None, 8]
 
 
-async def test_one_leader_is_seen_once_although_its_time_is_reckoned_anew(lab: Lab, faults: Faults) -> None:
+async def test_a_leader_is_reported_once_although_its_start_time_varies(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", held(holder(7)), held(holder(7, since=5.1)), held(holder(7)))
 
     assert await seen(lab, timeout=0.1) == [7]

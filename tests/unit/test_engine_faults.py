@@ -12,7 +12,7 @@ from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, NOT_ALL, OK, REFUSED
 
 
 async def free(lab: Lab, name: str = "a") -> None:
-    """Until nobody holds it or waits for it."""
+    """Wait until the lock has no holder and no waiter."""
 
     async def is_free() -> bool:
         info = await lab.state(name)
@@ -245,7 +245,7 @@ async def test_a_lease_gone_while_it_is_released_is_no_loss(lab: Lab, faults: Fa
     actor = lab.actor()
     events: list[str] = []
     actor.client.subscribe(lambda event: events.append(event.kind))
-    faults.plan("release", 0.5)  # done at once, answered late: meanwhile renewals find the lease gone
+    faults.plan("release", 0.5)  # executed at once, answered late: renewals in between find the lease gone
     lease = await actor(lambda client: client.lock("a", ttl=0.3).acquire())
 
     await actor(lambda _: lease.release())
@@ -264,7 +264,7 @@ async def test_a_refusal_leaves_nothing_to_be_given_back(lab: Lab, faults: Fault
     assert faults.calls == [("try_acquire", REFUSED)]
 
 
-async def test_what_a_server_refuses_to_take_back_is_not_offered_for_ever(lab: Lab, faults: Faults) -> None:
+async def test_a_release_that_the_server_refuses_is_not_repeated_forever(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
     faults.plan("release", LOST, REFUSED)

@@ -1,6 +1,6 @@
 """Several locks as one, at their edges: faults at each step, two stores, losses, a client that closes, dropped leases.
 
-What must never be: some of the locks left behind, a lease that is half there, a loss that is told twice or not at all.
+Hazards: some of the locks stay taken, a lease is half released, a loss is reported twice or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def second(lab: Lab, tmp_path: Path) -> Lab:
 
 
 async def free(lab: Lab, *names: str) -> None:
-    """Until nobody holds any of them or waits for it."""
+    """Wait until none of the locks has a holder or a waiter."""
 
     async def is_free() -> bool:
         infos = [await lab.state(name) for name in names or NAMES]
@@ -485,7 +485,7 @@ async def test_a_cancellation_from_elsewhere_wins(rig: Rig) -> None:
             try:
                 await asyncio.sleep(60)
             finally:
-                current_task().cancel()  # somebody else, at the same moment
+                current_task().cancel()  # another thread, at the same moment
 
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
@@ -566,7 +566,7 @@ async def test_a_grant_that_comes_after_the_client_was_closed_is_given_back(lab:
 
 
 @pytest.mark.parametrize("closed", ["the one that is waited for", "the one that is held"])
-async def test_one_client_of_two_that_is_closed_meanwhile_ends_the_wait(lab: Lab, second: Lab, closed: str) -> None:
+async def test_closing_one_of_two_clients_ends_the_wait(lab: Lab, second: Lab, closed: str) -> None:
     one, two, holder = lab.actor(), second.actor(), second.actor()
     held = await holder(lambda client: client.lock("c").acquire())
     locks = one.client.lock_all(["a", "b", two.client.lock("c")], timeout=60)

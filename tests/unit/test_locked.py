@@ -187,7 +187,7 @@ def test_the_body_s_own_timeout_is_not_taken_for_a_busy_lock(client: holdfast.Cl
         work()
 
     assert caught.value.lock == "b"
-    with pytest.raises(holdfast.AcquireTimeout):  # nor is that of the function that gives the name
+    with pytest.raises(holdfast.AcquireTimeout):  # and the exception of name_of is passed on too
         client.locked(name_of=lambda: str(client.lock("b", timeout=0).__enter__()), busy="skip")(plain)()
     assert lease is not None
     lease.release()
@@ -475,7 +475,7 @@ async def test_asyncio_own_timeout_and_deadlock_go_out() -> None:
 
 
 def test_what_a_store_lacks_is_refused_by_the_decorator_as_by_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = "redis://127.0.0.1:1?method=setnx"  # nobody is asked
+    url = "redis://127.0.0.1:1?method=setnx"  # no request is sent
     monkeypatch.setenv("HOLDFAST_URL", url)
     monkeypatch.setattr("holdfast.default._default", None)
     for client in (holdfast.Client(url), holdfast.AsyncClient(url)):

@@ -21,7 +21,7 @@ def current_task() -> asyncio.Task[Any]:
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
-    """With the loop standing still meanwhile: only the thread can find out."""
+    """Block the loop, so that only the thread can detect the loss."""
     with ThreadPoolExecutor(1) as threads:
         threads.submit(work).result()
 
@@ -71,7 +71,7 @@ async def test_a_loss_that_the_body_finds_out_itself_leaves_no_cancellation_behi
     with pytest.raises(holdfast.LockLost) as caught:
         async with rig.lock() as lease:
             while True:
-                lease.check()  # busy: the loop never runs, so nobody else can find out first
+                lease.check()  # the loop is blocked, so only this code can detect the loss
 
     assert caught.value.__cause__ is None
     for _ in range(3):
@@ -106,7 +106,7 @@ async def test_a_cancellation_from_elsewhere_wins(rig: Rig) -> None:
             try:
                 await asyncio.sleep(60)
             finally:
-                current_task().cancel()  # somebody else, at the same moment
+                current_task().cancel()  # another thread, at the same moment
 
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""An owner's ticket that goes in past the queue is not seen by those it has passed, and they go in beside it."""
+"""Hazard: a ticket of an owner is granted before the queue, and the waiters before it are granted beside it."""
 
 from __future__ import annotations
 

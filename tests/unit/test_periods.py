@@ -1,4 +1,4 @@
-"""Which period it is, and who has it: a lost answer makes no second run and, if it can be helped, costs none."""
+"""Periods of `once_per`. Hazard: a lost reply causes a second run, or skips the run of a period."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_claim_without_an_answer_is_asked_again_and_is_the_same_claim(
     assert job.runs == 1
 
 
-async def test_a_claim_that_is_never_answered_is_said_and_nobody_runs(lab: Lab, faults: Faults) -> None:
+async def test_a_claim_without_any_answer_raises_and_the_function_does_not_run(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
     faults.plan("advance_register", NO_REPLY)
@@ -100,7 +100,7 @@ async def test_a_claim_that_is_never_answered_is_said_and_nobody_runs(lab: Lab, 
     ("fates", "error"),
     [
         ([DOWN], holdfast.BackendUnavailable),
-        ([TOO_FEW, TOO_FEW], holdfast.QuorumError),  # asked once more
+        ([TOO_FEW, TOO_FEW], holdfast.QuorumError),  # repeated once
         ([BUG], ZeroDivisionError),
     ],
 )

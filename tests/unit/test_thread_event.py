@@ -20,7 +20,7 @@ def wait(event: ThreadEvent, seconds: float | None = 30.0) -> bool:
     return run_sync(event.wait(None if seconds is None else system.now() + seconds))
 
 
-def test_one_that_is_set_does_not_make_anybody_wait() -> None:
+def test_an_event_that_is_set_does_not_block() -> None:
     event = ThreadEvent()
     event.set()
 
@@ -30,7 +30,7 @@ def test_one_that_is_set_does_not_make_anybody_wait() -> None:
     assert not wait(event, 0.01)
 
 
-def test_setting_it_wakes_everybody() -> None:
+def test_set_wakes_all_waiters() -> None:
     event, woken = ThreadEvent(), []
     threads = [threading.Thread(target=lambda: woken.append(wait(event))) for _ in range(8)]
     for thread in threads:
@@ -87,7 +87,7 @@ def _interrupt(_: int, __: FrameType | None) -> None:
 
 
 def test_interrupts_while_it_is_set_leave_it_usable() -> None:
-    """With threading.Event this stands still for ever after some thousand interrupts."""
+    """With threading.Event this hangs after some thousand interrupts."""
     event, stop, heard = ThreadEvent(), threading.Event(), [0]
 
     def listen() -> None:

@@ -26,7 +26,7 @@ from tests.conformance.cpython.not_run import why_not_run
 from tests.conformance.lab import until
 
 TTL = 600.0  # seconds: no lease of a case runs out, however slow the machine
-SOON = WAITER_LEASE / 2  # well before a waiter that nobody takes off the store is dropped there by itself
+SOON = WAITER_LEASE / 2  # well before an abandoned waiter expires on the store
 
 # ── the faces ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -103,7 +103,7 @@ class StandIn:
         """Wait until only the case itself can change anything.
 
         That is when the store shows exactly the leases and the waiters that there are here: no attempt is on its way
-        in, no cancelled one on its way out, and nobody waits who could go in.
+        granted, no cancelled waiter is being withdrawn, and no waiter could be granted.
         """
         await asyncio.sleep(0)  # what the case has just created or cancelled begins now
         await until(self._is_settled, "the store shows what the tasks have done", seconds)

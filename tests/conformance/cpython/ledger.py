@@ -1,6 +1,6 @@
-"""What a case leaves behind. CPython's cases often end with a lock taken and dropped, which threading does not mind.
+"""Leases that a case leaves behind. CPython's cases often drop a lock that is held, which threading allows.
 
-We promise one ResourceWarning for each lease that everybody has dropped, and none for any other. Here every case is
+A dropped lease causes exactly one ResourceWarning, and no other lease causes one. Here every case is
 held to that, lease by lease.
 """
 

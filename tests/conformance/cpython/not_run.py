@@ -1,4 +1,4 @@
-"""Which of CPython's cases do not run on our locks, and why. Everything that is not named here runs, as it stands.
+"""The cases of CPython that do not run on our locks, with the reason. All other cases run unchanged.
 
 A key is module.class.test, and behind a blank the only variant that is meant, if not all are:
     by owner   release() is `lock.release()`, which gives back what this thread took

@@ -1,6 +1,6 @@
 """The races of CPython's test_locks that cannot run as they stand, waited for by what the store shows.
 
-The hazard: a cancellation that comes while the lock is being handed over. It must neither lose the lock (nobody gets
+The hazard: a cancellation that comes while the lock is being handed over. It must neither lose the lock (no task gets
 it any more) nor double it (two get it at once), however many turns of the loop lie between the two.
 """
 
@@ -19,8 +19,8 @@ from tests.conformance.backends import Case
 from tests.conformance.lab import until
 
 HANG = 30.0  # seconds: more than anything but a hang takes
-SOON = WAITER_LEASE / 2  # well before a waiter that nobody takes off the store is dropped there by itself
-# What lies between the release and the cancellation: turns of the loop, or requests to the store, which answers in
+SOON = WAITER_LEASE / 2  # well before an abandoned waiter expires on the store
+# Between the release and the cancellation: turns of the loop, or requests to the store, which answers in
 # order. A hand-over takes about three of either, so these come before, amid and after it.
 MOMENTS = [*(f"{count} turns" for count in range(6)), *(f"{count} requests" for count in range(1, 5))]
 
@@ -110,7 +110,7 @@ async def test_a_cancellation_beside_a_release_lets_exactly_one_in(
 
 
 @pytest.mark.parametrize("cancelled", [1, 2])
-async def test_cancelled_waiters_are_passed_over_and_nobody_behind_comes_too_early(
+async def test_cancelled_waiters_are_skipped_and_later_waiters_keep_their_order(
     case: Case, tmp_path: Path, make: MakeLock, cancelled: int
 ) -> None:
     """For SemaphoreTests.test_acquire_cancel_before_awoken and test_acquire_hang."""

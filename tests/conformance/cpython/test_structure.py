@@ -1,6 +1,6 @@
 """That the table of cases which do not run is true, and that every other case runs.
 
-The hazard: a case that nobody runs any more, because it was renamed, shadowed, or left out in silence.
+The hazard: a case does not run any more, because it was renamed, shadowed, or left out without a reason.
 """
 
 from __future__ import annotations

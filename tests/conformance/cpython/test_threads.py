@@ -1,6 +1,6 @@
 """CPython's cases for threading's Lock, RLock, Semaphore and BoundedSemaphore, on ours, on every backend.
 
-The hazard: a lock that looks like threading's and behaves differently where nobody has thought of looking.
+The hazard: a lock looks like that of threading and behaves differently in a rare case.
 """
 
 from __future__ import annotations
