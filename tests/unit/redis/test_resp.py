@@ -10,11 +10,11 @@ from holdfast.backends.redis.io.resp import (
     ErrorReply,
     Parser,
     PythonParser,
-    lone_message,
     new_parser,
     pack,
     pack_call,
     pack_text,
+    single_message,
 )
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.port import Call
@@ -123,7 +123,7 @@ MESSAGE = pack(b"message", "holdfast:wake:1", "n1 17")
 
 @pytest.mark.parametrize("kind", ["message", "smessage"])
 def test_a_message_alone_is_found_without_a_parser(kind: str) -> None:
-    assert lone_message(pack(kind, "holdfast:wake:1", "n1 17")) == b"n1 17"
+    assert single_message(pack(kind, "holdfast:wake:1", "n1 17")) == b"n1 17"
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_message_alone_is_found_without_a_parser(kind: str) -> None:
     ],
 )
 def test_what_is_not_a_message_alone_is_left_to_the_parser(data: bytes) -> None:
-    assert lone_message(data) == b""
+    assert single_message(data) == b""

@@ -1,8 +1,8 @@
-"""A client object of redis-py's in place of a URL: the same servers, user and certificates, on connections of our own.
+"""A client object of redis-py instead of a URL: the same servers, user and certificates, with our own connections.
 
-The object itself is only looked at. Its retries, timeouts and decoding are its own affair, and its pool stays its own.
-A client whose connections are of another class than redis-py's own is refused: that class may connect to another server
-than its arguments say, or to none (fakeredis).
+Only the settings of the object are read. Its retries, timeouts, decoding and pool are not used. A client with a
+connection class that is not redis-py's own is refused: that class may connect to another server than its arguments say,
+or to none (fakeredis).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _KNOWN_CONNECTIONS = {
 
 
 def address_of(client: object, options: dict[str, str]) -> Address:
-    """The address of what this object is connected to.
+    """The address of the servers of this client object.
 
     Raises:
-        ConfigurationError: it is none of the objects that can be taken over.
+        ConfigurationError: the object is not of a supported class.
     """
     check_options("redis", options)
     settings = settings_of(options)
@@ -44,7 +44,7 @@ def address_of(client: object, options: dict[str, str]) -> Address:
         config = _cluster(client, settings)
     elif isinstance(client, redis.Redis | redis.asyncio.Redis):
         pool: Any = client.connection_pool
-        config = _watched(pool, settings) if hasattr(pool, "sentinel_manager") else _single(pool, settings)
+        config = _sentinel(pool, settings) if hasattr(pool, "sentinel_manager") else _single(pool, settings)
     else:
         kind = f"{type(client).__module__}.{type(client).__qualname__}"
         raise ConfigurationError(f"url is a {kind}: give a redis.Redis or RedisCluster, their asyncio twins, or a URL")
@@ -65,11 +65,11 @@ def _single(pool: Any, settings: dict[str, Any]) -> RedisConfig:
     return RedisConfig(url=url, shape="single", nodes=(node,), login=login, db=db, **settings)
 
 
-def _watched(pool: Any, settings: dict[str, Any]) -> RedisConfig:
+def _sentinel(pool: Any, settings: dict[str, Any]) -> RedisConfig:
     if not pool.is_master:
         raise ConfigurationError("url is a client of a Sentinel's replicas: locks need the primary, use master_for()")
-    sentinels = [one.connection_pool for one in pool.sentinel_manager.sentinels]
-    nodes = _nodes((one.connection_kwargs["host"], one.connection_kwargs["port"]) for one in sentinels)
+    sentinels = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
+    nodes = _nodes((pool.connection_kwargs["host"], pool.connection_kwargs["port"]) for pool in sentinels)
     login = _login(pool.connection_kwargs, pool.connection_class)
     db = int(pool.connection_kwargs.get("db") or 0)
     return RedisConfig(

@@ -1,4 +1,4 @@
-"""Redis for asyncio: all tasks on one connection to each server, hints heard by one task for each."""
+"""Redis for asyncio: all tasks share one connection to each server; one task per server receives notifications."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.config import Login, Node, RedisConfig, config_of
 from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.pipeline import Channel, PipelineConnections
+from holdfast.backends.redis.io.pipeline import AsyncConnection, PipelineConnections
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
@@ -39,7 +39,7 @@ def open_port(config: RedisConfig, runtime: AsyncioRuntime) -> Topology:
 
 
 class AsyncSubscriberIO:
-    """A task for each server that is listened to."""
+    """Subscriber connections, and a task for each server with subscriptions."""
 
     def __init__(self, config: RedisConfig, runtime: AsyncioRuntime) -> None:
         self._config, self._runtime = config, runtime
@@ -61,7 +61,7 @@ class AsyncSubscriberIO:
         return connection
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        # In a context of its own: what the caller's context holds must not live as long as the client does.
+        # In an empty context, because objects in the caller's context must not live as long as the client.
         task = self._runtime.loop.create_task(work(), name="holdfast-listener", context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -78,30 +78,30 @@ class AsyncSubscriberIO:
             connection.abandon()
 
 
-class AsyncSubscriberConnection(Channel):
-    """One connection that is listened on."""
+class AsyncSubscriberConnection(AsyncConnection):
+    """One subscriber connection."""
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
         super().__init__(config, node, runtime)
-        self._said: list[Reply] = []
+        self._received: list[Reply] = []
         self._wakeup = AsyncioEvent()
-        self._why = ""
+        self._problem = ""
 
     def send(self, data: bytes) -> None:
         if self.is_open:
             self._transport.write(data)
 
     async def receive(self, until: float) -> list[Reply]:
-        if not self._said and self.is_open:
+        if not self._received and self.is_open:
             await self._wakeup.wait(until)
         self._wakeup.clear()
-        if not self._said and not self.is_open:
-            raise errors.no_answer(self._config.url, self._node, f"{self._why} while we listened")
-        said, self._said = self._said, []
-        return said
+        if not self._received and not self.is_open:
+            raise errors.no_answer(self._config.url, self._node, f"{self._problem} while it was subscribed")
+        received, self._received = self._received, []
+        return received
 
     def event(self, notify: Callable[[str], None]) -> None:
-        """Who waits is on the same loop as who reads: any event will do."""
+        """No special event: the waiter and the reader are on the same loop."""
 
     def wake(self) -> None:
         self._wakeup.set()
@@ -110,12 +110,12 @@ class AsyncSubscriberConnection(Channel):
         try:
             self._parser.feed(data)
             while (reply := self._parser.gets()) is not False:
-                self._said.append(reply)
+                self._received.append(reply)
         except Exception as error:
-            self.broken(f"its answer makes no sense: {error!r}")
+            self.broken(f"its message cannot be parsed: {error!r}")
             self.close()
         self._wakeup.set()
 
-    def broken(self, why: str) -> None:
-        self._why = self._why or why
+    def broken(self, problem: str) -> None:
+        self._problem = self._problem or problem
         self._wakeup.set()

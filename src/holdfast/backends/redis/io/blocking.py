@@ -1,4 +1,4 @@
-"""Redis for threads: requests on the caller's own thread, hints on one listening thread for each server."""
+"""Redis for threads: requests run on the caller's thread; one listener thread per server receives notifications."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
-JOIN_MAX = 1.0  # seconds: a listening thread ends at once, unless it is just connecting; then by itself, soon
+JOIN_MAX = 1.0  # seconds: a listener thread ends at once, or, while it connects, soon by itself
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
@@ -38,7 +38,7 @@ def open_port(config: RedisConfig, runtime: ThreadRuntime) -> Topology:
 
 
 class ThreadSubscriberIO:
-    """A daemon thread for each server that is listened to."""
+    """Subscriber connections, and a daemon thread for each server with subscriptions."""
 
     def __init__(self, config: RedisConfig, runtime: ThreadRuntime) -> None:
         self._config, self._runtime = config, runtime
@@ -48,10 +48,10 @@ class ThreadSubscriberIO:
     async def open(self, node: Node, deadline: float) -> SocketSubscriberConnection:
         connection = SocketConnection(self._config, node, self._runtime)
         timeout = deadline - self._runtime.now()
-        connection.plug_in(connect(self._config, self._config.login_of(node), node, db=0, timeout=timeout))
+        connection.attach(connect(self._config, self._config.login_of(node), node, db=0, timeout=timeout))
         await connection.exchange_many(pack("CLIENT", "SETNAME", self._config.client_name), 1, deadline)
-        self._open = [one for one in self._open if not one.is_closed]
-        sock = connection.unplug()
+        self._open = [subscriber for subscriber in self._open if not subscriber.is_closed]
+        sock = connection.detach()
         try:
             subscriber = SocketSubscriberConnection(sock, node, self._config, self._runtime)
         except BaseException:
@@ -62,7 +62,7 @@ class ThreadSubscriberIO:
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         thread = threading.Thread(target=lambda: run_sync(work()), name="holdfast-listener", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
+        self._threads = [running for running in self._threads if running.is_alive()]
         thread.start()
         self._threads.append(thread)
 

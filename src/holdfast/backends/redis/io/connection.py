@@ -1,7 +1,7 @@
-"""The seam between what a deployment is shaped like (topology/) and how bytes travel (blocking.py, aio.py).
+"""The interface between the topology of a deployment (topology/) and its connections (blocking.py, aio.py).
 
-Everything that raises here raises one of two: BackendUnavailable if nothing was sent, OutcomeUnknown if something was.
-Error replies are not raised: they stand among the replies as ErrorReply.
+All methods raise BackendUnavailable if nothing was sent, and OutcomeUnknown if something was. Error replies are not
+raised: they are returned as ErrorReply.
 """
 
 from __future__ import annotations
@@ -18,47 +18,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Packed commands for one server, sent at once."""
+    """Packed commands for one server, sent together."""
 
     node: Node
     request: bytes
-    count: int  # of the replies that will come
+    count: int  # number of replies to read
 
 
 class Connection(Protocol):
     """One connection."""
 
-    async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]: ...
+    async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]:
+        """Send several packed commands and read `count` replies."""
 
 
-# Called with a connection before anybody else uses it; what it raises is what the first who wanted it gets.
+# Called with each new connection before its first use. Its exceptions reach the caller that needed the connection.
 OnConnect = Callable[[Connection, "Node", float], Awaitable[None]]
 
 
-NO_IDLE_CONNECTION = object()  # instead of a reply
+NO_IDLE_CONNECTION = object()  # returned instead of a reply
 
 
 class Connections(Protocol):
-    """Connections to servers that let us in the same way, opened when needed."""
+    """Connections to servers with the same login, opened on demand."""
 
     def exchange_now(self, node: Node, request: bytes, deadline: float) -> Reply:
-        """As `one`, without a coroutine in between, where a blocking connection is at hand; else NOT_AT_ONCE."""
+        """As `exchange`, without a coroutine in between, where a blocking connection is idle; otherwise NOT_AT_ONCE."""
 
     async def exchange(self, node: Node, request: bytes, deadline: float) -> Reply:
-        """One command, one reply: the way that has to be fast."""
+        """One command, one reply: the fast path."""
 
     async def exchange_batch(self, batch: Batch, deadline: float, *, alone: bool = False) -> list[Reply]:
-        """As many replies as it says. `alone`: it holds up its connection, so nobody else's requests may be on it."""
+        """The replies to a batch. `alone`: it blocks its connection, so no other request may be on it."""
 
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
-        """To all of them before the first reply is read: a server that is silent holds up no other's answer."""
+        """Send all batches before the first reply is read, so a server that is slow does not delay the others."""
 
     def drop(self, node: Node) -> None:
-        """Let go of its connections, those in use when their exchange is over."""
+        """Close its connections; those in use after their current exchange."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: without a word on any connection."""
+        """In a forked child: drop the connections without sending anything on them."""

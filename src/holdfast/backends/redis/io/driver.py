@@ -1,8 +1,8 @@
-"""What we take of redis-py: connecting, TLS, logging in, choosing the database. Its retries and its commands we leave.
+"""The parts of redis-py that are used: connecting, TLS, authentication and SELECT. Its retries and commands are not.
 
-Once connected, its connections are taken apart: of the blocking one we keep the socket, of the asyncio one the
-transport, because what lies above them costs more than the network does. From redis-py 5.0 to 8.1 these are `_sock` and
-`_writer`; nobody but this file knows.
+Of a connected blocking connection only the socket is kept, of an asyncio one the transport, because the layers above
+them cost more time than the network. From redis-py 5.0 to 8.1 these are the private attributes `_sock` and `_writer`;
+no other file uses them.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
     from holdfast.backends.redis.config import Login, Node
 
-# What connecting may raise: also a host name that cannot be encoded, a certificate file that cannot be read.
+# Exceptions of connecting, including a host name that cannot be encoded and a certificate file that cannot be read.
 FAILURES = (RedisError, OSError, ValueError)
 
 
 def connected_socket(login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
-    """A socket to a server that has let us in. Raises one of FAILURES."""
-    kind = _kind_of(login, node, _TcpConnection, _TlsConnection, redis_connection.UnixDomainSocketConnection)
+    """A socket to a server, authenticated. Raises one of FAILURES."""
+    kind = _class_of(login, node, _TcpConnection, _TlsConnection, redis_connection.UnixDomainSocketConnection)
     connection = kind(**_arguments(login, node, db=db, timeout=timeout, retry=Retry), parser_class=_PARSER)
     connection.until = system.now() + timeout
     connection.connect()
-    # Out of its hands: it would say goodbye on it when it is collected, in a forked child too.
+    # Detach the socket: the connection would send a TLS shutdown on it when it is garbage-collected, also in a fork.
     sock: socket.socket = connection._sock
     connection._sock = None
     return sock
 
 
 def new_connection(login: Login, node: Node, *, db: int, timeout: float, poller: Poller) -> Any:
-    """One of redis.asyncio's, to be connected within that time. Raises one of FAILURES."""
+    """A redis.asyncio connection, to be connected within `timeout`. Raises one of FAILURES."""
     unix = asyncio_connection.UnixDomainSocketConnection
-    kind = _kind_of(login, node, _AsyncTcpConnection, _AsyncTlsConnection, unix)
+    kind = _class_of(login, node, _AsyncTcpConnection, _AsyncTlsConnection, unix)
     arguments = _arguments(login, node, db=db, timeout=timeout, retry=AsyncRetry)
     connection = kind(**arguments, parser_class=_ASYNC_PARSER)
     connection.until, connection.poller = system.now() + timeout, poller
@@ -57,7 +57,7 @@ def new_connection(login: Login, node: Node, *, db: int, timeout: float, poller:
 
 
 class _TcpConnection(redis_connection.Connection):
-    """On a socket of ours: redis-py itself would look up the host name without a deadline."""
+    """Opens its socket with a deadline: redis-py itself resolves the host name without one."""
 
     until = 0.0
 
@@ -68,7 +68,7 @@ class _TcpConnection(redis_connection.Connection):
 
 
 class _TlsConnection(redis_connection.SSLConnection, _TcpConnection):
-    """TLS on top of the same, with the host's name in it."""
+    """The same with TLS; the host name is checked."""
 
 
 class _AsyncTcpConnection(asyncio_connection.Connection):
@@ -76,22 +76,22 @@ class _AsyncTcpConnection(asyncio_connection.Connection):
 
     until = 0.0
     poller: Poller
-    _ours: socket.socket
+    _sock_to_use: socket.socket
 
     async def _connect(self) -> None:
-        self._ours = await open_socket(self.host, self.port, self.poller, self.until)
+        self._sock_to_use = await open_socket(self.host, self.port, self.poller, self.until)
         try:
             await super()._connect()  # type: ignore[no-untyped-call]  # redis-py gives it no types
         except BaseException:
-            self._ours.close()
+            self._sock_to_use.close()
             raise
 
     def _connection_arguments(self) -> Mapping[str, Any]:
-        return {"sock": self._ours}
+        return {"sock": self._sock_to_use}
 
 
 class _AsyncTlsConnection(asyncio_connection.SSLConnection, _AsyncTcpConnection):
-    """TLS on top of the same, with the host's name in it."""
+    """The same with TLS; the host name is checked."""
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         return {**super()._connection_arguments(), "server_hostname": self.host}
@@ -100,7 +100,7 @@ class _AsyncTlsConnection(asyncio_connection.SSLConnection, _AsyncTcpConnection)
 def _arguments(login: Login, node: Node, *, db: int, timeout: float, retry: Any) -> dict[str, Any]:
     where: dict[str, Any] = {"path": node.host}
     if node.port:
-        where = {"host": node.host, "port": node.port, "socket_keepalive": False}  # the socket has it already
+        where = {"host": node.host, "port": node.port, "socket_keepalive": False}  # open_socket has set it
     return {
         **where,
         **login.arguments,
@@ -113,14 +113,14 @@ def _arguments(login: Login, node: Node, *, db: int, timeout: float, retry: Any)
     }
 
 
-def _kind_of(login: Login, node: Node, plain: Any, secure: Any, unix: Any) -> Any:
+def _class_of(login: Login, node: Node, plain: Any, secure: Any, unix: Any) -> Any:
     if not node.port:
         return unix
     return secure if login.is_tls else plain
 
 
 def _plain_errors(parser: Any) -> Any:
-    """The same parser, except that error replies keep their code, which redis-py cuts off from those it knows."""
+    """This parser, except that error replies keep their code, which redis-py removes from those that it knows."""
 
     def parse_error(_: Any, response: str) -> ResponseError:
         return ResponseError(response)
@@ -129,13 +129,13 @@ def _plain_errors(parser: Any) -> Any:
 
 
 def transport_of(connection: Any) -> asyncio.Transport:
-    """For as long as the connection is there: dropped, it would close the transport."""
+    """The transport of a connection. Keep the connection: when it is collected, it closes the transport."""
     transport: asyncio.Transport = connection._writer.transport
     return transport
 
 
-def let_go(connection: Any) -> None:
-    """Close the transport, so that there is nothing left to close, or to complain of, when it is collected."""
+def close_transport(connection: Any) -> None:
+    """Close the transport, so that the connection does not warn about it when it is collected."""
     writer, connection._writer, connection._reader = connection._writer, None, None
     if writer is not None:
         writer.close()
@@ -143,7 +143,7 @@ def let_go(connection: Any) -> None:
 
 _PARSER = _plain_errors(redis_connection.DefaultParser)
 _ASYNC_PARSER = _plain_errors(asyncio_connection.DefaultParser)
-# It would send two commands of its own, and wait for each, to say that it is redis-py.
+# Without this, redis-py sends two commands with its name and version, and waits for each reply.
 _TAKEN = inspect.signature(redis_connection.AbstractConnection.__init__).parameters
 _NO_INTRODUCTION: dict[str, Any] = (
     {"driver_info": None} if "driver_info" in _TAKEN else {"lib_name": None, "lib_version": None}

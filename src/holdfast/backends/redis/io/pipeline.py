@@ -1,10 +1,10 @@
-"""Connections for asyncio: one for each server, shared by all tasks. Replies come in the order of the requests.
+"""Pipelined connections for asyncio: one for each server, shared by all tasks. Replies arrive in request order.
 
-A task that is cancelled leaves its place in the line: its reply is read all the same, and thrown away. A connection on
-which one deadline has passed takes no new requests; those before it may still get their answers.
+The reply to the request of a cancelled task is read and discarded. A connection on which one deadline has passed takes
+no new requests; earlier ones may still get their replies.
 
-Of redis.asyncio's connection we keep the transport, with a protocol of our own on it. A task that reads from its own
-reader instead was measured: a fifth slower for one task, a third of the requests per second for fifty.
+Of redis.asyncio's connection only the transport is used, with our own protocol. Reading in a task from its StreamReader
+was measured: a fifth slower for one task, and a third of the requests per second for fifty.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from holdfast.runtimes.aio import AsyncioRuntime
 
 _NEVER = float("inf")
-_IDLE_LOOK = 0.2  # seconds unused after which a connection is looked at
+_IDLE_CHECK = 0.2  # seconds without use after which a connection is checked
 
 
-class Channel(asyncio.Protocol):
-    """What both kinds of connection share: a transport of redis-py's, taken over, and replies as they come."""
+class AsyncConnection(asyncio.Protocol):
+    """The base of both kinds of connections: a transport of redis-py with our own protocol."""
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
         self._config, self._node, self._runtime = config, node, runtime
         self._loop = runtime.loop
         self._parser = new_parser()
-        self._driver: Any = None  # redis-py's connection; dropped, it would close the transport
+        self._driver: Any = None  # redis-py's connection, which closes the transport when it is collected
         self._transport: asyncio.Transport
         self.is_open = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self, login: Login, db: int, timeout: float) -> None:
-        """Connect and be let in.
+        """Connect and authenticate.
 
         Raises:
-            BackendUnavailable: it could not be reached, or did not let us in.
+            BackendUnavailable: the server could not be reached, or refused the login.
         """
         connection: Any = None
         try:
@@ -59,7 +59,7 @@ class Channel(asyncio.Protocol):
                 await connection.connect()
         except BaseException as error:
             if connection is not None:
-                driver.let_go(connection)
+                driver.close_transport(connection)
             if isinstance(error, driver.FAILURES):
                 raise errors.not_connected(error, self._config.url, self._node) from error
             raise
@@ -71,14 +71,14 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         if self._driver is not None:
-            driver.let_go(self._driver)
+            driver.close_transport(self._driver)
             self._driver = None
         self.broken(f"the connection broke: {exc}" if exc else "the server closed the connection")
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def broken(self, why: str) -> None:
-        """Nothing more will come."""
+    def broken(self, problem: str) -> None:
+        """Called when no more replies can arrive."""
 
     def close(self) -> None:
         if self.is_open:
@@ -86,45 +86,45 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def abandon(self) -> None:
-        """In a forked child: whatever is said on this descriptor from now on goes nowhere.
+        """In a forked child: connect the descriptor to /dev/null.
 
-        It is not closed, because the transport will do that some day, and its number must not be another's by then. Nor
-        is the transport, which would unregister it from a selector that is the parent's too.
+        It is not closed, because the transport closes it later, and its number must not be reused before that. The
+        transport is not closed, because it would remove the descriptor from a selector that the parent uses too.
         """
         if self.is_open:
             self.is_open = False
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            null = os.open(os.devnull, os.O_RDWR)
             with contextlib.suppress(OSError):
-                os.dup2(nowhere, self._transport.get_extra_info("socket").fileno(), inheritable=False)
-            os.close(nowhere)
+                os.dup2(null, self._transport.get_extra_info("socket").fileno(), inheritable=False)
+            os.close(null)
 
 
-class Pipeline(Channel):
-    """One connection that all tasks share."""
+class Pipeline(AsyncConnection):
+    """One connection that is shared by all tasks."""
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
         super().__init__(config, node, runtime)
-        # Who waits for a reply, until when, and for several: how many, with those that are there.
+        # Future, deadline, number of replies, and for more than one reply those that have arrived.
         self._pending: deque[tuple[asyncio.Future[Any], float, int, list[Reply] | None]] = deque()
         self._outbox: list[bytes] = []
         self._sweep_at = _NEVER
         self._sweeper: asyncio.TimerHandle | None = None
         self._used_at = runtime.now()
-        self.is_slow = False  # a deadline has passed on it
+        self.is_slow = False  # a deadline has passed
 
     def submit(self, request: bytes, deadline: float) -> asyncio.Future[Reply]:
-        """Its reply will come."""
+        """Send one command. The future gets its reply."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-        self._push(request, (future, self._cut(deadline), 1, None))
+        self._push(request, (future, self._limited(deadline), 1, None))
         return future
 
     async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]:
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
-        self._push(request, (future, self._cut(deadline), count, []))
+        self._push(request, (future, self._limited(deadline), count, []))
         return await future
 
-    def _cut(self, deadline: float) -> float:
-        """Callers give a request no more than the usual time; this place may give it less."""
+    def _limited(self, deadline: float) -> float:
+        """Limit a deadline to io_timeout if that is shorter than the default, which callers respect already."""
         if self._config.io_timeout >= IO_TIMEOUT:
             return deadline
         return min(deadline, self._runtime.now() + self._config.io_timeout)
@@ -134,16 +134,16 @@ class Pipeline(Channel):
         return not self._pending
 
     def is_usable(self, deadline: float) -> bool:
-        """Open, as far as we know: the loop may not have come to hear of its end, if it was held up since."""
+        """Whether it is open. The loop may not have processed the end of the connection yet, if it was blocked."""
         now = self._runtime.now()
         if deadline <= now:
-            raise errors.not_sent(self._config.url, self._node, "there was no time left to ask")
+            raise errors.not_sent(self._config.url, self._node, "there was no time left to send the request")
         unused, self._used_at = now - self._used_at, now
         if not self.is_open or self.is_slow:
             return False
-        if unused < _IDLE_LOOK or self._pending:
+        if unused < _IDLE_CHECK or self._pending:
             return True
-        # There is no request on it, so all that can have come is the end.
+        # There is no pending request, so readable means that the server has closed it.
         return not is_readable(self._transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
@@ -151,30 +151,30 @@ class Pipeline(Channel):
         try:
             parser.feed(data)
             while (reply := parser.gets()) is not False:
-                future, _, count, several = pending[0]
-                if several is None:
+                future, _, count, replies = pending[0]
+                if replies is None:
                     pending.popleft()
                     if not future.done():
                         future.set_result(reply)
                     continue
-                several.append(reply)
-                if len(several) == count:
+                replies.append(reply)
+                if len(replies) == count:
                     pending.popleft()
                     if not future.done():
-                        future.set_result(several)
-        except Exception as error:  # no server of ours speaks like this, or it answers what nobody has asked
-            self.broken(f"its answer makes no sense: {error!r}")
+                        future.set_result(replies)
+        except Exception as error:  # not RESP, or a reply without a request
+            self.broken(f"its reply cannot be parsed: {error!r}")
             self.close()
         if self.is_slow and not pending:
             self.close()
 
-    def broken(self, why: str) -> None:
+    def broken(self, problem: str) -> None:
         unsent, self._outbox = len(self._outbox), []
         sent = len(self._pending) - unsent
         for number, (future, *_) in enumerate(self._pending):
             if not future.done():
                 error = errors.no_answer if number < sent else errors.not_sent
-                future.set_exception(error(self._config.url, self._node, why))
+                future.set_exception(error(self._config.url, self._node, problem))
         self._pending.clear()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -189,8 +189,8 @@ class Pipeline(Channel):
         pending.append(entry)
         if entry[1] < self._sweep_at:
             self._sweep_later(entry[1])
-        # Alone, a request goes out at once. In company, it waits until all tasks that are ready now have had their say,
-        # and leaves with theirs in one system call.
+        # A single request is sent at once. If others are pending, requests of all tasks that are ready now are sent
+        # together in one system call.
         if len(pending) == 1:
             self._transport.write(request)
             return
@@ -204,7 +204,7 @@ class Pipeline(Channel):
             self._transport.write(b"".join(requests))
 
     def _sweep_later(self, deadline: float) -> None:
-        """One timer for all: it is set anew only for somebody who is in more of a hurry than all before."""
+        """One timer for all requests. Re-arm it only if the new deadline is earlier."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._sweep_at = deadline
@@ -226,14 +226,14 @@ class Pipeline(Channel):
 
 
 class PipelineConnections:
-    """Connections to servers that let us in the same way, shared by the tasks of one loop."""
+    """Connections to servers with the same login, shared by the tasks of one loop."""
 
     def __init__(
         self, config: RedisConfig, login: Login, db: int, runtime: AsyncioRuntime, on_connect: OnConnect | None
     ) -> None:
         self._config, self._login, self._db, self._runtime, self._on_connect = config, login, db, runtime, on_connect
         self._shared: dict[Node, Pipeline] = {}
-        self._alone: dict[Node, list[Pipeline]] = {}  # idle ones, for requests that would hold up others
+        self._alone: dict[Node, list[Pipeline]] = {}  # idle, for requests that would block others
         self._opening: dict[Node, asyncio.Task[Pipeline]] = {}
         self._all: set[Pipeline] = set()
         self._closed = False
@@ -249,7 +249,7 @@ class PipelineConnections:
 
     async def exchange_batch(self, batch: Batch, deadline: float, *, alone: bool = False) -> list[Reply]:
         if alone:
-            return await self._ask_alone(batch, deadline)
+            return await self._exchange_alone(batch, deadline)
         pipeline = self._shared.get(batch.node)
         if pipeline is None or not pipeline.is_usable(deadline):
             pipeline = await self._open_shared(batch.node, deadline)
@@ -270,20 +270,20 @@ class PipelineConnections:
 
     def drop(self, node: Node) -> None:
         pipeline = self._shared.pop(node, None)
-        for one in (*self._alone.pop(node, ()), *((pipeline,) if pipeline else ())):
-            if one.is_idle:
-                one.close()
+        for connection in (*self._alone.pop(node, ()), *((pipeline,) if pipeline else ())):
+            if connection.is_idle:
+                connection.close()
             else:
-                one.is_slow = True  # closes when its last answer has come, or is overdue
+                connection.is_slow = True  # closes after its last reply or deadline
 
     async def close(self) -> None:
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
-        everything = list(self._all)
-        for pipeline in everything:
+        pipelines = list(self._all)
+        for pipeline in pipelines:
             pipeline.close()
-        waited_for: list[asyncio.Future[Any]] = [*self._opening.values(), *(pipeline.ended for pipeline in everything)]
+        waited_for: list[asyncio.Future[Any]] = [*self._opening.values(), *(pipeline.ended for pipeline in pipelines)]
         if waited_for:
             await asyncio.wait(waited_for)
 
@@ -292,25 +292,25 @@ class PipelineConnections:
         for pipeline in self._all:
             pipeline.abandon()
 
-    async def _ask_alone(self, batch: Batch, deadline: float) -> list[Reply]:
+    async def _exchange_alone(self, batch: Batch, deadline: float) -> list[Reply]:
         idle = self._alone.setdefault(batch.node, [])
         pipeline = None
         while idle and pipeline is None:
-            found = idle.pop()
-            pipeline = found if found.is_usable(deadline) else None
+            candidate = idle.pop()
+            pipeline = candidate if candidate.is_usable(deadline) else None
         if pipeline is None:
             timeout = deadline - self._runtime.now()
             pipeline = await self._open(batch.node, min(self._config.connect_timeout, timeout))
         try:
-            said = await pipeline.exchange_many(batch.request, batch.count, deadline)
+            replies = await pipeline.exchange_many(batch.request, batch.count, deadline)
         except BaseException:
             pipeline.close()
             raise
         idle.append(pipeline)
-        return said
+        return replies
 
     async def _open_shared(self, node: Node, deadline: float) -> Pipeline:
-        """One task opens it, for all who want it; who is cancelled meanwhile does not cancel that."""
+        """One task opens the connection for all that need it. The cancellation of a waiting task does not cancel it."""
         opening = self._opening.get(node)
         if opening is None:
             if self._closed:
@@ -350,7 +350,7 @@ class PipelineConnections:
                 await self._on_connect(pipeline, node, deadline)
         except BaseException as error:
             pipeline.close()
-            if isinstance(error, BackendError):  # nothing of what the caller wants was sent yet
+            if isinstance(error, BackendError):  # the caller's request was not sent yet
                 raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
             raise
         return pipeline

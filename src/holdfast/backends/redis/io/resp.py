@@ -1,6 +1,6 @@
-"""The bytes on the wire: commands packed, replies unpacked. RESP2, as every supported server speaks it.
+"""RESP2, which every supported server speaks: pack commands, parse replies.
 
-Written for the one command that counts, EVALSHA, of which all but a nonce is mostly what it was the last time.
+Optimised for EVALSHA. Usually all of its words but the nonce are the same as the last time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class ErrorReply(Exception):
-    """The server's `-CODE words`: an answer like others, until somebody makes an error of it."""
+    """An error reply of the server, `-CODE text`. It is returned like other replies, not raised."""
 
 
 class Parser(Protocol):
-    """Bytes in, replies out. `gets` answers False when there is none yet: RESP2 has no such value of its own."""
+    """Bytes in, replies out. `gets` returns False if no reply is complete: RESP2 has no such value."""
 
     def feed(self, data: bytes, /) -> object: ...
     def gets(self) -> Reply: ...
@@ -27,14 +27,14 @@ class Parser(Protocol):
 
 
 def pack(*words: Word) -> bytes:
-    """One command."""
+    """Pack one command."""
     return b"*%d\r\n%b" % (len(words), _packed(words))
 
 
 def pack_call(call: Call) -> bytes:
-    """A script, by its digest. What comes before and after its first argument is packed once."""
+    """Pack EVALSHA. The parts before and after the first argument are packed once and kept."""
     script, keys, arguments = call
-    if keys.__class__ is not Keys:  # seldom the same again
+    if keys.__class__ is not Keys:  # rarely repeated
         return _begin("EVALSHA", script.sha, call) + keys.packed + _packed(arguments)
     known = (script.sha, keys.lock, arguments[1:])
     try:
@@ -52,12 +52,12 @@ def pack_call(call: Call) -> bytes:
 
 
 def pack_text(call: Call) -> bytes:
-    """The same script by its text, for a server that does not know it yet, and will from then on."""
+    """Pack EVAL with the text of the script, for a server that does not have it. EVAL also loads it."""
     return _begin("EVAL", call.script.text, call) + call.keys.packed + _packed(call.arguments)
 
 
 def new_parser() -> Parser:
-    """That of hiredis if it is there, as with redis-py itself."""
+    """The parser of hiredis if it is installed, as in redis-py itself."""
     if _hiredis is None or not hasattr(_hiredis.Reader, "has_data"):
         return PythonParser()
     parser: Parser = _hiredis.Reader(replyError=ErrorReply)
@@ -65,7 +65,7 @@ def new_parser() -> Parser:
 
 
 class PythonParser:
-    """What hiredis does, without it."""
+    """A parser in Python, for use without hiredis."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -84,7 +84,7 @@ class PythonParser:
             return False
         try:
             return self._read()
-        except IndexError:  # not all of it is there
+        except IndexError:  # incomplete
             self._at = start
             return False
 
@@ -106,7 +106,7 @@ class PythonParser:
             case b"*":
                 return None if line == b"-1" else [self._read() for _ in range(int(line))]
             case _:
-                raise ValueError(f"no reply begins with {kind!r}")
+                raise ValueError(f"unknown type of reply {kind!r}")
 
     def _read_bytes(self, length: int) -> bytes | None:
         if length < 0:
@@ -117,26 +117,26 @@ class PythonParser:
         return self._data[start : start + length]
 
 
-def lone_message(data: bytes) -> bytes:
-    """What a message says, if that is all there is: what a parser would find, in a tenth of the time."""
+def single_message(data: bytes) -> bytes:
+    """The payload of a message if `data` is exactly one message; otherwise b"". Takes a tenth of a parser's time."""
     match data.split(b"\r\n"):
-        case [b"*3", _, b"message" | b"smessage", _, _, _, said, b""]:
-            return said
+        case [b"*3", _, b"message" | b"smessage", _, _, _, payload, b""]:
+            return payload
         case _:
             return b""
 
 
-def _find_hiredis() -> Any:
+def _import_hiredis() -> Any:
     try:
         return importlib.import_module("hiredis")
     except ImportError:
         return None
 
 
-_hiredis = _find_hiredis()
+_hiredis = _import_hiredis()
 _prepared: dict[tuple[str, str, tuple[Word, ...]], tuple[bytes, bytes]] = {}
-# At most 4096 entries of 2 KiB, which is 16 MiB with the arguments by which they are found; some 2 MB where they are as
-# large as usual. A lock with more meta than that is packed each time.
+# At most 4096 entries of 2 KiB, which is 16 MiB with the arguments that are their keys, and about 2 MB at the usual
+# size. A call with more arguments is packed each time.
 _PREPARED_MAX, _PREPARED_SIZE_MAX = 4096, 2048  # entries; bytes
 
 
@@ -146,7 +146,7 @@ def _begin(command: str, script: str, call: Call) -> bytes:
 
 
 def _packed(words: tuple[Word, ...]) -> bytes:
-    """Each with its length, as they follow the number of words in a command."""
+    """The words as bulk strings."""
     parts = []
     for word in words:
         data = _word(word)

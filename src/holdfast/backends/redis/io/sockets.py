@@ -1,7 +1,7 @@
-"""Connections for threads: a socket each, on which one exchange at a time is done by whoever took it.
+"""Blocking connections for threads. A thread takes a connection from the pool for one exchange.
 
-A connection is used again only after a complete exchange. Whatever happens between the first byte sent and the last one
-read, a KeyboardInterrupt included, closes it: nobody ever reads another's reply.
+A connection is used again only after a complete exchange. Any exception between the first byte sent and the last one
+read, including KeyboardInterrupt, closes it, so no thread ever reads the reply to another thread's request.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NUMBER = b":"[0]
 
 
 def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
-    """A socket to a server that has let us in.
+    """A socket to a server, authenticated.
 
     Raises:
-        BackendUnavailable: it could not be reached, or did not let us in.
+        BackendUnavailable: the server could not be reached, or refused the login.
     """
     try:
         return driver.connected_socket(login, node, db=db, timeout=timeout)
@@ -42,7 +42,7 @@ def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: 
 
 
 class SocketConnection:
-    """One connection."""
+    """One blocking connection."""
 
     __slots__ = ("__weakref__", "_io_timeout", "_node", "_now", "_parser", "_stream", "_url", "probe", "used_at")
 
@@ -58,18 +58,18 @@ class SocketConnection:
     def is_open(self) -> bool:
         return self._stream is not None
 
-    def plug_in(self, sock: socket.socket) -> None:
+    def attach(self, sock: socket.socket) -> None:
         self._stream, self.used_at = Stream(sock), self._now()
 
-    def unplug(self) -> socket.socket:
-        """The socket, for somebody who has another use for it."""
+    def detach(self) -> socket.socket:
+        """Detach the socket for another use."""
         stream, self._stream = self._stream, None
         if stream is None:
             raise errors.not_sent(self._url, self._node, "the client is closed")
         return stream.detach()
 
     def exchange(self, request: bytes, deadline: float, now: float) -> Reply:
-        """One exchange with one reply."""
+        """Send one command and read its reply."""
         self.used_at = now
         seconds = deadline - now
         if seconds > self._io_timeout:
@@ -81,7 +81,7 @@ class SocketConnection:
         try:
             data = stream.exchange(request, seconds, deadline, self.probe)
             if data[0] == _NUMBER and data.endswith(b"\r\n"):
-                return int(data[1:])  # a whole number and nothing else, as most answers are
+                return int(data[1:])  # an integer and nothing else, as most replies are
             parser = self._parser
             parser.feed(data)
             reply = parser.gets()
@@ -91,7 +91,7 @@ class SocketConnection:
             self.close()
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
-            # Of a single command that was not sent to its last byte, the server has nothing to execute.
+            # The server does not execute a single command that was not sent completely.
             raise (self._not_sent(error) if isinstance(error, NotSent) else self._no_answer(error)) from error
         return reply
 
@@ -100,7 +100,7 @@ class SocketConnection:
         return self.receive(count, deadline)
 
     def send(self, request: bytes, deadline: float) -> None:
-        """First half of an exchange with several replies."""
+        """The first half of an exchange with several replies."""
         now = self._now()
         deadline = min(deadline, now + self._io_timeout)
         stream = self._stream
@@ -116,7 +116,7 @@ class SocketConnection:
             raise self._no_answer(error) from error
 
     def receive(self, count: int, deadline: float) -> list[Reply]:
-        """Second half."""
+        """The second half of it."""
         deadline = min(deadline, self.used_at + self._io_timeout)
         try:
             stream = self._stream
@@ -130,15 +130,15 @@ class SocketConnection:
             raise self._no_answer(error) from error
 
     def _read(self, stream: Stream, count: int, deadline: float) -> list[Reply]:
-        said: list[Reply] = []
-        while len(said) < count:
+        replies: list[Reply] = []
+        while len(replies) < count:
             reply = self._parser.gets()
             if reply is False:
                 self._parser.feed(stream.read(deadline, self.probe))
                 self.probe = None
             else:
-                said.append(reply)
-        return said
+                replies.append(reply)
+        return replies
 
     def is_dead(self) -> bool:
         return self._stream is None or self._stream.is_dead()
@@ -155,22 +155,22 @@ class SocketConnection:
             stream.abandon()
 
     def __del__(self) -> None:
-        """Dropped by an interrupt, or with a client that was never closed."""
+        """Close a connection that was dropped by an interrupt, or with a client that was never closed."""
         self.close()
 
     def _not_usable(self) -> BackendUnavailable:
-        why = "the client is closed" if self._stream is None else "there was no time left to ask"
-        return errors.not_sent(self._url, self._node, why)
+        problem = "the client is closed" if self._stream is None else "there was no time left to send the request"
+        return errors.not_sent(self._url, self._node, problem)
 
     def _not_sent(self, error: BaseException) -> BackendUnavailable:
         return errors.not_sent(self._url, self._node, f"the request could not be sent: {error}")
 
     def _no_answer(self, error: BaseException) -> BackendError:
-        return errors.no_answer(self._url, self._node, _why(error))
+        return errors.no_answer(self._url, self._node, _problem(error))
 
 
 class SocketConnections:
-    """Connections to servers that let us in the same way, shared by threads."""
+    """Connections to servers with the same login, shared by threads."""
 
     def __init__(
         self, config: RedisConfig, login: Login, db: int, runtime: Runtime, on_connect: OnConnect | None
@@ -178,7 +178,7 @@ class SocketConnections:
         self._config, self._login, self._db, self._runtime, self._on_connect = config, login, db, runtime, on_connect
         self._now = runtime.now
         self._pools: dict[Node, ConnectionPool[SocketConnection]] = {}
-        self._all: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # all of them, for a forked child
+        self._all: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # for a forked child
         self._closed = False
 
     def exchange_now(self, node: Node, request: bytes, deadline: float) -> Reply:
@@ -186,7 +186,7 @@ class SocketConnections:
         if pool is None:
             return NO_IDLE_CONNECTION
         try:
-            connection = pool.idle.pop()  # one step, whatever other threads do
+            connection = pool.idle.pop()  # atomic
         except IndexError:
             return NO_IDLE_CONNECTION
         now = self._now()
@@ -220,29 +220,29 @@ class SocketConnections:
         pool = self._pool(batch.node)
         connection = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
         try:
-            said = await connection.exchange_many(batch.request, batch.count, deadline)
+            replies = await connection.exchange_many(batch.request, batch.count, deadline)
         except BaseException as error:
             pool.put_after(connection, error)
             raise
         pool.put(connection)
-        return said
+        return replies
 
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
-        answers: list[list[Reply] | HoldfastError] = [[] for _ in batches]
+        results: list[list[Reply] | HoldfastError] = [[] for _ in batches]
         sent: list[tuple[int, ConnectionPool[SocketConnection], SocketConnection]] = []
-        # First those to whom we are connected: connecting may take long.
+        # Servers with an idle connection first, because connecting may take long.
         numbers = sorted(range(len(batches)), key=lambda number: not self._pool(batches[number].node).idle)
         try:
-            await self._exchange(batches, numbers, deadline, sent, answers)
+            await self._exchange(batches, numbers, deadline, sent, results)
         except BaseException:
             for _, pool, connection in sent:
                 pool.discard(connection)
             raise
         for number, pool, connection in sent:
-            pool.put_after(connection, answers[number])
-        return answers
+            pool.put_after(connection, results[number])
+        return results
 
     async def _exchange(
         self,
@@ -250,29 +250,29 @@ class SocketConnections:
         numbers: Sequence[int],
         deadline: float,
         sent: list[tuple[int, ConnectionPool[SocketConnection], SocketConnection]],
-        answers: list[list[Reply] | HoldfastError],
+        results: list[list[Reply] | HoldfastError],
     ) -> None:
         for number in numbers:
             batch = batches[number]
             pool = self._pool(batch.node)
             now = self._now()
             try:
-                # Who cannot be connected to must leave time to hear what the others say.
+                # A server that does not accept connections must leave time for the replies of the others.
                 connection = pool.get_idle(now) or await pool.open_or_wait(now + (deadline - now) / 2)
             except HoldfastError as error:
-                answers[number] = error
+                results[number] = error
                 continue
             sent.append((number, pool, connection))
             try:
                 connection.send(batch.request, deadline)
             except HoldfastError as error:
-                answers[number] = error
+                results[number] = error
         for number, _, connection in sent:
-            if answers[number] == []:
+            if results[number] == []:
                 try:
-                    answers[number] = connection.receive(batches[number].count, deadline)
+                    results[number] = connection.receive(batches[number].count, deadline)
                 except HoldfastError as error:
-                    answers[number] = error
+                    results[number] = error
 
     def drop(self, node: Node) -> None:
         pool = self._pools.pop(node, None)
@@ -292,19 +292,21 @@ class SocketConnections:
             connection.abandon()
 
     def _pool(self, node: Node) -> ConnectionPool[SocketConnection]:
-        found = self._pools.get(node)
-        if found is not None:
-            return found
-        config = self._config
-        made = ConnectionPool(
-            config.url,
-            partial(self._open, node),
-            self._runtime,
-            config.max_connections,
-            server=str(node),
-            idle_check=IDLE_CHECK,
-        )
-        return self._pools.setdefault(node, made)
+        pool = self._pools.get(node)
+        if pool is None:
+            config, connect_node = self._config, partial(self._open, node)
+            pool = self._pools.setdefault(
+                node,
+                ConnectionPool(
+                    config.url,
+                    connect_node,
+                    self._runtime,
+                    config.max_connections,
+                    server=str(node),
+                    idle_check=IDLE_CHECK,
+                ),
+            )
+        return pool
 
     async def _open(self, node: Node, deadline: float) -> SocketConnection:
         if self._closed:
@@ -315,19 +317,19 @@ class SocketConnections:
             raise errors.not_sent(self._config.url, node, "there was no time left to connect")
         login, db = self._config.logins.get(node, (self._login, self._db))
         self._all.add(connection)
-        connection.plug_in(connect(self._config, login, node, db=db, timeout=timeout))
+        connection.attach(connect(self._config, login, node, db=db, timeout=timeout))
         if self._on_connect is not None:
             try:
                 await self._on_connect(connection, node, deadline)
             except BaseException as error:
                 connection.close()
-                if isinstance(error, BackendError):  # nothing of what the caller wants was sent yet
+                if isinstance(error, BackendError):  # the caller's request was not sent yet
                     raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
                 raise
         return connection
 
 
-def _why(error: BaseException) -> str:
+def _problem(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return f"the connection broke before the answer came: {str(error) or type(error).__name__}"
+    return f"the connection broke before the reply arrived: {str(error) or type(error).__name__}"

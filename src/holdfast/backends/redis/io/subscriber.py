@@ -1,12 +1,12 @@
-"""Hearing hints: subscriptions that come with the first who waits and go when nobody does. Written once.
+"""Subscriptions to notifications, for threads and asyncio. A channel is subscribed while tickets wait on it.
 
-One listener for each server that has channels of ours: a thread or a task that owns one connection and runs the text
-below. A hint is a hint, so everything here may fail without harm but for time; what must not happen is a channel that
-counts as heard and is not. So a channel is heard from the server's confirmation on, until the first sign of trouble:
+Each server with channels of this client has one listener: a thread or a task that owns one connection. Correctness does
+not depend on notifications, so a failure here costs only time. But a channel must never count as subscribed when it is
+not. So it counts from the server's confirmation until the first error:
 
-    wanted ──SUBSCRIBE──▶ asked ──confirmed──▶ heard (a new generation)
-       ▲                                         │ connection lost, silent for 10 s, slot moved away
-       └───────────── after a pause ◀────────────┘ (a gap: once it is heard again, whoever waits looks again)
+    wanted ──SUBSCRIBE──▶ requested ──confirmed──▶ subscribed (a new generation)
+       ▲                                              │ connection lost, silent for 10 s, slot moved away
+       └──────────────── after a pause ◀──────────────┘ (a gap: after it, all waiters poll)
 """
 
 from __future__ import annotations
@@ -29,60 +29,61 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Event, Runtime
 
-IDLE_MAX = 5.0  # seconds without anybody who waits, after which a channel is let go, and at last its connection
-SILENCE_MAX = 5.0  # seconds without a word before the server is asked for one, and as many again for its answer
-PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
+IDLE_MAX = 5.0  # seconds without waiters after which a channel is unsubscribed, and the last one's connection closed
+SILENCE_MAX = 5.0  # seconds without a message before a PING, and as many again for its reply
+PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to subscribe again
 _PING = pack("PING")
 
 
 class SubscriberConnection(Protocol):
-    """A connection that is listened on. Only its listener touches it, but for `wake` and what waits on an `event`."""
+    """A connection with subscriptions. Only its listener uses it, except for `wake` and the waiters on an `event`."""
 
     def send(self, data: bytes) -> None: ...
 
     async def receive(self, until: float) -> list[Reply]:
-        """What came, at once when something does; nothing at `until`, or when somebody rings."""
+        """The next messages, as soon as there are any; an empty list at `until` or after `wake`."""
 
     def wake(self) -> None:
-        """Have `receive` return soon; from anywhere."""
+        """Make `receive` return soon. May be called from any thread."""
 
     def event(self, notify: Callable[[str], None]) -> Event | None:
-        """To wait on for a hint; better than any other because who waits reads, and nobody has to wake it.
+        """An event to wait on for a notification. The waiting thread itself reads the connection, so no thread has to
+        wake it. None if there is no such event.
 
-        What is not a hint, and what is no longer read by who waits, `receive` returns as ever.
+        Messages that are not notifications, and those that no waiter reads, are still returned by `receive`.
         """
 
     def close(self) -> None: ...
 
 
 class SubscriberIO(Protocol):
-    """How to listen, on threads or on asyncio."""
+    """Opens subscriber connections and runs listeners, on threads or asyncio."""
 
     async def open(self, node: Node, deadline: float) -> SubscriberConnection: ...
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run it in the background, on a thread or as a task."""
+        """Run it in the background, in a thread or task."""
 
     async def join(self) -> None:
-        """Wait a moment for what was started and has been told to end."""
+        """Wait a moment for the listeners, which must have been stopped before."""
 
     def abandon(self) -> None: ...
 
 
 class _Subscription:
-    """One channel, and who waits for a hint on it."""
+    """One channel, and the tickets that wait for a notification on it."""
 
     __slots__ = ("channel", "error", "events", "generation", "has_gap", "idle_since", "is_requested", "node", "nonces")
 
     def __init__(self, channel: Channel, now: float) -> None:
         self.channel = channel
-        self.node: Node | None = None  # whose listener has it
+        self.node: Node | None = None  # the server whose listener has it
         self.nonces: set[str] = set()
         self.idle_since = now
-        self.generation = 0  # 0: not heard
-        self.is_requested = False  # on the present connection
-        self.has_gap = False  # it was heard once, so there may be hints that were not
-        self.events: list[Event] = []  # of those who wait until it is heard
+        self.generation = 0  # 0: not subscribed
+        self.is_requested = False  # on the current connection
+        self.has_gap = False  # it was subscribed before, so notifications may have been missed
+        self.events: list[Event] = []  # of callers that wait for the confirmation
         self.error: HoldfastError | None = None
 
     def wake_waiters(self) -> None:
@@ -91,13 +92,13 @@ class _Subscription:
 
 
 class Subscriber:
-    """All channels of one client."""
+    """The subscriptions of one client."""
 
     def __init__(self, config: RedisConfig, topology: Topology, io: SubscriberIO, runtime: Runtime) -> None:
         self._config, self._topology, self._io, self._runtime = config, topology, io, runtime
         self._mutex = runtime.mutex()
         self._client_id = runtime.nonce()
-        # Where a message goes to several servers, each counts its own subscribers only (lua/queue/publish.lua).
+        # If a message goes to several servers, each counts only its own subscribers (lua/queue/publish.lua).
         kind = "wake" if config.shape in {"single", "sentinel"} else "wake-all"
         self._channel = Channel("PUBLISH", f"{config.prefix}{kind}:{self._client_id}")
         self._is_sharded = config.shape == "cluster"
@@ -105,7 +106,7 @@ class Subscriber:
         self._subscribed: dict[str, Channel] = {}
         self._listeners: dict[Node, Listener] = {}
         self._generations = itertools.count(1)
-        self.notify: Callable[[str], None] = lambda _: None  # where hints go
+        self.notify: Callable[[str], None] = lambda _: None
         self._missed: Callable[[], None] = lambda: None
         self._closed = False
 
@@ -115,22 +116,22 @@ class Subscriber:
     def channel(self, keys: Keys) -> Channel:
         if self._is_sharded:
             server_info = self._topology.handshake.server_info
-            # Before the first contact nobody knows whether it can: what all versions understand will do.
+            # Before the first connection the version is not known, so use the channel that all versions support.
             if server_info is not None and server_info.has_sharded_channels:
                 return Channel("SPUBLISH", channel_of(self._config.prefix, keys, self._client_id))
         return self._channel
 
     def subscription(self, channel: Channel) -> int:
-        if not self._subscriptions:  # nobody waits for anything, as nearly always
+        if not self._subscriptions:  # no ticket waits, the usual case
             return 0
         subscription = self._subscriptions.get(channel)
         return 0 if subscription is None else subscription.generation
 
     async def subscribe(self, channel: Channel, nonce: str, *, deadline: float) -> Event | None:
-        """Returns when the channel is heard; at the deadline too, and then `subscription` says that it is not.
+        """Return when the channel is subscribed, or at the deadline; then `subscription` is 0.
 
         Raises:
-            BackendUnavailable: it cannot be heard: no connection, or this user may not.
+            BackendUnavailable: it cannot be subscribed: no connection, or no permission.
         """
         with self._mutex:
             self._refuse_closed()
@@ -143,7 +144,7 @@ class Subscriber:
                 return self._event(subscription)
             event = self._runtime.event()
             subscription.events.append(event)
-            if subscription.error is not None:  # of an earlier attempt: this is the next one
+            if subscription.error is not None:  # of an earlier attempt: try again
                 subscription.error, subscription.is_requested = None, False
         try:
             listener = None if subscription.node is None else self._listeners.get(subscription.node)
@@ -168,7 +169,7 @@ class Subscriber:
 
     def unsubscribe(self, channel: Channel, nonce: str) -> None:
         with self._mutex:
-            # What was attended to counts: before the first contact it may have been another channel.
+            # Use the channel of the subscription: before the first connection it may have been another subscription.
             subscription = self._subscriptions.get(self._subscribed.pop(nonce, channel))
             if subscription is not None:
                 subscription.nonces.discard(nonce)
@@ -176,7 +177,7 @@ class Subscriber:
                     subscription.idle_since = self._runtime.now()
 
     def drop(self, node: Node) -> None:
-        """It is no primary of ours any more: what is heard there is not what others say."""
+        """The server is no longer a primary of this deployment, so notifications no longer arrive there."""
         listener = self._listeners.get(node)
         if listener is not None:
             listener.disconnect()
@@ -206,39 +207,45 @@ class Subscriber:
         return RedisKeyspaceSubscription(connection, node, self._config, pattern, self._runtime)
 
     def on(self, node: Node) -> list[_Subscription]:
-        return [one for one in list(self._subscriptions.values()) if one.node == node]
+        return [subscription for subscription in list(self._subscriptions.values()) if subscription.node == node]
 
     def is_done(self, node: Node) -> bool:
-        """Nobody needs this server's listener any more; if so, it is not there any more for who comes next."""
+        """Whether this server's listener is no longer needed. If so, it is removed."""
         with self._mutex:
             now = self._runtime.now()
             mine = self.on(node)
-            if not self._closed and any(one.nonces or now - one.idle_since < IDLE_MAX for one in mine):
+            if not self._closed and any(
+                subscription.nonces or now - subscription.idle_since < IDLE_MAX for subscription in mine
+            ):
                 return False
-            for one in mine:
-                del self._subscriptions[one.channel]
+            for subscription in mine:
+                del self._subscriptions[subscription.channel]
             self._listeners.pop(node, None)
             return True
 
     def to_subscribe(self, node: Node) -> list[_Subscription]:
         with self._mutex:
-            wanted = [one for one in self.on(node) if one.nonces and not one.is_requested]
-            for one in wanted:
-                one.is_requested = True
+            wanted = [
+                subscription for subscription in self.on(node) if subscription.nonces and not subscription.is_requested
+            ]
+            for subscription in wanted:
+                subscription.is_requested = True
             return wanted
 
     def to_unsubscribe(self, node: Node) -> list[_Subscription]:
         with self._mutex:
             now = self._runtime.now()
             idle = [
-                one for one in self.on(node) if one.is_requested and not one.nonces and now - one.idle_since > IDLE_MAX
+                subscription
+                for subscription in self.on(node)
+                if subscription.is_requested and not subscription.nonces and now - subscription.idle_since > IDLE_MAX
             ]
-            for one in idle:
-                del self._subscriptions[one.channel]
+            for subscription in idle:
+                del self._subscriptions[subscription.channel]
             return idle
 
     def set_subscribed(self, channel: Channel, *, is_subscribed: bool) -> None:
-        """The server has confirmed a channel, or taken it away."""
+        """The server has confirmed or ended the subscription of a channel."""
         with self._mutex:
             subscription = self._subscriptions.get(channel)
             if subscription is None:
@@ -254,15 +261,15 @@ class Subscriber:
             self._missed()
 
     def fail(self, node: Node, error: HoldfastError) -> None:
-        """Whoever waits to be heard need not wait longer; who was heard is not any more."""
+        """All subscriptions on this server have ended. Wake the callers that wait for a confirmation."""
         with self._mutex:
-            for one in self.on(node):
-                self._mark_unsubscribed(one)
-                one.error = error
-                one.wake_waiters()
+            for subscription in self.on(node):
+                self._mark_unsubscribed(subscription)
+                subscription.error = error
+                subscription.wake_waiters()
 
     def ended(self, listener: Listener, node: Node) -> None:
-        """This listener does not run any more, so the next one who waits starts another."""
+        """This listener has stopped, so the next waiter starts another."""
         with self._mutex:
             if self._listeners.get(node) is listener:
                 del self._listeners[node]
@@ -273,12 +280,14 @@ class Subscriber:
             subscription.wake_waiters()
 
     async def relocate(self, node: Node, deadline: float) -> None:
-        """Channels of this listener that have another home by now go there."""
-        for subscription in [one for one in self.on(node) if one.nonces and not one.generation]:
+        """Move channels whose server has changed to the listener of the new subscription."""
+        for subscription in [
+            subscription for subscription in self.on(node) if subscription.nonces and not subscription.generation
+        ]:
             try:
                 channel_node = await self._topology.channel_node(subscription.channel, deadline, refresh=True)
             except BackendError:
-                return  # the next round asks again
+                return  # the next attempt repeats this
             if channel_node != node:
                 self._assign(subscription, channel_node)
 
@@ -313,7 +322,7 @@ class Subscriber:
 
 
 class Listener:
-    """Hears the channels that are on one server."""
+    """Receives the messages of all channels on one server."""
 
     def __init__(
         self, node: Node, subscriber: Subscriber, io: SubscriberIO, config: RedisConfig, runtime: Runtime
@@ -321,33 +330,33 @@ class Listener:
         self._node, self._subscriber, self._io, self._config, self._runtime = node, subscriber, io, config, runtime
         self._connection: SubscriberConnection | None = None
         self._wakeup = runtime.event()
-        self._requested: list[_Subscription] = []  # in order, until the server has answered
-        self._left = self._has_changed = self._has_lost_some = False
+        self._requested: list[_Subscription] = []  # in order, until the server has replied
+        self._must_disconnect = self._has_changed = self._has_lost_channels = False
 
     def nudge(self) -> None:
-        """There is a channel more. In a pause that is no reason to hurry."""
+        """A channel was added. This does not shorten a pause between attempts."""
         self._has_changed = True
         connection = self._connection
         if connection is not None:
             connection.wake()
 
     def wake(self) -> None:
-        """The end, or of this connection at least."""
+        """Stop waiting, because the client or this connection is being closed."""
         self._wakeup.set()
         self.nudge()
 
     def disconnect(self) -> None:
-        """Let go of the present connection; channels that are still wanted find their home anew."""
-        self._left = True
+        """Close the current connection. Channels that are still wanted are assigned to a server again."""
+        self._must_disconnect = True
         self.wake()
 
     def event(self) -> Event | None:
-        """For one who waits for a hint, and may read what comes itself meanwhile."""
+        """The event for a waiter, which may read the connection itself while it waits."""
         connection = self._connection
         return None if connection is None else connection.event(self._subscriber.notify)
 
     async def run(self) -> None:
-        """Until nobody needs it any more."""
+        """Run until the listener is no longer needed."""
         pause, is_retry = PAUSE_MIN, False
         try:
             while not self._subscriber.is_done(self._node):
@@ -355,12 +364,12 @@ class Listener:
                 try:
                     if is_retry:
                         await self._subscriber.relocate(self._node, began + self._config.connect_timeout)
-                    await self._listen()
+                    await self._connect_and_receive()
                 except Exception as error:
-                    # Of any kind (no descriptor left, a reply that makes no sense): the next attempt may succeed.
+                    # Any error (no descriptors left, a message that cannot be parsed): the next attempt may succeed.
                     self._subscriber.fail(self._node, self._error_of(error, is_first=not is_retry))
                     if self._runtime.now() - began > PAUSE_MAX:
-                        pause = PAUSE_MIN  # it was heard for a while
+                        pause = PAUSE_MIN  # it was subscribed for a while
                     self._wakeup.clear()
                     await self._wakeup.wait(self._runtime.now() + pause)
                     pause, is_retry = min(2 * pause, PAUSE_MAX), True
@@ -373,12 +382,12 @@ class Listener:
         if isinstance(error, HoldfastError):
             return error
         if is_first:
-            logger().warning("listening on %s failed, trying again: %r", self._config.url, error)
-        return errors.not_sent(self._config.url, self._node, f"listening failed: {error!r}")
+            logger().warning("the subscription on %s failed, trying again: %r", self._config.url, error)
+        return errors.not_sent(self._config.url, self._node, f"the subscription failed: {error!r}")
 
-    async def _listen(self) -> None:
+    async def _connect_and_receive(self) -> None:
         connection = await self._io.open(self._node, self._runtime.now() + self._config.connect_timeout)
-        self._connection, self._left, self._has_changed = connection, False, True
+        self._connection, self._must_disconnect, self._has_changed = connection, False, True
         self._requested.clear()
         try:
             await self._receive(connection)
@@ -387,59 +396,70 @@ class Listener:
             connection.close()
 
     async def _receive(self, connection: SubscriberConnection) -> None:
-        last_word = self._runtime.now()
-        is_asked_for_one = False
+        last_message = self._runtime.now()
+        is_pinged = False
         while True:
             if self._has_changed:
                 self._has_changed = False
-                if self._left:
-                    raise errors.not_sent(self._config.url, self._node, "it is not the primary any more")
+                if self._must_disconnect:
+                    raise errors.not_sent(self._config.url, self._node, "it is no longer the primary")
                 if self._subscriber.is_done(self._node):
                     return
                 self._subscribe(connection)
-            until = last_word + SILENCE_MAX
-            said = await connection.receive(until)
+            until = last_message + SILENCE_MAX
+            messages = await connection.receive(until)
             now = self._runtime.now()
-            for reply in said:
-                self._take(reply)
-            if said:
-                last_word, is_asked_for_one = now, False
+            for reply in messages:
+                self._handle(reply)
+            if messages:
+                last_message, is_pinged = now, False
             elif now >= until:
-                if is_asked_for_one:
-                    raise errors.no_answer(self._config.url, self._node, "it was silent for too long while we listened")
+                if is_pinged:
+                    raise errors.no_answer(
+                        self._config.url, self._node, "it did not answer a PING while it was subscribed"
+                    )
                 connection.send(_PING)
-                last_word, is_asked_for_one, self._has_changed = now, True, True
-            if self._has_lost_some:  # a slot of a Cluster has moved away, and our channels in it with it
-                self._has_lost_some = False
+                last_message, is_pinged, self._has_changed = now, True, True
+            if self._has_lost_channels:  # a slot of a Cluster was moved, and its channels with it
+                self._has_lost_channels = False
                 self._has_changed = True
                 await self._subscriber.relocate(self._node, now + self._config.connect_timeout)
 
     def _subscribe(self, connection: SubscriberConnection) -> None:
-        for one in self._subscriber.to_subscribe(self._node):
-            self._requested.append(one)
-            connection.send(pack("SSUBSCRIBE" if one.channel.verb == "SPUBLISH" else "SUBSCRIBE", one.channel.name))
-        for one in self._subscriber.to_unsubscribe(self._node):
-            connection.send(pack("SUNSUBSCRIBE" if one.channel.verb == "SPUBLISH" else "UNSUBSCRIBE", one.channel.name))
+        for subscription in self._subscriber.to_subscribe(self._node):
+            self._requested.append(subscription)
+            connection.send(
+                pack(
+                    "SSUBSCRIBE" if subscription.channel.verb == "SPUBLISH" else "SUBSCRIBE", subscription.channel.name
+                )
+            )
+        for subscription in self._subscriber.to_unsubscribe(self._node):
+            connection.send(
+                pack(
+                    "SUNSUBSCRIBE" if subscription.channel.verb == "SPUBLISH" else "UNSUBSCRIBE",
+                    subscription.channel.name,
+                )
+            )
 
-    def _take(self, reply: Reply) -> None:
+    def _handle(self, reply: Reply) -> None:
         if isinstance(reply, ErrorReply):
-            self._take_refusal(reply)
+            self._handle_error(reply)
             return
         match reply:
-            case [b"message" | b"smessage", _, said]:
-                self._subscriber.notify(said.decode(errors="replace"))
+            case [b"message" | b"smessage", _, payload]:
+                self._subscriber.notify(payload.decode(errors="replace"))
             case [b"subscribe" | b"ssubscribe" as kind, name, _]:
                 channel = Channel("PUBLISH" if kind == b"subscribe" else "SPUBLISH", name.decode(errors="replace"))
-                self._requested = [one for one in self._requested if one.channel != channel]
+                self._requested = [subscription for subscription in self._requested if subscription.channel != channel]
                 self._subscriber.set_subscribed(channel, is_subscribed=True)
             case [b"unsubscribe" | b"sunsubscribe" as kind, bytes(name), _]:
                 channel = Channel("PUBLISH" if kind == b"unsubscribe" else "SPUBLISH", name.decode(errors="replace"))
                 self._subscriber.set_subscribed(channel, is_subscribed=False)
-                self._has_lost_some = True
+                self._has_lost_channels = True
             case _:
-                pass  # PONG, and the answer to our name
+                pass  # PONG, and the reply to CLIENT SETNAME
 
-    def _take_refusal(self, reply: ErrorReply) -> None:
+    def _handle_error(self, reply: ErrorReply) -> None:
         if not self._requested:
             return
         refused = self._requested.pop(0)
@@ -449,7 +469,7 @@ class Listener:
 
 
 class RedisKeyspaceSubscription:
-    """A connection that is subscribed to the changes of keys: as far as `notify-keyspace-events` of the server says."""
+    """A connection that is subscribed to keyspace notifications, as far as `notify-keyspace-events` enables them."""
 
     def __init__(
         self, connection: SubscriberConnection, node: Node, config: RedisConfig, pattern: str, runtime: Runtime
@@ -459,17 +479,17 @@ class RedisKeyspaceSubscription:
         connection.send(pack("PSUBSCRIBE", self._channel + pattern))
 
     async def keys(self) -> list[str]:
-        found: list[str] = []
-        while said := await self._connection.receive(self._runtime.now()):
-            for reply in said:
+        keys: list[str] = []
+        while messages := await self._connection.receive(self._runtime.now()):
+            for reply in messages:
                 if isinstance(reply, ErrorReply):
                     raise errors.refusal(reply, self._config.url, self._node, self._channel)
                 match reply:
                     case [b"pmessage", _, channel, _]:
-                        found.append(channel.decode(errors="replace").removeprefix(self._channel))
+                        keys.append(channel.decode(errors="replace").removeprefix(self._channel))
                     case _:
-                        pass  # the answer to PSUBSCRIBE
-        return found
+                        pass  # the reply to PSUBSCRIBE
+        return keys
 
     def close(self) -> None:
         self._connection.close()

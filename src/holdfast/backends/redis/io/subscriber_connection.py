@@ -1,16 +1,16 @@
-"""Hearing hints on threads: a connection that its listener reads, or in its place a thread that waits for a hint.
+"""The subscriber connection for threads. Its listener reads it, or the only waiting thread does.
 
-A hint that comes to the listener wakes that thread, which wakes the one that waits: twice the time to get going. So a
-thread that waits alone reads the connection itself. Where several wait, the listener reads, and wakes each in its turn.
+If the listener receives a notification, it has to wake the waiting thread, which doubles the latency. So a thread that
+is the only waiter reads the connection itself. With several waiters the listener reads, and wakes each one.
 
-    listener reads ◀──────others wait by now──────┐
+    listener reads ◀──── a second thread waits ───┐
        │   ▲                                      │
-       │   └── LINGER over ── nobody reads ◀── hinted, or its time is up
-     step_in                      │               │
-       └───────────────▶ one who waits reads ◀────┘ (it mostly comes back before that)
+       │   └── after LINGER ── no reader ◀── notified, or its time is up
+     start_waiting                 │              │
+       └───────────────▶ the waiting thread reads ◀ (it usually waits again within LINGER)
 
-Nobody reads only while nobody waits. A step that an interrupt cuts off heals by itself: who reads is known by a weak
-reference, and what comes late is a hint that comes late, for which whoever waits looks again anyway.
+The connection has no reader only while no thread waits. If an interrupt cuts off a step, the state recovers: the reader
+is a weak reference, and a notification that arrives late does no harm, because every waiter also polls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.poller import READ, Poll, new_poll
 from holdfast.backends.net.stream import send_all
 from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.resp import lone_message, new_parser
+from holdfast.backends.redis.io.resp import new_parser, single_message
 from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 
@@ -38,41 +38,41 @@ if TYPE_CHECKING:
     from holdfast.errors import OutcomeUnknown
     from holdfast.runtimes.threads import ThreadRuntime
 
-LINGER = 0.5  # seconds for which the listener leaves it to who has read last to come back
+LINGER = 0.5  # seconds that the listener waits for the last reader to return
 _SEND_MAX = 1.0  # seconds for a few bytes
 _READ_SIZE = 65536
-_RING, _LOOK = b"!", b"."  # on the listener's bell: somebody rings; something has changed in who reads
+_WAKE, _CHECK = b"!", b"."  # signals to the listener: return from `receive`; check which thread reads
 
 
 class SocketSubscriberConnection:
-    """One connection, and a bell for each of the two who may read it."""
+    """One connection, and a waker for each of its two possible readers: the listener and a waiting thread."""
 
     def __init__(self, sock: socket.socket, node: Node, config: RedisConfig, runtime: ThreadRuntime) -> None:
         self._sock, self._node, self._config, self._now = sock, node, config, runtime.now
         self._parser = new_parser()
-        self._bell, self._heard_bell, self._reader_bell, self._reader_heard_bell = _bells()  # the listener's first
+        self._waker, self._woken, self._reader_waker, self._reader_woken = _wakers()  # the listener's two ends first
         self._mutex = runtime.mutex()
         self._listener_reads = False
-        self._reader: weakref.ref[SubscriberEvent] = _NONE  # who reads in the listener's place
-        self._candidate: weakref.ref[SubscriberEvent] = _NONE  # who will, as soon as the listener makes room
+        self._reader: weakref.ref[SubscriberEvent] = _NONE  # the waiting thread that reads instead of the listener
+        self._candidate: weakref.ref[SubscriberEvent] = _NONE  # becomes the reader as soon as the listener stops
         self._waiting: weakref.WeakSet[SubscriberEvent] = weakref.WeakSet()
-        self._read_at = -math.inf  # when one of them last did
-        self._passed_on: list[Reply] = []  # what it has read that is not a hint
-        self._error: HoldfastError | None = None  # what has ended its reading
-        # Two threads must not touch one TLS connection, and it is the listener who sends.
+        self._read_at = -math.inf  # when a waiting thread last read
+        self._passed_on: list[Reply] = []  # messages for the listener that a waiting thread has read
+        self._error: HoldfastError | None = None  # that ended the reading
+        # Two threads must not use one TLS connection at the same time, and the listener sends on it.
         self._is_shared = not isinstance(sock, ssl.SSLSocket)
         sock.settimeout(0)
-        self._poll = _poll(sock, self._heard_bell)
-        self._poll_bell = _poll(self._heard_bell)
-        self._reader_poll = _poll(sock, self._reader_heard_bell)
-        self._reader_poll_bell = _poll(self._reader_heard_bell)
+        self._poll = _poll(sock, self._woken)
+        self._waker_poll = _poll(self._woken)
+        self._reader_poll = _poll(sock, self._reader_woken)
+        self._reader_waker_poll = _poll(self._reader_woken)
         self.is_closed = False
 
     # ── for the listener ─────────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, data: bytes) -> None:
         try:
-            # Without a timeout of its own, which the thread that reads meanwhile would get too.
+            # Without settimeout, which would also apply to the thread that reads.
             send_all(self._sock, data, self._now() + _SEND_MAX)
         except OSError as error:
             raise self._broken(error) from error
@@ -89,75 +89,75 @@ class SocketSubscriberConnection:
                 return passed_on
             if self._error is not None:
                 raise self._error
-            said = self._read_until(until) if self._listener_reads else self._wait_for_reader(until)
-            if said is not None:
-                return said
+            messages = self._read_until(until) if self._listener_reads else self._wait_for_reader(until)
+            if messages is not None:
+                return messages
 
     def event(self, notify: Callable[[str], None]) -> SubscriberEvent | None:
         return SubscriberEvent(self, notify) if self._is_shared else None
 
     def wake(self) -> None:
-        _ring(self._bell, _RING)
+        _wake(self._waker, _WAKE)
 
     def close(self) -> None:
         self.is_closed = True
-        _ring(self._reader_bell, _LOOK)
-        for one in (self._sock, self._bell, self._heard_bell):
+        _wake(self._reader_waker, _CHECK)
+        for sock in (self._sock, self._waker, self._woken):
             with contextlib.suppress(OSError):
-                one.close()
+                sock.close()
         with self._mutex:
             self._close_unused()
 
     def abandon(self) -> None:
-        """In a forked child: the descriptors only."""
-        for one in (self._sock, self._bell, self._heard_bell, self._reader_bell, self._reader_heard_bell):
+        """In a forked child: close the descriptors only."""
+        for sock in (self._sock, self._waker, self._woken, self._reader_waker, self._reader_woken):
             with contextlib.suppress(OSError):
-                os.close(one.detach())
+                os.close(sock.detach())
 
     def __del__(self) -> None:
-        for name in ("_reader_bell", "_reader_heard_bell"):  # of one that was interrupted as it stepped out, or made
-            if (one := getattr(self, name, None)) is not None:
-                one.close()
+        for name in ("_reader_waker", "_reader_woken"):  # left by an interrupt in stop_waiting or __init__
+            if (sock := getattr(self, name, None)) is not None:
+                sock.close()
 
     def _close_unused(self) -> None:
-        """The readers' bell goes with the last who may be waiting for it, not before."""
+        """Close the readers' waker when the last waiter has left, because waiters poll it."""
         if self.is_closed and not self._waiting:
-            for one in (self._reader_bell, self._reader_heard_bell):
-                one.close()
+            for sock in (self._reader_waker, self._reader_woken):
+                sock.close()
 
     def _yield_to_candidate(self) -> None:
         if self._candidate() is not None:
             self._reader, self._candidate = self._candidate, _NONE
-            _ring(self._reader_bell, _LOOK)
+            _wake(self._reader_waker, _CHECK)
 
     def _read_until(self, until: float) -> list[Reply] | None:
-        """What came; nothing at `until` or at a ring; None if something has changed in who reads."""
+        """The next messages; an empty list at `until` or after `wake`; None if another thread may have to read."""
         while True:
             if data := self._received():
-                said = self._parsed(data)
-                if said:
-                    return said
+                messages = self._parsed(data)
+                if messages:
+                    return messages
                 continue
             left = until - self._now()
             if left <= 0.0:
                 return []
             for descriptor, _ in self._poll.poll(left * 1000):
-                if descriptor == self._heard_bell.fileno():
-                    return [] if _RING in _heard(self._heard_bell) else None
+                if descriptor == self._woken.fileno():
+                    return [] if _WAKE in _drain(self._woken) else None
 
     def _wait_for_reader(self, until: float) -> list[Reply] | None:
-        """While somebody else reads, or is about to come back: nothing at `until` or at a ring, None now and then."""
+        """While another thread reads or may return: an empty list at `until` or after `wake`; None to check again."""
         now = self._now()
         if now >= until:
             return []
-        if self._poll_bell.poll(min(until - now, LINGER) * 1000) and _RING in _heard(self._heard_bell):
+        if self._waker_poll.poll(min(until - now, LINGER) * 1000) and _WAKE in _drain(self._woken):
             return []
         return None
 
-    # ── for those who wait ───────────────────────────────────────────────────────────────────────────────────────
+    # ── for waiting threads ───────────────────────────────────────────────────────────────────────────────────────
 
     def start_waiting(self, event: SubscriberEvent) -> bool:
-        """Count this one as waiting until it steps out. Whether it is the one to read."""
+        """Register a waiter until `stop_waiting`. Returns whether it has to read the connection."""
         with self._mutex:
             self._waiting.add(event)
             if len(self._waiting) > 1 or self._error is not None or self.is_closed:
@@ -166,26 +166,26 @@ class SocketSubscriberConnection:
                 self._reader = weakref.ref(event)
                 return True
             self._candidate = weakref.ref(event)
-        _ring(self._bell, _LOOK)
+        _wake(self._waker, _CHECK)
         return True
 
     def read(self, event: SubscriberEvent, until: float, notify: Callable[[str], None]) -> None:
-        """Until the event is set. What is not a hint is left to the listener, and so is what goes wrong."""
+        """Read until the event is set. Other messages and errors are passed on to the listener."""
         try:
             self._read(event, until, notify)
         except HoldfastError as error:
             self._error = error
         except BaseException:
-            # What came may be lost half-way: the listener begins anew, and whoever waits looks again.
-            self._error = errors.no_answer(self._config.url, self._node, "interrupted while we listened")
+            # A message may have been read in part, so the listener reconnects, and all waiters poll.
+            self._error = errors.no_answer(self._config.url, self._node, "interrupted while it was subscribed")
             raise
 
     def _read(self, event: SubscriberEvent, until: float, notify: Callable[[str], None]) -> None:
         while not (event.is_set() or self.is_closed or self._error is not None):
             is_my_turn = self._reader() is event
             if is_my_turn and (data := self._received()):
-                if not self._parser.has_data() and (said := lone_message(data)):
-                    notify(said.decode(errors="replace"))  # as nearly always
+                if not self._parser.has_data() and (payload := single_message(data)):
+                    notify(payload.decode(errors="replace"))  # the usual case
                     continue
                 for reply in self._parsed(data):
                     self._pass_on(reply, notify)
@@ -193,10 +193,10 @@ class SocketSubscriberConnection:
             left = until - self._now()
             if left <= 0.0:
                 return
-            bell = self._reader_heard_bell
-            for descriptor, _ in (self._reader_poll if is_my_turn else self._reader_poll_bell).poll(left * 1000):
-                if descriptor == bell.fileno():
-                    _heard(bell)
+            woken = self._reader_woken
+            for descriptor, _ in (self._reader_poll if is_my_turn else self._reader_waker_poll).poll(left * 1000):
+                if descriptor == woken.fileno():
+                    _drain(woken)
 
     def stop_waiting(self, event: SubscriberEvent) -> None:
         with self._mutex:
@@ -208,27 +208,27 @@ class SocketSubscriberConnection:
             self._close_unused()
             is_needed = not self._listener_reads and (self._passed_on or self._error or self._waiting)
         if is_needed:
-            _ring(self._bell, _LOOK)
+            _wake(self._waker, _CHECK)
 
     def is_reader(self, event: SubscriberEvent) -> bool:
         return self._reader() is event or self._candidate() is event
 
     def wake_reader(self) -> None:
-        _ring(self._reader_bell, _LOOK)
+        _wake(self._reader_waker, _CHECK)
 
     def _pass_on(self, reply: Reply, notify: Callable[[str], None]) -> None:
         match reply:
-            case [b"message" | b"smessage", _, bytes(said)]:
-                notify(said.decode(errors="replace"))
+            case [b"message" | b"smessage", _, bytes(payload)]:
+                notify(payload.decode(errors="replace"))
             case _:
                 with self._mutex:
                     self._passed_on.append(reply)
-                _ring(self._bell, _LOOK)
+                _wake(self._waker, _CHECK)
 
     # ── for both ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _received(self) -> bytes:
-        """What has come, if anything. Asked before waiting: TLS may have read ahead of what it hands out."""
+        """The bytes that have arrived, if any. Call it before polling: TLS may have buffered data already."""
         try:
             data = self._sock.recv(_READ_SIZE)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -236,26 +236,26 @@ class SocketSubscriberConnection:
         except OSError as error:
             raise self._broken(error) from error
         if not data:
-            raise errors.no_answer(self._config.url, self._node, "the server closed the connection while we listened")
+            raise errors.no_answer(self._config.url, self._node, "the server closed the subscriber connection")
         return data
 
     def _parsed(self, data: bytes) -> list[Reply]:
-        said = []
+        messages = []
         try:
             self._parser.feed(data)
             while (reply := self._parser.gets()) is not False:
-                said.append(reply)
-        except Exception as error:  # a parser has errors of its own
-            problem = f"what it said makes no sense while we listened: {error!r}"
+                messages.append(reply)
+        except Exception as error:  # each parser has its own exceptions
+            problem = f"its message cannot be parsed: {error!r}"
             raise errors.no_answer(self._config.url, self._node, problem) from error
-        return said
+        return messages
 
     def _broken(self, error: OSError) -> OutcomeUnknown:
-        return errors.no_answer(self._config.url, self._node, f"the connection broke while we listened: {error}")
+        return errors.no_answer(self._config.url, self._node, f"the subscriber connection broke: {error}")
 
 
 class SubscriberEvent(ThreadEvent):
-    """What a thread waits on for its hint: if nobody else waits, it reads the connection itself meanwhile."""
+    """A thread's event for its notification. If no other thread waits, this one reads the connection while it waits."""
 
     __slots__ = ("__weakref__", "_connection", "_notify", "_thread")
 
@@ -263,7 +263,7 @@ class SubscriberEvent(ThreadEvent):
         super().__init__()
         self._connection = connection
         self._notify = notify
-        self._thread = 0  # the thread that waits
+        self._thread = 0  # id of the waiting thread
 
     def set(self) -> None:
         super().set()
@@ -284,40 +284,40 @@ class SubscriberEvent(ThreadEvent):
             connection.stop_waiting(self)
 
 
-class _Nobody:
+class _Nothing:
     __slots__ = ("__weakref__",)
 
 
-_NONE: weakref.ref[SubscriberEvent] = weakref.ref(_Nobody())  # type: ignore[arg-type]  # dead from the start
+_NONE: weakref.ref[SubscriberEvent] = weakref.ref(_Nothing())  # type: ignore[arg-type]  # a dead reference
 
 
-def _bell() -> tuple[socket.socket, socket.socket]:
-    """One to ring it by, and one to hear it on."""
-    ringing, hearing = socket.socketpair()
-    ringing.settimeout(0)
-    hearing.settimeout(0)
-    return ringing, hearing
+def _waker() -> tuple[socket.socket, socket.socket]:
+    """A sending end and a receiving end, both non-blocking."""
+    sender, receiver = socket.socketpair()
+    sender.settimeout(0)
+    receiver.settimeout(0)
+    return sender, receiver
 
 
-def _bells() -> tuple[socket.socket, socket.socket, socket.socket, socket.socket]:
-    """Two of them; none if there are too few descriptors for both."""
-    first = _bell()
+def _wakers() -> tuple[socket.socket, socket.socket, socket.socket, socket.socket]:
+    """Two wakers; none is left open if there are too few descriptors for both."""
+    first = _waker()
     try:
-        return *first, *_bell()
+        return *first, *_waker()
     except BaseException:
         for end in first:
             end.close()
         raise
 
 
-def _ring(bell: socket.socket, how: bytes) -> None:
-    with contextlib.suppress(OSError):  # closed, or full of rings that nobody has answered yet
-        bell.send(how)
+def _wake(sender: socket.socket, signal: bytes) -> None:
+    with contextlib.suppress(OSError):  # closed, or full of signals that have not been read yet
+        sender.send(signal)
 
 
-def _heard(bell: socket.socket) -> bytes:
+def _drain(receiver: socket.socket) -> bytes:
     with contextlib.suppress(OSError):
-        return bell.recv(_READ_SIZE)
+        return receiver.recv(_READ_SIZE)
     return b""
 
 

@@ -1,4 +1,4 @@
-"""The shapes of a deployment: one server, a primary that Sentinels know, a Cluster. Written once, over wire.Lines."""
+"""The topologies of a deployment: one server, a primary with Sentinels, a Cluster. The same for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def topology_of(
     runtime: Runtime,
     open_connections: Callable[[Login, int, OnConnect | None], Connections],
 ) -> Topology:
-    """The one of this place. `open_connections` makes lines for a login and a database, with a greeting."""
+    """The topology of this configuration. `open_connections` makes connections for a login and a database."""
     handshake = Handshake(config)
     servers = open_connections(config.login, config.db, handshake.run)
     if config.shape == "sentinel":

@@ -1,7 +1,7 @@
-"""What all shapes have in common: sending scripts and commands to where their keys are, until one server answers.
+"""The base of all topologies: send scripts and commands to the primary that has their keys.
 
-A reply that says "not executed here" may be followed by sending again, here or elsewhere. A request without a reply is
-never sent again from here: the engine, which knows that its verbs are idempotent, does that.
+After a reply that means "not executed here" the request is sent again, to the same or another server. A request without
+a reply is never repeated here: the engine does that, because only it knows that its methods are idempotent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.protocol.server_info import ServerInfo
     from holdfast.core.ports import Runtime
 
-PAUSE_MIN, PAUSE_MAX = 0.01, 0.1  # seconds before the same server is asked again
-CLUSTER_DOWN_RETRY = 1.0  # seconds for which a Cluster that is down is asked again: it may only look so for a moment
+PAUSE_MIN, PAUSE_MAX = 0.01, 0.1  # seconds before a request to the same server is repeated
+CLUSTER_DOWN_RETRY = 1.0  # seconds: CLUSTERDOWN is retried, because it may last for a moment only
 _ASKING = pack("ASKING")
 
 
 class _Request(NamedTuple):
-    """One script or command, as the slow ways need to know it."""
+    """One script or command, for retries and redirections."""
 
     slot: int
     key: str
@@ -44,7 +44,7 @@ class _Request(NamedTuple):
 
 
 class Topology(ABC):
-    """Finds the server for a slot; subclasses know how. It is the port itself: a layer less between lock and socket."""
+    """A RedisPort. Subclasses find the primary for a slot."""
 
     def __init__(
         self,
@@ -61,26 +61,26 @@ class Topology(ABC):
         self._connections = servers
         self._runtime = runtime
 
-    # ── where ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── primaries ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def known_primary(self, slot: int) -> Node | None:
-        """The primary that has this slot, if that is known without asking."""
+        """The primary that has this slot, if it is known without a request."""
 
     @abstractmethod
     async def find_primary(self, slot: int, deadline: float) -> Node:
-        """The same, after asking."""
+        """The primary that has this slot, from a request to the servers or Sentinels."""
 
     async def recheck_primary(self, slot: int, node: Node, deadline: float) -> Node:
-        """The primary that has this slot, as others than `node` know it."""
+        """The primary that has this slot, as other servers than `node` report it."""
         return await self.find_primary(slot, deadline)
 
     @abstractmethod
     async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
-        """The primary for this slot, after trouble with the one that we took for it."""
+        """The primary that has this slot, after an error of `node`, which was used as such."""
 
     def trusts(self, node: Node, since: float) -> bool:
-        """An answer of this server to what was sent at `since` counts; else, whether it is a primary is asked again."""
+        """Whether a reply of this server to a request sent at `since` counts without a check of its role."""
         return True
 
     def trusts_message(self, keys: Keys, since: float) -> bool:
@@ -88,16 +88,16 @@ class Topology(ABC):
         return node is not None and self.trusts(node, since)
 
     def primaries(self) -> Collection[Node]:
-        """All of them, as far as known."""
+        """All primaries that are known."""
         node = self.known_primary(0)
         return () if node is None else (node,)
 
     async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
-        """Where to listen to a channel; `refresh`: what was known may be wrong."""
+        """The server on which to subscribe to a channel. `refresh`: do not use the known primary."""
         slot = slot_of(channel.name)
         return (None if refresh else self.known_primary(slot)) or await self.find_primary(slot, deadline)
 
-    # ── the port: what ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── the port ───────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def server_info(self) -> ServerInfo | None:
@@ -139,7 +139,7 @@ class Topology(ABC):
         return outcomes
 
     async def servers(self, *, deadline: float) -> Sequence[Node]:
-        # Asked for each search: a primary that is not known yet would be left out.
+        # Refreshed for each search, so that no new primary is left out.
         node = await self.find_primary(0, deadline)
         return list(self.primaries()) or [node]
 
@@ -167,12 +167,12 @@ class Topology(ABC):
         self._connections.abandon()
 
     def drop(self, node: Node) -> None:
-        """It is not a primary of ours any more: speak and listen to it no more."""
+        """The server is no longer a primary: close its connections and subscriptions."""
         self._connections.drop(node)
         self.handshake.forget(node)
         self.subscriber.drop(node)
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _request_of(self, call: Call) -> _Request:
         return _Request(call.keys.slot, call.keys.lock, pack_call(call), call)
@@ -188,23 +188,23 @@ class Topology(ABC):
     async def _send_to_new_primary(
         self, request: _Request, node: Node, error: BackendUnavailable, deadline: float
     ) -> Reply:
-        """Nothing was sent, so if another server has the slot by now, it is asked, once."""
+        """Nothing was sent. If another server has the slot now, send the request there, once."""
         if not await self._has_moved(request.slot, node, deadline):
             raise error
         other = self.known_primary(request.slot) or await self.find_primary(request.slot, deadline)
         return await self._retry(request, other, await self._exchange(request, other, deadline), deadline)
 
     async def _retry(self, request: _Request, node: Node, reply: Reply, deadline: float) -> Reply:
-        """As long as a server says that it has done nothing and that another, or later, or the text would help."""
+        """Repeat a request that was not executed, if another server, a pause or the script's text may help."""
         limits = {"TRYAGAIN": deadline, "CLUSTERDOWN": min(deadline, self._runtime.now() + CLUSTER_DOWN_RETRY)}
         pause, asking = PAUSE_MIN, False
         while reply.__class__ is ErrorReply:
             code = errors.code_of(reply)
-            there = errors.redirection(reply) if self._config.shape == "cluster" else None
+            target = errors.redirection(reply) if self._config.shape == "cluster" else None
             if code == "NOSCRIPT" and request.call is not None:
                 request = request._replace(packed=pack_text(request.call))
-            elif there is not None:
-                node, asking = self._redirect(there.slot, there.host, there.port, node, is_final=there.is_final)
+            elif target is not None:
+                node, asking = self._redirect(target.slot, target.host, target.port, node, is_final=target.is_final)
             elif code in limits and self._runtime.now() + pause < limits[code]:
                 await self._runtime.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX)
@@ -246,13 +246,13 @@ class Topology(ABC):
         raise NotImplementedError  # only a Cluster redirects
 
     async def _confirm_primary(self, slot: int, node: Node, deadline: float) -> None:
-        """Believe an answer that took long only if its server is still the primary now that it is here."""
+        """A reply that took long counts only if its server is still the primary."""
         try:
             primary = await self.recheck_primary(slot, node, max(deadline, self._runtime.now() + 1.0))
-        except BackendUnavailable as error:  # which would say that nothing was changed
-            raise errors.no_answer(self._config.url, node, f"its answer took long, and {error.problem}") from error
+        except BackendUnavailable as error:  # that error would mean that nothing was changed
+            raise errors.no_answer(self._config.url, node, f"its reply took long, and {error.problem}") from error
         if primary != node:
-            raise errors.no_answer(self._config.url, node, "its answer took long, and it is not the primary any more")
+            raise errors.no_answer(self._config.url, node, "its reply took long, and it is no longer the primary")
 
     def _refusal(self, reply: ErrorReply, node: Node, key: str) -> HoldfastError:
         return errors.refusal(reply, self._config.url, node, key.removeprefix(self._config.prefix))
@@ -265,13 +265,13 @@ class Topology(ABC):
 
     def _check_confirmed(self, node: Node, confirmed: Reply) -> None:
         if isinstance(confirmed, ErrorReply):
-            raise errors.no_answer(self._config.url, node, f"its replicas could not be asked: {confirmed}")
+            raise errors.no_answer(self._config.url, node, f"WAIT for its replicas failed: {confirmed}")
         if confirmed < self._replicas:
             raise errors.no_answer(
                 self._config.url, node, f"{confirmed} of {self._replicas} replicas confirmed it in time"
             )
 
-    # ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── batches ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _run_batches(
         self,
@@ -287,7 +287,7 @@ class Topology(ABC):
         batches = []
         for node, numbers in nodes.items():
             request = b"".join(form(calls[number]) for number in numbers)
-            if confirmed:  # one word for all: it covers what was written before on the same connection
+            if confirmed:  # one WAIT for all: it covers all earlier writes on the same connection
                 request += self._wait(deadline)
             batches.append(Batch(node, request, len(numbers) + bool(confirmed)))
         answers = await self._connections.exchange_batches(batches, deadline, alone=bool(confirmed))
@@ -314,8 +314,8 @@ class Topology(ABC):
         since: float,
         deadline: float,
     ) -> None:
-        """What a batch could not settle at once goes its own way: redirected calls, and a server that has moved."""
-        is_elsewhere = isinstance(outcomes[numbers[0]], BackendUnavailable) and await self._has_moved(
+        """Handle the calls of a batch one by one that were redirected, refused or answered late."""
+        has_moved = isinstance(outcomes[numbers[0]], BackendUnavailable) and await self._has_moved(
             calls[numbers[0]].keys.slot, node, deadline
         )
         is_late = not self.trusts(node, since)
@@ -325,7 +325,7 @@ class Topology(ABC):
             try:
                 if isinstance(outcome, ErrorReply):
                     outcomes[number] = await self._retry(request, node, outcome, deadline)
-                elif is_elsewhere and isinstance(outcome, BackendUnavailable):
+                elif has_moved and isinstance(outcome, BackendUnavailable):
                     outcomes[number] = await self._send(request, deadline)
                 elif is_late and not isinstance(outcome, HoldfastError):
                     await self._confirm_primary(call.keys.slot, node, deadline)

@@ -1,7 +1,7 @@
-"""A Cluster: the keys are spread over several primaries by their slots, and slots may move at any time.
+"""A Cluster: keys are distributed over several primaries by slot, and slots may move at any time.
 
-We keep a map of which primary has which slot. It may be old: a server that does not have a slot says who has (MOVED),
-or who is about to have it (ASK), and executes nothing.
+The client keeps a map from slots to primaries. The map may be out of date: a server that does not have a slot replies
+with the one that has it (MOVED) or is getting it (ASK), and executes nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
 
-TRUST = 1.0  # seconds that an answer may take and still be believed of a server that may have been replaced meanwhile
+TRUST = 1.0  # seconds: a slower reply counts only after a check that its server is still a primary
 _MAP = pack("CLUSTER", "SLOTS")
 
 
 class Cluster(Topology):
-    """Keeps the map, and mends it where servers say that it is wrong."""
+    """Keeps the map of slots, and updates it after redirections."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Cluster(Topology):
     ) -> None:
         super().__init__(config, servers, handshake, subscriber_io, runtime)
         self._map: list[Node | None] = [None] * SLOTS
-        self._is_mended = False  # MOVED has told of one slot; there are likely to be more
+        self._is_outdated = False  # MOVED has redirected one slot; probably more slots have moved
         self._primaries: frozenset[Node] = frozenset()
 
     def known_primary(self, slot: int) -> Node | None:
-        return None if self._is_mended else self._map[slot]
+        return None if self._is_outdated else self._map[slot]
 
     def trusts(self, node: Node, since: float) -> bool:
         return self._runtime.now() < since + TRUST
@@ -60,8 +60,8 @@ class Cluster(Topology):
         return self._primary_of(slot)
 
     async def recheck_primary(self, slot: int, node: Node, deadline: float) -> Node:
-        """A server that was stopped and goes on takes itself for a primary. Its own word counts only if it is alone."""
-        await self._load_map(deadline, not_first=node, may_ask_last=self._nodes() == [node])
+        """A primary that was paused and replaced still considers itself one, so only other servers are queried."""
+        await self._load_map(deadline, not_first=node, may_use_last=self._nodes() == [node])
         return self._primary_of(slot)
 
     async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
@@ -69,13 +69,13 @@ class Cluster(Topology):
         try:
             await self._load_map(deadline, not_first=node)
         except BackendError:
-            return node  # then the first trouble is the one to tell of
+            return node  # the caller reports the first error
         return self._map[slot] or node
 
     async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
         if channel.verb == "SPUBLISH":
             return await super().channel_node(channel, deadline, refresh=refresh)
-        # All servers hear of what is published anywhere; one of the primaries will do.
+        # A message is forwarded to all servers, so any primary will do.
         slot = slot_of(channel.name)
         if refresh or not self._primaries:
             await self.find_primary(slot, deadline)
@@ -83,12 +83,12 @@ class Cluster(Topology):
         return nodes[slot % len(nodes)]
 
     def _redirect(self, slot: int, host: str, port: int, node: Node, *, is_final: bool) -> tuple[Node, bool]:
-        there = Node(host or node.host, port)
+        target = Node(host or node.host, port)
         if is_final:
-            self._map[slot] = there
-            self._primaries |= {there}
-            self._is_mended = True
-        return there, not is_final
+            self._map[slot] = target
+            self._primaries |= {target}
+            self._is_outdated = True
+        return target, not is_final
 
     def _primary_of(self, slot: int) -> Node:
         node = self._map[slot]
@@ -99,9 +99,9 @@ class Cluster(Topology):
     def _nodes(self) -> list[Node]:
         return [*self._primaries, *(node for node in self._config.nodes if node not in self._primaries)]
 
-    async def _load_map(self, deadline: float, *, not_first: Node | None, may_ask_last: bool = True) -> None:
-        """From whoever answers first; the one that we had trouble with comes last, if it is asked at all."""
-        known = [node for node in self._nodes() if may_ask_last or node != not_first]
+    async def _load_map(self, deadline: float, *, not_first: Node | None, may_use_last: bool = True) -> None:
+        """Load the map from the first server that answers. `not_first` is queried last, or not at all."""
+        known = [node for node in self._nodes() if may_use_last or node != not_first]
         known.sort(key=lambda node: node == not_first)
         problems = []
         for number, node in enumerate(known):
@@ -121,15 +121,15 @@ class Cluster(Topology):
                 problems.append(f"{node}: it knows no slots; is it part of a Cluster?")
         raise BackendUnavailable(backend=self._config.url, problem=f"no map of the Cluster: {'; '.join(problems)}")
 
-    def _read_map(self, reply: Reply, asked: Node) -> None:
-        """[[first, last, [host, port, id, …], replicas …], …]; without a host, it is that of the server asked."""
-        drawn: list[Node | None] = [None] * SLOTS
+    def _read_map(self, reply: Reply, source: Node) -> None:
+        """Parse [[first, last, [host, port, id, …], replicas …], …]. An empty host means the server that replied."""
+        slots: list[Node | None] = [None] * SLOTS
         for first, last, (host, port, *_), *_ in reply:
             name = host.decode() if host else ""
-            node = Node(asked.host if name in {"", "?"} else name, port)
-            drawn[first : last + 1] = [node] * (last + 1 - first)
+            node = Node(source.host if name in {"", "?"} else name, port)
+            slots[first : last + 1] = [node] * (last + 1 - first)
         before = self._primaries
-        self._map, self._primaries = drawn, frozenset(node for node in drawn if node is not None)
-        self._is_mended = False
+        self._map, self._primaries = slots, frozenset(node for node in slots if node is not None)
+        self._is_outdated = False
         for node in before - self._primaries:
             self.drop(node)

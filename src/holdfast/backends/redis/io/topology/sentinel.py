@@ -1,12 +1,12 @@
-"""A primary that Sentinels watch and replace when it fails.
+"""A primary that Sentinels monitor and replace when it fails.
 
-A primary that was replaced may not know it yet: one that was stopped and goes on takes writes for seconds more, and
-promises what nobody will keep. So an answer of the primary counts only if a Sentinel named that server within the last
-second, before the request was sent; if the answer took longer, a Sentinel is asked again before it is believed. That is
-one request to a Sentinel for each second in which there is something to do, and none when there is not.
+A primary that was replaced may not know it yet: after a pause it accepts writes for some seconds, and these are lost.
+So a reply of the primary counts only if a Sentinel named that server within the last second, before the request was
+sent. If the reply took longer, a Sentinel is queried again before the reply counts. This costs one request to a
+Sentinel per second while the client is active, and none while it is idle.
 
-If no Sentinel answers, the primary that was named last goes on being used for as long as it does answer: a failover is
-impossible while all Sentinels are down, and if only we cannot reach them, doing without locks would be no safer.
+If no Sentinel answers, the last known primary stays in use as long as it answers: there is no failover while all
+Sentinels are down, and if only this client cannot reach them, refusing all locks would not be safer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.core.ports import Runtime
 
-TRUST = 1.0  # seconds for which what a Sentinel said is taken for true
+TRUST = 1.0  # seconds for which the reply of a Sentinel is trusted
 
 
 class Sentinel(Topology):
-    """Asks the Sentinels where the primary is, and does so again and again."""
+    """Finds the primary by querying the Sentinels, once per second at most."""
 
     def __init__(  # noqa: PLR0917  (as the base, with one more)
         self,
@@ -43,7 +43,7 @@ class Sentinel(Topology):
     ) -> None:
         super().__init__(config, servers, handshake, subscriber_io, runtime)
         self._sentinels = sentinels
-        self._order = list(config.nodes)  # the one that answered last comes first
+        self._order = list(config.nodes)  # the one that replied last comes first
         self._question = pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", config.service)
         self._primary: Node | None = None
         self._trusted_until = 0.0
@@ -65,7 +65,7 @@ class Sentinel(Topology):
             named = self._primary
             if not self._warned:
                 self._warned = True
-                logger().warning("no Sentinel answers, so %s goes on being the primary: %s", named, error)
+                logger().warning("no Sentinel answers, so %s stays in use as the primary: %s", named, error)
         else:
             self._warned = False
         if named != self._primary:
@@ -77,7 +77,7 @@ class Sentinel(Topology):
 
     async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
         self._trusted_until = 0.0
-        self._connections.drop(node)  # whatever the Sentinels say: the next connection asks it for its role again
+        self._connections.drop(node)  # in any case: the handshake of the next connection checks its role again
         named = await self._query_sentinels(deadline)
         if named != node:
             self._primary = named
@@ -96,7 +96,7 @@ class Sentinel(Topology):
         problems = []
         for number, sentinel in enumerate(list(self._order)):
             left = deadline - self._runtime.now()
-            # One that is silent must leave time for the others, and for the primary.
+            # A Sentinel that does not answer must leave time for the others and for the primary.
             share = min(self._config.connect_timeout, left / (len(self._order) - number + 1))
             try:
                 reply = await self._sentinels.exchange(sentinel, self._question, self._runtime.now() + share)
@@ -106,10 +106,10 @@ class Sentinel(Topology):
             if isinstance(reply, ErrorReply):
                 problems.append(f"{sentinel}: {reply}")
             elif reply is None:
-                problems.append(f"{sentinel}: it watches no service {self._config.service!r}; is that its name?")
+                problems.append(f"{sentinel}: it monitors no service {self._config.service!r}; is the name right?")
             else:
-                # A new list, because other threads may be doing the same.
-                self._order = [sentinel, *(one for one in self._order if one != sentinel)]
+                # A new list, because other threads may do the same.
+                self._order = [sentinel, *(other for other in self._order if other != sentinel)]
                 return Node(reply[0].decode(), int(reply[1]))
         raise BackendUnavailable(
             backend=self._config.url, problem=f"no Sentinel knows a primary: {'; '.join(problems)}"

@@ -1,4 +1,4 @@
-"""One server, always the same."""
+"""One server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Single(Topology):
-    """Everything is there, or nowhere."""
+    """All keys are on one server."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Single(Topology):
         return node
 
     async def run(self, call: Call, *, deadline: float) -> Reply:
-        # As in the base, but for what cannot be here: nothing to find out, nobody else to ask, no answer to doubt.
+        # A shorter path than in the base class: the server is known, and every reply of it counts.
         if self._replicas:
             return await super().run(call, deadline=deadline)
         request = pack_call(call)
