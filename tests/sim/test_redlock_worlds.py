@@ -90,7 +90,7 @@ def test_a_node_says_who_it_is_when_it_is_met_and_is_another_after_a_restart(cou
     assert council.port.server_run(0) is None
     assert before is not None
     assert after is not None
-    assert before.run != after.run
+    assert before.run_id != after.run_id
     assert before.started_at == pytest.approx(-UP_FOR, abs=1.1)
     assert after.started_at == pytest.approx(0.03, abs=1.1)
     assert isinstance(lost[0], OutcomeUnknown)

@@ -76,7 +76,7 @@ def test_a_node_that_does_not_say_who_it_is_is_not_asked_for_votes(handshake: No
     connection = Stub(5)
     connection._info = b"redis_version:7.0.0\r\n"
 
-    with pytest.raises(BackendUnavailable, match="does not say which process it is"):
+    with pytest.raises(BackendUnavailable, match="does not report its run_id"):
         connect(handshake, connection)
 
     assert handshake.server_runs[0] is None

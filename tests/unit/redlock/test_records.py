@@ -14,12 +14,12 @@ NODES, QUORUM = 5, 3
 INFO = '{"who": {"host": "web", "pid": 8, "program": "p"}, "meta": {}}'
 
 
-def ballot(
+def record(
     value: str = "",
     fence: int = 0,
     remaining: int = 5000,
     waiters: tuple[str, ...] = (),
-    counts: bool = True,  # noqa: FBT001, FBT002
+    is_eligible: bool = True,  # noqa: FBT001, FBT002
 ) -> NodeRecord:
     """What a node answers that has given its vote to `value`, or has it lent to a program of that name."""
     is_ours = value.isupper()
@@ -34,54 +34,54 @@ def ballot(
     for member in queue:
         leases += [member, b"9000"]
     reply: list[Any] = [1000, key.encode(), remaining if value else -2, lines, [], queue, leases]
-    return NodeRecord(reply, counts=counts)
+    return NodeRecord(reply, is_eligible=is_eligible)
 
 
 @pytest.mark.parametrize(
-    ("ballots", "fence"),
+    ("records", "fence"),
     [
-        ([ballot("A", 5)] * 5, 5),
-        ([ballot("A", 5), ballot("A", 7), ballot("A", 6), ballot(), ballot()], 7),
-        ([ballot("A", 5)] * 3 + [ballot("B", 9)] * 2, 5),
-        ([ballot("A", 5)] * 2 + [ballot("B", 9)] * 2 + [ballot()], None),
-        ([ballot("A", 5)] * 2 + [ballot()] * 3, None),
-        ([ballot("A", 5)] * 2 + [ballot()] * 2, 5),  # one was not heard, and may have voted for it
-        ([ballot("A", 5)] * 2 + [ballot()], 5),
-        ([ballot("A", 5)] + [ballot()] * 2, None),  # what is left of an attempt that failed
-        ([ballot("A", 5)] * 3 + [ballot("A", 99, counts=False)], 5),
-        ([ballot("A", 99, counts=False)] * 3, 99),
-        ([ballot()] * 5, None),
+        ([record("A", 5)] * 5, 5),
+        ([record("A", 5), record("A", 7), record("A", 6), record(), record()], 7),
+        ([record("A", 5)] * 3 + [record("B", 9)] * 2, 5),
+        ([record("A", 5)] * 2 + [record("B", 9)] * 2 + [record()], None),
+        ([record("A", 5)] * 2 + [record()] * 3, None),
+        ([record("A", 5)] * 2 + [record()] * 2, 5),  # one was not heard, and may have voted for it
+        ([record("A", 5)] * 2 + [record()], 5),
+        ([record("A", 5)] + [record()] * 2, None),  # what is left of an attempt that failed
+        ([record("A", 5)] * 3 + [record("A", 99, is_eligible=False)], 5),
+        ([record("A", 99, is_eligible=False)] * 3, 99),
+        ([record()] * 5, None),
     ],
 )
-def test_who_holds_it(ballots: list[NodeRecord], fence: int | None) -> None:
-    shown = describe("lock", ballots, QUORUM, NODES)
+def test_who_holds_it(records: list[NodeRecord], fence: int | None) -> None:
+    shown = describe("lock", records, QUORUM, NODES)
 
     assert [holder.fence for holder in shown.holders] == ([] if fence is None else [fence])
     if fence is not None:
-        assert nonce_of_holder(ballots, QUORUM, NODES, fence) == "A"
-        assert nonce_of_holder(ballots, QUORUM, NODES, fence + 1) is None
+        assert nonce_of_holder(records, QUORUM, NODES, fence) == "A"
+        assert nonce_of_holder(records, QUORUM, NODES, fence + 1) is None
 
 
 def test_the_time_that_is_left_is_that_until_there_is_no_majority() -> None:
-    ballots = [ballot("A", 5, remaining) for remaining in (1000, 9000, 3000, 7000, 2000)]
+    records = [record("A", 5, remaining) for remaining in (1000, 9000, 3000, 7000, 2000)]
 
-    (holder,) = describe("lock", ballots, QUORUM, NODES).holders
+    (holder,) = describe("lock", records, QUORUM, NODES).holders
 
     assert holder.remaining == 3.0
 
 
 def test_another_program_that_has_a_majority_is_shown_as_such() -> None:
-    ballots = [ballot("theirs", remaining=4000), ballot("theirs"), ballot("theirs"), ballot("A", 5), ballot("A", 5)]
+    records = [record("theirs", remaining=4000), record("theirs"), record("theirs"), record("A", 5), record("A", 5)]
 
-    (holder,) = describe("lock", ballots, QUORUM, NODES).holders
+    (holder,) = describe("lock", records, QUORUM, NODES).holders
 
     assert (holder.agent, holder.fence, holder.remaining) == ("another program", 0, 4.0)
-    assert describe("lock", [*ballots[1:], ballot()], QUORUM, NODES).holders == ()
+    assert describe("lock", [*records[1:], record()], QUORUM, NODES).holders == ()
 
 
 def test_each_waiter_is_shown_once_in_the_order_in_which_they_came() -> None:
-    ballots = [ballot("A", 5, waiters=("c", "b")), ballot("A", 5, waiters=("b",)), ballot("A", 5, waiters=("d", "c"))]
+    records = [record("A", 5, waiters=("c", "b")), record("A", 5, waiters=("b",)), record("A", 5, waiters=("d", "c"))]
 
-    shown = describe("lock", ballots, QUORUM, NODES)
+    shown = describe("lock", records, QUORUM, NODES)
 
     assert [waiter.since for waiter in shown.waiters] == [float(ord(nonce)) for nonce in "bcd"]

@@ -53,7 +53,7 @@ class RedisPort(Protocol):
 
     @property
     def server_info(self) -> ServerInfo | None:
-        """What INFO returned; None before the first connection."""
+        """INFO of the server; None before the first connection."""
 
     async def run(self, call: Call, *, deadline: float) -> Reply:
         """Run one script on the primary that has its keys."""

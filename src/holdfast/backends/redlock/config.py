@@ -1,4 +1,4 @@
-"""Who the nodes are, and how to use them: what a redlock URL says, checked."""
+"""The configuration in a redlock URL: nodes and options. All of it is checked here."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MAX_TTL, NODE_TIMEOUT, CONNECT_TIMEOUT = 60.0, 0.5, 1.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedlockConfig:
-    """The nodes, and the rules by which they are asked."""
+    """The nodes, and how this client uses them."""
 
-    redis: RedisConfig  # all nodes together, as the connections see them
-    max_ttl: float  # the longest ttl; for so long, a node that may have forgotten does not count
-    node_timeout: float  # how long one node may take to answer
+    redis: RedisConfig  # all nodes together, for their connections
+    max_ttl: float  # the longest ttl; a restarted node that may have lost data does not count for this long
+    node_timeout: float  # time limit for the reply of one node
     quarantine: bool
 
     @property
@@ -42,10 +42,10 @@ class RedlockConfig:
 
 
 def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
-    """What an address says.
+    """The configuration in an address.
 
     Raises:
-        ConfigurationError: too few nodes, or one of them cannot be read; names it, and the fix.
+        ConfigurationError: there are too few nodes, or a part is wrong; the message names it and the fix.
     """
     options = {"connect_timeout": str(CONNECT_TIMEOUT), **address.options}
     own = {name: options.pop(name, "") for name in ("nodes", "max_ttl", "node_timeout", "quarantine")}
@@ -68,7 +68,7 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
 
 
 def _split(address: Address) -> list[tuple[str, str]]:
-    """The nodes as they stand, each with its own credentials, host, port, and database as the path."""
+    """The nodes in order, each as host (with credentials and port) and path (the database)."""
     pieces = (address.host + address.path).split(",")
     if "" in pieces:
         raise ConfigurationError("url has an empty host name: redlock://host1:6379,host2:6379,host3:6379")

@@ -1,4 +1,4 @@
-"""What the protocol needs of its nodes: to ask several at once, and to be told when it is worth to ask again."""
+"""The port of the Redlock protocol: scripts on several nodes at once, and subscriptions."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from holdfast.errors import HoldfastError
 
 
 class ServerRun(NamedTuple):
-    """What a node said of itself when we connected to it last."""
+    """One run of a node's process, as of the last connect."""
 
-    run: str  # the id of its process
-    started_at: float  # when that was started, at the latest, on the runtime's clock
-    may_forget: bool  # a restart may lose what it has answered
+    run_id: str
+    started_at: float  # the latest possible time of its start, on the runtime's clock
+    may_forget: bool  # a restart may lose acknowledged writes
 
 
 class RedlockPort(Protocol):
-    """N servers that know nothing of each other."""
+    """Several independent servers."""
 
     @property
     def subscriber(self) -> RedisSubscriber: ...
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """How to name them to people."""
+        """The names of the nodes for messages."""
 
     async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
-        """Ask these nodes at once: each call has its own answer, or its own error, at the deadline at the latest."""
+        """Run these calls on their nodes at the same time. Item i is the reply to call i, or its error."""
 
     def server_run(self, number: int) -> ServerRun | None:
-        """Who the node is. None: it was not reached yet."""
+        """The current run of a node. None before the first connection."""
 
     async def key_count_at(self, number: int, *, deadline: float) -> int:
-        """How many keys one node has."""
+        """The number of keys of one node."""
 
     async def scan_at(self, number: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
-        """One step of SCAN on one node: the next cursor, b"0" at the end, and keys that match."""
+        """One step of SCAN on one node: the next cursor, b"0" at the end, and the keys that match."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in the background until it ends by itself, or `close` ends it."""

@@ -1,4 +1,4 @@
-"""Redlock for asyncio: all nodes at once."""
+"""Redlock for asyncio: requests to all nodes at the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NodeConnections(PipelineConnections):
-    """Without a task for each node, once we are connected to all of them: that would cost more than the exchange."""
+    """If all nodes are connected, no task per node is started: that would cost more than the exchange."""
 
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
@@ -29,22 +29,22 @@ class NodeConnections(PipelineConnections):
         pipelines = [self._shared.get(batch.node) for batch in batches if batch.count == 1]
         if alone or len(pipelines) < len(batches) or deadline <= self._runtime.now():
             return await super().exchange_batches(batches, deadline, alone=alone)
-        usable = [one for one in pipelines if one is not None and one.is_usable(deadline)]
+        usable = [pipeline for pipeline in pipelines if pipeline is not None and pipeline.is_usable(deadline)]
         if len(usable) < len(batches):
             return await super().exchange_batches(batches, deadline, alone=alone)
-        futures = [one.submit(batch.request, deadline) for one, batch in zip(usable, batches, strict=True)]
-        answers: list[list[Reply] | HoldfastError] = []
+        futures = [pipeline.submit(batch.request, deadline) for pipeline, batch in zip(usable, batches, strict=True)]
+        results: list[list[Reply] | HoldfastError] = []
         try:
             for future in futures:
                 try:
-                    answers.append([await future])
+                    results.append([await future])
                 except HoldfastError as error:
-                    answers.append(error)
+                    results.append(error)
         finally:
-            for future in futures[len(answers) :]:  # cancelled: their replies are read all the same, by nobody
+            for future in futures[len(results) :]:  # cancelled: their replies are read and discarded
                 if not future.cancel() and not future.cancelled():
                     future.exception()
-        return answers
+        return results
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> RedlockBackend:

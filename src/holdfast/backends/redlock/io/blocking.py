@@ -1,4 +1,4 @@
-"""Redlock for threads: all nodes are written to before the first is read from, on the caller's own thread."""
+"""Redlock for threads: requests are sent to all nodes before the first reply is read, on the caller's thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NodeConnections(SocketConnections):
-    """As fast as five servers can be written to and read from, once we are connected to all of them."""
+    """A fast path for the case that every node has an idle connection."""
 
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
@@ -37,16 +37,16 @@ class NodeConnections(SocketConnections):
                     other.put(idle)
                 return await super().exchange_batches(batches, deadline, alone=alone)
             taken.append((pool, connection))
-        answers: list[list[Reply] | HoldfastError] = [[] for _ in batches]
+        results: list[list[Reply] | HoldfastError] = [[] for _ in batches]
         try:
-            _exchange(batches, [connection for _, connection in taken], deadline, answers)
+            _exchange(batches, [connection for _, connection in taken], deadline, results)
         except BaseException:
             for pool, connection in taken:
                 pool.discard(connection)
             raise
-        for (pool, connection), answer in zip(taken, answers, strict=True):
+        for (pool, connection), answer in zip(taken, results, strict=True):
             pool.put_after(connection, answer)
-        return answers
+        return results
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> RedlockBackend:
@@ -61,18 +61,17 @@ def _exchange(
     batches: Sequence[Batch],
     connections: Sequence[SocketConnection],
     deadline: float,
-    answers: list[list[Reply] | HoldfastError],
+    results: list[list[Reply] | HoldfastError],
 ) -> None:
     for index, batch in enumerate(batches):
         try:
             connections[index].send(batch.request, deadline)
         except HoldfastError as error:
-            answers[index] = error
-    # From the last one first: when it has answered, the others mostly have too, and we sleep once, not five
-    # times.
+            results[index] = error
+    # Read the last one first: when its reply has arrived, the others usually have too, so the thread sleeps once.
     for index in reversed(range(len(batches))):
-        if answers[index] == []:
+        if results[index] == []:
             try:
-                answers[index] = connections[index].receive(batches[index].count, deadline)
+                results[index] = connections[index].receive(batches[index].count, deadline)
             except HoldfastError as error:
-                answers[index] = error
+                results[index] = error

@@ -1,4 +1,4 @@
-"""Which process each node is, and since when: what its vote is worth depends on that."""
+"""The handshake with a node: its run_id and start time, which decide whether its vote counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOAD = b"".join(pack("SCRIPT", "LOAD", script.text) for script in lua.ALL)
 
 
 class NodeHandshake(Handshake):
-    """An Acquaintance that remembers the lives of the nodes."""
+    """A handshake that also records the current run of each node."""
 
     def __init__(self, config: RedisConfig, runtime: Runtime) -> None:
         super().__init__(config)
@@ -31,16 +31,16 @@ class NodeHandshake(Handshake):
         server_info = self.server_info_of(node)
         if server_info is None or server_info.run_id is None or server_info.uptime is None:
             raise errors.not_sent(
-                self._config.url, node, "does not say which process it is: let this user run INFO (ACL SETUSER … +info)"
+                self._config.url, node, "does not report its run_id: let this user run INFO (ACL SETUSER … +info)"
             )
-        # The difference of two clock readings in whole seconds: it may have been up for nearly one second less than it
-        # says. What counts is when it was started at the latest.
+        # Uptime is the difference of two clock readings in whole seconds, so the true one may be up to a second less.
+        # The latest possible start counts.
         started_at = self._runtime.now() - max(0.0, server_info.uptime - 1.0)
         number = self._config.nodes.index(node)
         known = self.server_runs[number]
-        if known is None or known.run != server_info.run_id:
-            # Now, one by one: later, they would be asked together, and one that hangs would use up the time that the
-            # others need to be given the texts. Whether it wants them does not matter here.
+        if known is None or known.run_id != server_info.run_id:
+            # Load the scripts now, node by node. Later all nodes get a request together, and a node that hangs would
+            # use up the time that the others need for a second request with the text. Errors do not matter here.
             await connection.exchange_many(_LOAD, len(lua.ALL), deadline)
         self.server_runs[number] = ServerRun(
             server_info.run_id, started_at, may_forget=not server_info.keeps_every_write

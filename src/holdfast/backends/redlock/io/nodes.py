@@ -1,4 +1,4 @@
-"""Independent servers as one port: the connections of the redis backend, with a node in the place of a slot."""
+"""Independent servers as one port: the topology of the redis backend, with the number of a node as the slot."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Nodes(Topology):
-    """Node n is where slot n would be. Nothing is ever sent elsewhere: each is on its own."""
+    """Node n has slot n. Requests are never redirected to another node."""
 
     handshake: NodeHandshake
-    _subscribed_at = 0  # which node is listened to
+    _subscribed_at = 0  # number of the node with the subscriptions
 
     @functools.cached_property
     def nodes(self) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class Nodes(Topology):
         return node
 
     async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
-        """All nodes are told, so one is enough to hear it: the first, or the next one after trouble with it."""
+        """All nodes publish every notification, so one is enough: the first, or the next one after an error."""
         if refresh:
             self._subscribed_at += 1
         return self._config.nodes[self._subscribed_at % len(self._config.nodes)]
@@ -64,32 +64,32 @@ class Nodes(Topology):
     async def _broadcast(
         self, calls: Sequence[tuple[int, Call]], form: Callable[[Call], bytes], deadline: float
     ) -> list[Reply | HoldfastError]:
-        """Error replies among the others, as they are."""
+        """The replies. Error replies are returned as they are."""
         nodes = self._config.nodes
         last: Call | None = None
         request = b""
         requests: dict[int, list[bytes]] = {}
         for number, call in calls:
-            if call is not last:  # most nodes are asked the same
+            if call is not last:  # most nodes get the same request
                 last, request = call, form(call)
             if number in requests:
                 requests[number].append(request)
             else:
                 requests[number] = [request]
-        answers = await self._connections.exchange_batches(
+        results = await self._connections.exchange_batches(
             [
                 Batch(nodes[number], texts[0] if len(texts) == 1 else b"".join(texts), len(texts))
                 for number, texts in requests.items()
             ],
             deadline,
         )
-        if len(answers) == len(calls):
-            return [answer[0] if answer.__class__ is list else answer for answer in answers]
-        said = {
-            number: iter(answer) if isinstance(answer, list) else itertools.repeat(answer)
-            for number, answer in zip(requests, answers, strict=True)
+        if len(results) == len(calls):
+            return [result[0] if result.__class__ is list else result for result in results]
+        replies = {
+            number: iter(result) if isinstance(result, list) else itertools.repeat(result)
+            for number, result in zip(requests, results, strict=True)
         }
-        return [next(said[number]) for number, _ in calls]
+        return [next(replies[number]) for number, _ in calls]
 
     async def key_count_at(self, number: int, *, deadline: float) -> int:
         return await self.key_count(self._config.nodes[number], deadline=deadline)
@@ -98,7 +98,7 @@ class Nodes(Topology):
         return await self.scan(self._config.nodes[number], cursor, pattern, deadline=deadline)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.subscriber.start(work)  # ended with the listeners, by close()
+        self.subscriber.start(work)  # `close` ends it with the listeners
 
     def server_run(self, number: int) -> ServerRun | None:
         return self.handshake.server_runs[number]

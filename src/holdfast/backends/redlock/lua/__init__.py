@@ -1,11 +1,11 @@
-"""The scripts that each node runs."""
+"""The Lua scripts that run on each node."""
 
 from __future__ import annotations
 
 from holdfast.backends.redis import lua as redis
 from holdfast.backends.redis.lua import Script
 
-# How long the count of an unused lock is kept: seven days. After that, and after a loss, a node begins with its clock.
+# Seconds that the count of an unused lock is kept. After that, and after a loss of data, a node starts from its clock.
 COUNT_IDLE = 7 * 86400.0
 
 
@@ -18,10 +18,10 @@ _COMMON = "".join(redis.text("holdfast.backends.redis.lua", "queue", part) for p
 
 
 def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Script:
-    """`first` comes before all that it takes to deal with those who wait: mostly there are none, and it ends there."""
+    """`first` are the fast paths, before the functions that handle waiters: usually there are none."""
 
     def own(*names: str) -> list[str]:
-        return [redis.text("holdfast.backends.redlock.lua", one) for one in names]
+        return [redis.text(__package__, text) for text in names]
 
     head = (
         redis.CONSTANTS,
@@ -37,7 +37,5 @@ RELEASE = _load("release", first=("release_unwaited",))
 RENEW = _load("renew", after=("show_fence",))
 INSPECT = redis.load("queue", "layout", "publish", "common", "inspect")
 HELLO = Script.of("redlock/hello", "return 1")
-ADVANCE, READ = (
-    Script.of(f"redlock/{name}", redis.text("holdfast.backends.redlock.lua", name)) for name in ("advance", "read")
-)
+ADVANCE, READ = (Script.of(f"redlock/{name}", redis.text(__package__, name)) for name in ("advance", "read"))
 ALL = (ACQUIRE, RAISE, RELEASE, RENEW, INSPECT, HELLO, ADVANCE, READ)

@@ -6,12 +6,12 @@ from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope,
 from holdfast.primitives import Lacks, Primitive
 
 GUARANTEES = Guarantees(
-    # A node may forget, or its clock jump; what is left then is the fence.
+    # A node may lose data, or its clock may jump; then only the fence protects.
     exclusion=Exclusion.BEST_EFFORT,
     fence=FenceOrder.CLOCK_BOUNDED,
     order=Order.NONE,
     wake=Wake.PUSH,
     scope=Scope.NETWORK,
 )
-_ALONE = "it can say who holds a lock, not how many"
-LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
+_ONE_HOLDER = "a node has one vote for each lock, so there is one holder"
+LACKS: Lacks = {Primitive.RWLOCK: _ONE_HOLDER, Primitive.SEMAPHORE: _ONE_HOLDER, Primitive.OWNER: _ONE_HOLDER}

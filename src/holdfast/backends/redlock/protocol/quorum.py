@@ -1,13 +1,13 @@
 """The lock protocol on a majority of independent nodes, with a fence that needs no consensus.
 
-Each node has one vote for each lock, and a count that never goes back. An attempt asks all nodes at once. With the
-votes of a majority, its fence is the highest count that came with them; where fewer than a majority have that count,
-those who are behind are raised to it, if they still have the very vote that was given. Any two majorities share a node,
-and on that node one of two leases had the vote first: the other one was counted after it, so its fence is greater. This
-argument needs no clock. That no two holders believe at the same time does: leases run out by clocks, as everywhere.
+Each node has one vote for each lock, and a count that never decreases. An attempt requests the votes of all nodes at
+once. If it gets the votes of a majority, its fence is the highest count among them. If fewer than a majority have that
+count, the counts of the others are raised to it, provided that they still have exactly the vote that was given. Any two
+majorities share a node, and on that node one of two leases had the vote first: the second one was counted after it, so
+its fence is greater. This argument needs no clock. Exclusion does need clocks: leases expire by clocks, as everywhere.
 
-A node that came back without its memory could vote twice. So a node that may forget does not count until it has been up
-for `max_ttl`, the longest that a lease from before can last.
+A node that restarts without its data could vote twice. So a node that may lose data does not count until it has been up
+for `max_ttl`, the longest time that a lease from before the restart can last.
 """
 
 from __future__ import annotations
@@ -59,37 +59,37 @@ if TYPE_CHECKING:
 
 
 GRANULARITY = 0.002  # seconds: nodes count whole milliseconds
-POLL_FIRST, POLL_BEHIND = 0.1, 1.0  # seconds between looks, at most, of who is next and of the others
-SPLIT_PAUSE, SPLIT_PAUSE_MAX = 0.004, 0.1  # seconds after a split vote, at most; doubled from time to time
+POLL_FIRST, POLL_BEHIND = 0.1, 1.0  # longest interval in seconds between polls of the next waiter and of the others
+SPLIT_PAUSE, SPLIT_PAUSE_MAX = 0.004, 0.1  # longest pause in seconds after a split vote; doubled up to the maximum
 
-_KEPT, _TAKEN, _FREE = 1, 0, 2  # what renew.lua says
+_KEPT, _TAKEN, _FREE = 1, 0, 2  # replies of renew.lua
 
 
 @dataclass(slots=True)
 class _Claim:
-    """What is to be known of one ticket."""
+    """The state of one ticket."""
 
-    attempt: int = 0  # the last
-    asked: set[int] = field(default_factory=set)  # nodes that may know of it
-    unanswered: set[int] = field(default_factory=set)  # nodes that may receive a request for their vote later
-    fence: int | None = None  # of the lease, if it is one
-    splits: int = 0  # how often in a row nobody had a majority
+    attempt: int = 0  # number of the last one
+    asked: set[int] = field(default_factory=set)  # nodes that may know the ticket
+    unanswered: set[int] = field(default_factory=set)  # nodes where a request for the vote may still arrive
+    fence: int | None = None  # if it was granted
+    splits: int = 0  # number of consecutive attempts without a majority for any ticket
 
 
 class _Count(NamedTuple):
-    """What came of asking for the votes."""
+    """The result of a request for votes."""
 
     votes: dict[int, int]  # node -> its count
-    refusals: dict[int, list[Reply]]  # node -> who has its vote
+    refusals: dict[int, list[Reply]]  # node -> its reply, with the holder of its vote
     errors: dict[int, HoldfastError]
-    uncounted: list[int]  # nodes whose vote we have or may have, though it does not count
+    uncounted: list[int]  # nodes that gave or may have given a vote that does not count
 
 
 class RedlockBackend(OneByOne):
-    """Locks on a majority."""
+    """Locks on a majority of nodes."""
 
     lacks = LACKS
-    liveness_fds: tuple[int, ...] = ()  # no node can see that a holder has died
+    liveness_fds: tuple[int, ...] = ()  # no node notices that a holder has died
 
     def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
         self.url = config.url
@@ -136,9 +136,9 @@ class RedlockBackend(OneByOne):
             claim.splits, claim.fence = 0, fence
             return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
         is_answered = len(count.votes) + len(count.refusals) >= self._quorum
-        # The engine may never mention this ticket again.
+        # The engine may never use this ticket again.
         is_over = (not queue and is_answered) if conflict is None else claim.attempt == 1
-        # Votes of a minority stand in others' way, and those that we did not hear of may be among them.
+        # Votes of a minority block other tickets. Nodes that did not reply may have given one.
         nodes = claim.asked & {*count.votes, *count.uncounted}
         await self._withdraw(ticket, claim, nodes, deadline, is_over=is_over)
         if conflict is not None:
@@ -149,7 +149,7 @@ class RedlockBackend(OneByOne):
         if not is_answered:
             raise self._no_quorum(count.errors)
         if not queue:
-            del self._claims[ticket.nonce]  # it will not be heard of again
+            del self._claims[ticket.nonce]  # the ticket is not used again
         return self._waiting(claim, count)
 
     async def wait(self, ticket: Ticket, until: float) -> None:
@@ -166,7 +166,7 @@ class RedlockBackend(OneByOne):
         everywhere = set(self._nodes)
         unknown = _Claim(attempt=1, asked=everywhere, unanswered=everywhere)
         claims = [self._claims.get(ticket.nonce, unknown) for ticket in tickets]
-        # Fixed here, because a renewal that is under way may tell more nodes meanwhile: to these it is owed.
+        # Fixed here, because a concurrent renewal may add nodes; for these the release is scheduled.
         asked = [[number for number in present if number in claim.asked] for claim in claims]
         calls: list[tuple[int, Call]] = []
         for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
@@ -174,8 +174,8 @@ class RedlockBackend(OneByOne):
         replies = iter(await self._health.run_calls(calls, self._limit(tickets, deadline)) if calls else ())
         outcomes: list[bool | BackendError] = []
         for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
-            said = {number: next(replies) for number in nodes}
-            outcome = self._released(ticket, claim, said)
+            replied = {number: next(replies) for number in nodes}
+            outcome = self._released(ticket, claim, replied)
             outcomes.append(outcome)
             if not isinstance(outcome, BackendError):
                 self._notifications.stop(ticket.nonce)
@@ -192,11 +192,11 @@ class RedlockBackend(OneByOne):
         outcomes: list[Live | LeaseGone | BackendError] = []
         forgotten: list[tuple[int, Ticket]] = []
         for ticket in tickets:
-            said = {number: next(replies) for number in nodes}
-            outcome = self._renewed(ticket, said, sent)
+            replied = {number: next(replies) for number in nodes}
+            outcome = self._renewed(ticket, replied, sent)
             outcomes.append(outcome)
             if isinstance(outcome, Live):
-                forgotten += [(number, ticket) for number, reply in said.items() if _is(reply, _FREE)]
+                forgotten += [(number, ticket) for number, reply in replied.items() if _is(reply, _FREE)]
         if forgotten:
             await self._repair(forgotten, self._limit(tickets, deadline))
         return outcomes
@@ -205,8 +205,8 @@ class RedlockBackend(OneByOne):
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        (ballots,) = await self._node_records([name], deadline)
-        return describe(name, ballots, self._quorum, len(self._nodes))
+        (records,) = await self._node_records([name], deadline)
+        return describe(name, records, self._quorum, len(self._nodes))
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         return await self._lister.locks(prefix, deadline)
@@ -216,15 +216,15 @@ class RedlockBackend(OneByOne):
 
     async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
         described = [
-            describe(name, ballots, self._quorum, len(self._nodes))
-            for name, ballots in zip(names, await self._node_records(names, deadline), strict=True)
+            describe(name, records, self._quorum, len(self._nodes))
+            for name, records in zip(names, await self._node_records(names, deadline), strict=True)
         ]
         return [info for info in described if info.holders or info.waiters]
 
-    # The nodes whose keys are searched. One that does not answer is left out: a majority knows each lock that is held.
+    # The nodes whose keys are searched. A node that does not reply is left out: a majority knows each held lock.
 
     async def servers(self, *, deadline: float) -> Sequence[int]:
-        # Who hangs is found out by a short question, so that a long one may take its time.
+        # A short request finds the nodes that hang, so that long requests may take their time.
         await self._node_records(["hello"], deadline)
         return self._health.responsive()
 
@@ -243,26 +243,26 @@ class RedlockBackend(OneByOne):
             return b"0", ()
 
     async def subscribe_keyspace(self, server: int, pattern: str, *, deadline: float) -> None:
-        return None  # the search finds new locks too, only later
+        return None  # the search finds new locks too, but later
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        (ballots,) = await self._node_records([name], deadline)
-        nonce = nonce_of_holder(ballots, self._quorum, len(self._nodes), fence)
+        (records,) = await self._node_records([name], deadline)
+        nonce = nonce_of_holder(records, self._quorum, len(self._nodes), fence)
         if nonce is None:
             return False
         nodes = self._health.responsive()
         calls = [(number, Call(lua.RELEASE, self._keys(name), (nonce, 2**53, 1))) for number in nodes]
-        broken = await self._health.run_calls(calls, self._cut(deadline))
+        broken = await self._health.run_calls(calls, self._node_deadline(deadline))
         errors = {number: reply for number, reply in zip(nodes, broken, strict=True) if _is_error(reply)}
         if len(nodes) - len(errors) < self._quorum:
             raise self._no_quorum({**self._health.unresponsive, **errors})
         return any(_is(reply, 1) for reply in broken)
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._registers.put(name, number, nonce, keep, deadline)
+        return await self._registers.advance(name, number, nonce, keep, deadline)
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._registers.get(names, deadline)
+        return await self._registers.read(names, deadline)
 
     async def close(self) -> None:
         self._notifications.wake_all()
@@ -272,47 +272,47 @@ class RedlockBackend(OneByOne):
     def abandon(self) -> None:
         self._port.abandon()
 
-    # ── taking it ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── acquiring ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _call_for_votes(
         self, ticket: Ticket, claim: _Claim, *, queue: bool, deadline: float
     ) -> dict[int, Reply | HoldfastError]:
         channel = self._port.subscriber.channel(self._keys(ticket.name))
         nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
-        hearing = (int(queue), channel.verb, channel.name)
-        calls = [(number, self._vote_call(ticket, claim.attempt, number, 0, "", hearing)) for number in nodes]
+        queueing = (int(queue), channel.verb, channel.name)
+        calls = [(number, self._vote_call(ticket, claim.attempt, number, 0, "", queueing)) for number in nodes]
         told, unanswered = claim.asked, claim.unanswered
-        claim.asked, claim.unanswered = told.union(nodes), unanswered.union(nodes)  # if this is cancelled
+        claim.asked, claim.unanswered = told.union(nodes), unanswered.union(nodes)  # in case this is cancelled
         replies = await self._health.run_calls(calls, self._limit((ticket,), deadline))
-        said = dict(zip(nodes, replies, strict=True))
-        changed = [number for number, reply in said.items() if not _is_unchanged(reply)]
+        replied = dict(zip(nodes, replies, strict=True))
+        changed = [number for number, reply in replied.items() if not _is_unchanged(reply)]
         claim.asked = told.union(changed)
-        claim.unanswered = unanswered.union(number for number in changed if _is_error(said[number]))
-        return {**self._health.unresponsive, **said}
+        claim.unanswered = unanswered.union(number for number in changed if _is_error(replied[number]))
+        return {**self._health.unresponsive, **replied}
 
     def _vote_call(  # noqa: PLR0917  (the words of a script, in its order)
-        self, ticket: Ticket, attempt: int, number: int, hint: int, fence: str, hearing: tuple[int, str, str]
+        self, ticket: Ticket, attempt: int, number: int, count_min: int, fence: str, queueing: tuple[int, str, str]
     ) -> Call:
         server_run = self._port.server_run(number)
-        # What it counts while it does not count itself, it shall not go on from: then the clock is its floor once more,
-        # at a time by when all leases from before are over. So clocks may be apart by `max_ttl`.
-        run = server_run.run if server_run is not None and self._health.is_eligible(number) else ""
+        # A node that is not eligible must not continue from the counts that it gives now. When it is eligible again,
+        # the clock is its lower bound again, and all earlier leases have expired. So clocks may differ by `max_ttl`.
+        run = server_run.run_id if server_run is not None and self._health.is_eligible(number) else ""
         arguments = (
             ticket.nonce,
             attempt,
             math.ceil(ticket.ttl * 1000),
-            hint,
+            count_min,
             fence,
             run,
-            *hearing,
+            *queueing,
             ticket.agent.replace("\n", " "),
             ticket.info,
         )
         return Call(lua.ACQUIRE, self._counting_keys(ticket.name), arguments)
 
-    def _counted(self, said: dict[int, Reply | HoldfastError]) -> _Count:
+    def _counted(self, replied: dict[int, Reply | HoldfastError]) -> _Count:
         count = _Count({}, {}, {}, [])
-        for number, reply in said.items():
+        for number, reply in replied.items():
             if isinstance(reply, HoldfastError):
                 count.errors[number] = reply
                 if not _is_unchanged(reply):
@@ -328,7 +328,7 @@ class RedlockBackend(OneByOne):
         return count
 
     def _conflict(self, ticket: Ticket, count: _Count) -> HoldfastError | None:
-        """Why this lock must not be taken at all, whatever the others say."""
+        """The error if this lock must not be acquired, even with a majority."""
         for reply in count.refusals.values():
             method = method_in(reply[3].decode(errors="replace")) if reply[0] == b"wait" else None
             if method not in {None, "redlock"}:
@@ -340,7 +340,7 @@ class RedlockBackend(OneByOne):
         return None
 
     async def _agree(self, ticket: Ticket, claim: _Claim, count: _Count, deadline: float) -> int | None:
-        """The fence, once a majority has counted up to it; None if there is no majority."""
+        """The fence, after a majority has at least that count; None without a majority."""
         votes = count.votes
         if len(votes) < self._quorum:
             return None
@@ -348,7 +348,7 @@ class RedlockBackend(OneByOne):
         behind = [number for number, counted in votes.items() if counted < fence]
         agreed = len(votes) - len(behind)
         if agreed < self._quorum:
-            # Only nodes whose vote we have, and only if it is still that very vote.
+            # Only on nodes that voted for this attempt, and only if it is still exactly that vote.
             keys = self._counting_keys(ticket.name)
             calls = [
                 (number, Call(lua.RAISE, keys, (f"{ticket.nonce}:{claim.attempt}:{votes[number]}", fence)))
@@ -363,7 +363,7 @@ class RedlockBackend(OneByOne):
         waits = [reply for reply in count.refusals.values() if reply[0] == b"wait"]
         holders = Counter(_holder(bytes(reply[3])) for reply in waits)
         if max(holders.values(), default=0) < self._quorum:
-            # A split vote: nobody has a majority, as far as we can see. Who tries again first, and alone, wins.
+            # A split vote: no ticket has a majority, as far as this client knows. A random pause lets one retry first.
             claim.splits += 1
             return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2 ** min(claim.splits, 10)))
         claim.splits = 0
@@ -384,41 +384,43 @@ class RedlockBackend(OneByOne):
             delay = f" (with a lock delay of {ticket.delay:g})" if ticket.delay else ""
             raise ConfigurationError(
                 f"ttl={ticket.ttl:g}{delay} of lock {ticket.name!r} is more than max_ttl={self._config.max_ttl:g} of "
-                f"{self.url}: a shorter ttl will do, as leases are renewed by themselves; or raise max_ttl, everywhere"
+                f"{self.url}: use a shorter ttl, because leases are renewed anyway; or raise max_ttl in all clients"
             )
 
-    # ── giving it back ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── releasing ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _withdraw(
         self, ticket: Ticket, claim: _Claim, nodes: Collection[int], deadline: float, *, is_over: bool
     ) -> None:
-        """Have these nodes forget this attempt; who does not answer is told in the background."""
+        """Release this attempt on these nodes; on those that do not reply, in the background."""
         silent = self._health.unresponsive
         asked = [number for number in nodes if number not in silent]
         calls = [(number, self._release(ticket, claim, number, is_over=is_over)) for number in asked]
         replies = await self._health.run_calls(calls, self._limit((ticket,), deadline)) if calls else []
-        heard = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
+        answered = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
         for number in nodes:
-            if number not in heard:
+            if number not in answered:
                 self._health.schedule_release(number, ticket, claim.attempt, is_over=is_over)
 
-    def _released(self, ticket: Ticket, claim: _Claim, said: dict[int, Reply | HoldfastError]) -> bool | BackendError:
-        heard = {number for number, reply in said.items() if not _is_error(reply)}
-        unanswered = claim.asked - heard
+    def _released(
+        self, ticket: Ticket, claim: _Claim, replied: dict[int, Reply | HoldfastError]
+    ) -> bool | BackendError:
+        answered = {number for number, reply in replied.items() if not _is_error(reply)}
+        unanswered = claim.asked - answered
         for number in unanswered:
             self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
         if len(self._nodes) - len(unanswered) < self._quorum:
-            errors = {number: reply for number, reply in said.items() if isinstance(reply, HoldfastError)}
+            errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
             return self._no_quorum({**self._health.unresponsive, **errors})
-        # Those that did not answer may have had it too: only a majority that did not says that it was lost.
-        had_it = sum(_is(reply, 1) for reply in said.values())
+        # Nodes that did not reply may have had the vote: the lease was lost only if a majority did not have it.
+        had_it = sum(_is(reply, 1) for reply in replied.values())
         return claim.fence is not None and had_it + len(unanswered) >= self._quorum
 
     def _release(self, ticket: Ticket, claim: _Claim, number: int, *, is_over: bool) -> Call:
         ending = lua.ending(is_over=is_over, is_answered=number not in claim.unanswered)
         return Call(lua.RELEASE, self._keys(ticket.name), (ticket.nonce, claim.attempt, ending))
 
-    # ── keeping it ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── renewing ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _renewal(self, ticket: Ticket) -> Call:
         claim = self._claims.get(ticket.nonce) or _Claim()
@@ -427,16 +429,16 @@ class RedlockBackend(OneByOne):
         return Call(lua.RENEW, self._keys(ticket.name), arguments)
 
     def _renewed(
-        self, ticket: Ticket, said: dict[int, Reply | HoldfastError], sent: float
+        self, ticket: Ticket, replied: dict[int, Reply | HoldfastError], sent: float
     ) -> Live | LeaseGone | BackendError:
-        kept = sum(_is(reply, _KEPT) and self._health.is_eligible(number) for number, reply in said.items())
+        kept = sum(_is(reply, _KEPT) and self._health.is_eligible(number) for number, reply in replied.items())
         if kept >= self._quorum:
             return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))
-        lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in said.values())
+        lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in replied.values())
         if len(self._nodes) - lost < self._quorum:
             return LeaseGone("a majority of the nodes does not know this lease any more: it ran out or was broken")
         causes = self._health.unresponsive
-        for number, reply in said.items():
+        for number, reply in replied.items():
             if isinstance(reply, HoldfastError):
                 causes[number] = reply
             elif not self._health.is_eligible(number):
@@ -444,64 +446,64 @@ class RedlockBackend(OneByOne):
         return self._no_quorum(causes)
 
     async def _repair(self, forgotten: Sequence[tuple[int, Ticket]], deadline: float) -> None:
-        """Give the vote to leases again on nodes that have lost it: safe, because their fences are fixed by now."""
-        ballots = []
+        """Give leases their vote again on nodes that have lost it. This is safe, because their fences are fixed."""
+        calls = []
         repaired: list[tuple[int, Ticket, _Claim]] = []
         for number, ticket in forgotten:
             claim = self._claims.get(ticket.nonce)
             if claim is not None and claim.fence is not None and self._port.server_run(number) is not None:
                 claim.asked.add(number)
-                claim.unanswered.add(number)  # not taken back: a release that leaves a mark too many does no harm
-                ballot = self._vote_call(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUING)
-                ballots.append((number, ballot))
+                claim.unanswered.add(number)  # stays set: an unneeded tombstone of a release does no harm
+                call = self._vote_call(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUEING)
+                calls.append((number, call))
                 repaired.append((number, ticket, claim))
-        if not ballots:
+        if not calls:
             return
         try:
-            await self._health.run_calls(ballots, deadline)
+            await self._health.run_calls(calls, deadline)
         finally:
             for number, ticket, claim in repaired:
                 if self._claims.get(ticket.nonce) is not claim:
-                    # Left meanwhile, and its release may have come there before this.
+                    # It was released in the meantime, and the release may have arrived before this request.
                     self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
 
-    # ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _node_records(self, names: Sequence[str], deadline: float) -> list[list[NodeRecord]]:
-        """What the nodes that answer say of each lock.
+        """The state of each lock on the nodes that reply.
 
         Raises:
-            QuorumError: they are too few.
+            QuorumError: too few nodes replied.
         """
         await self._health.handshake(deadline)
         nodes = self._health.responsive()
         calls = [(number, Call(lua.INSPECT, self._keys(name), ())) for name in names for number in nodes]
-        replies = iter(await self._health.run_calls(calls, self._cut(deadline)))
-        found = []
+        replies = iter(await self._health.run_calls(calls, self._node_deadline(deadline)))
+        records = []
         for _ in names:
-            said = {number: next(replies) for number in nodes}
-            errors = {number: reply for number, reply in said.items() if isinstance(reply, HoldfastError)}
-            if len(said) - len(errors) < self._quorum:
+            replied = {number: next(replies) for number in nodes}
+            errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
+            if len(replied) - len(errors) < self._quorum:
                 conflict = next((error for error in errors.values() if isinstance(error, NameConflict)), None)
                 raise conflict or self._no_quorum({**self._health.unresponsive, **errors})
-            found.append(
+            records.append(
                 [
-                    NodeRecord(reply, counts=self._health.is_eligible(number))
-                    for number, reply in said.items()
+                    NodeRecord(reply, is_eligible=self._health.is_eligible(number))
+                    for number, reply in replied.items()
                     if not isinstance(reply, HoldfastError)
                 ]
             )
-        return found
+        return records
 
     def _no_quorum(self, errors: dict[int, HoldfastError]) -> QuorumError:
         return self._health.quorum_error(errors)
 
     def _limit(self, tickets: Collection[Ticket], deadline: float) -> float:
-        """How long a node may take: far less than a lease lasts."""
+        """The deadline for one request: a node may take much less time than a lease lasts."""
         shortest = min(ticket.ttl - ticket.delay for ticket in tickets)
         return min(deadline, self._runtime.now() + min(self._config.node_timeout, shortest / 4))
 
-    def _cut(self, deadline: float) -> float:
+    def _node_deadline(self, deadline: float) -> float:
         return min(deadline, self._runtime.now() + self._config.node_timeout)
 
     def _keys(self, name: str) -> Keys:
@@ -511,7 +513,7 @@ class RedlockBackend(OneByOne):
         return keys_and_record_before(self._config.prefix, name)
 
 
-_NOT_QUEUING = (0, "", "")
+_NOT_QUEUEING = (0, "", "")
 
 
 def _is(reply: Reply | HoldfastError, number: int) -> bool:
@@ -523,10 +525,10 @@ def _is_error(reply: Reply | HoldfastError) -> bool:
 
 
 def _is_unchanged(reply: Reply | HoldfastError) -> bool:
-    """The node has done nothing, or never heard of it."""
+    """The node has changed nothing, or has not received the request."""
     return isinstance(reply, BackendUnavailable | ConfigurationError)
 
 
 def _holder(value: bytes) -> bytes:
-    """Whose a vote is: of ours, without the count, which is each node's own; of others all that there is."""
+    """The holder in a value of the lock's key: without the count of a vote, because each node has its own count."""
     return value.rpartition(b":")[0] if value.startswith(REDLOCK.encode()) else value

@@ -1,4 +1,4 @@
-"""What the nodes together know of a lock, read for people."""
+"""The state of a lock for operators, from the replies of several nodes."""
 
 from __future__ import annotations
 
@@ -12,70 +12,70 @@ from holdfast.core.tickets import LockInfo, TicketInfo
 
 
 class NodeRecord(Record):
-    """One node's answer about one lock. `is_eligible`: its votes are worth something."""
+    """The state of one lock on one node. `is_eligible`: its vote counts."""
 
-    def __init__(self, reply: list[Any], *, counts: bool) -> None:
+    def __init__(self, reply: list[Any], *, is_eligible: bool) -> None:
         super().__init__(reply)
-        self.is_eligible = counts
+        self.is_eligible = is_eligible
 
     @property
     def voted_for(self) -> Line | None:
-        """The ticket that has this node's vote."""
+        """The line of the ticket that has this node's vote."""
         nonce = self.value.removeprefix(REDLOCK).split(":")[0] if self.value.startswith(REDLOCK) else None
         line = self.holder
         return line if line is not None and line.nonce == nonce else None
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Another program has the key."""
+    def is_foreign(self) -> bool:
+        """Whether the key belongs to another program."""
         return bool(self.value) and not self.value.startswith(REDLOCK)
 
     def tickets(self) -> Iterator[tuple[bytes, TicketInfo]]:
-        """Who waits here, each with what tells it from all others."""
+        """The members of this node's queue and their tickets."""
         for member in self._queue:
             ticket = self._ticket(member, float(self._lapses.get(member, 0)))
             if ticket.remaining:
                 yield member, ticket
 
 
-def describe(name: str, ballots: Sequence[NodeRecord], quorum: int, nodes: int) -> LockInfo:
-    """Who has a majority, and who waits, from what `inspect.lua` answered on those of the nodes that did."""
-    found = _holder(ballots, quorum, nodes)
-    elsewhere = [ballot.remaining for ballot in ballots if ballot.is_elsewhere]
+def describe(name: str, records: Sequence[NodeRecord], quorum: int, nodes: int) -> LockInfo:
+    """The ticket with a majority and the waiters, from the replies of `inspect.lua`."""
+    held = _holder(records, quorum, nodes)
+    foreign = [record.remaining for record in records if record.is_foreign]
     holders: list[TicketInfo] = []
-    if found is not None:
-        holders = [found[0].describe("x", found[1])]
-    elif len(elsewhere) >= quorum:
-        holders = [foreign_holder(min(elsewhere))]
+    if held is not None:
+        holders = [held[0].describe("x", held[1])]
+    elif len(foreign) >= quorum:
+        holders = [foreign_holder(min(foreign))]
     waiters: dict[bytes, TicketInfo] = {}
-    for ballot in ballots:
-        for member, ticket in ballot.tickets():
+    for record in records:
+        for member, ticket in record.tickets():
             waiters.setdefault(member, ticket)
-    return LockInfo(name, tuple(holders), tuple(sorted(waiters.values(), key=lambda one: one.since)))
+    return LockInfo(name, tuple(holders), tuple(sorted(waiters.values(), key=lambda ticket: ticket.since)))
 
 
-def nonce_of_holder(ballots: Sequence[NodeRecord], quorum: int, nodes: int, fence: int) -> str | None:
-    """The ticket that has a majority, if its fence is that one."""
-    found = _holder(ballots, quorum, nodes)
-    return found[0].nonce if found is not None and found[0].fence == fence else None
+def nonce_of_holder(records: Sequence[NodeRecord], quorum: int, nodes: int, fence: int) -> str | None:
+    """The nonce of the ticket that has a majority, if it has this fence."""
+    held = _holder(records, quorum, nodes)
+    return held[0].nonce if held is not None and held[0].fence == fence else None
 
 
-def _holder(ballots: Sequence[NodeRecord], quorum: int, nodes: int) -> tuple[Line, float] | None:
-    """With its fence, and the time until it has no majority any more.
+def _holder(records: Sequence[NodeRecord], quorum: int, nodes: int) -> tuple[Line, float] | None:
+    """The line of the ticket with a majority, and the seconds until it loses it.
 
-    Nodes that did not answer may have voted for it; of those that did, at least half must have.
+    Nodes that did not reply may have voted for it; of those that did, at least half must have.
     """
     votes: dict[str, list[tuple[Line, NodeRecord]]] = defaultdict(list)
-    for ballot in ballots:
-        line = ballot.voted_for
+    for record in records:
+        line = record.voted_for
         if line is not None:
-            votes[line.nonce].append((line, ballot))
+            votes[line.nonce].append((line, record))
     lines = max(votes.values(), key=len, default=[])
-    if not lines or 2 * len(lines) < len(ballots) or len(lines) + nodes - len(ballots) < quorum:
+    if not lines or 2 * len(lines) < len(records) or len(lines) + nodes - len(records) < quorum:
         return None
-    # The fence is the highest count that came with votes that counted; the others' lines may show less until the lease
-    # is renewed, and those of nodes that did not count more.
-    counting = [line for line, ballot in lines if ballot.is_eligible] or [line for line, _ in lines]
-    line = max(counting, key=lambda one: one.fence or 0)
-    remaining = sorted((ballot.remaining for _, ballot in lines), reverse=True)
+    # The fence is the highest count among eligible votes. Lines on other nodes may show a lower one until the lease is
+    # renewed, and lines on nodes that were not eligible a higher one.
+    counting = [line for line, record in lines if record.is_eligible] or [line for line, _ in lines]
+    line = max(counting, key=lambda line: line.fence or 0)
+    remaining = sorted((record.remaining for _, record in lines), reverse=True)
     return line, remaining[min(quorum, len(remaining)) - 1]

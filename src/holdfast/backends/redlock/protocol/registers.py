@@ -1,14 +1,14 @@
-"""Numbers that never go down, on a majority of nodes: a register that is changed by comparing (CASPaxos).
+"""Registers on a majority of nodes: numbers that never decrease, changed by compare-and-set (CASPaxos).
 
-    1  Ask all nodes to promise themselves to a ballot that nobody else has. A majority does, and says what each has
-       accepted before: what has the latest ballot is the mark as it is, or as it is about to be.
-    2  If that is lower, ask them to accept ours in its place; else, to accept it once more. When a majority has said
-       yes, that is the mark.
+    1  Prepare: request a promise for a unique ballot from all nodes. A majority promises and returns the states that it
+       accepted before. The one with the latest ballot is the current state of the register, or about to become it.
+    2  Accept: if that number is lower, propose ours; otherwise propose the same state again. When a majority has
+       accepted it, it is the state of the register.
 
-Any two majorities share a node, and a node that has promised itself accepts nothing of earlier ballots. So whoever
-comes later finds what was agreed on, or a successor of it, and numbers only grow from one to the next: of two calls for
-one number, one at most finds its own nonce. Clocks play no part: that of the client suggests a round, which is refused
-where it is behind. What it needs is nodes that keep what they have said.
+Any two majorities share a node, and a node that has promised a ballot accepts no earlier one. So a later call finds the
+agreed state or a successor of it, and numbers only grow: of two calls for one number, at most one finds its own nonce.
+Clocks do not matter: the client's clock only suggests a round, and a node refuses one that is too low. Nodes must keep
+their promises and states.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from holdfast.backends.redlock.protocol.node_health import NodeHealth
     from holdfast.core.ports import Runtime
 
-# Seconds that a node keeps a mark, and what it has promised, beyond what was asked for: no request is under way for so
-# long, and nodes are told one after the other.
+# Seconds that a node keeps a register and its promise beyond the requested time, because no request is delayed for so
+# long and the nodes are not written at the same time.
 GRACE = 3600.0
-PAUSE, PAUSE_MAX = 0.004, 0.2  # seconds after somebody was faster, at most; doubled from time to time
+PAUSE, PAUSE_MAX = 0.004, 0.2  # longest pause in seconds after a conflict; doubled up to the maximum
 
 
 class State(NamedTuple):
-    """What a node has accepted, and by which ballot."""
+    """An accepted state, and its ballot."""
 
     round: int
     by: str
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> State | None:
-        """None: nothing yet."""
+        """None if nothing was accepted yet."""
         if not text:
             return None
         round_, by, number, nonce, keep_ms = text.decode().split(":")
@@ -58,13 +58,13 @@ _NONE = State(0, "", 0, "", 0)
 
 
 class _Behind(NamedTuple):
-    """Somebody has a later ballot."""
+    """A node has promised a later ballot."""
 
     round: int
 
 
 class QuorumRegisters:
-    """The marks of one client."""
+    """The registers, as one client uses them."""
 
     def __init__(self, config: RedlockConfig, port: RedlockPort, health: NodeHealth, runtime: Runtime) -> None:
         self._config = config
@@ -73,38 +73,38 @@ class QuorumRegisters:
         self._runtime = runtime
         self._quorum = len(port.nodes) // 2 + 1
 
-    async def put(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> bool:
-        """Raise it; whether it was lower, or is that call's already.
+    async def advance(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> bool:
+        """Advance a register. Returns whether it was lower, or was set by this call before.
 
         Raises:
-            QuorumError: too few nodes answer; nothing was changed.
-            OutcomeUnknown: too few answered in the end, or others were faster all the time.
+            QuorumError: too few nodes replied; nothing was changed.
+            OutcomeUnknown: too few nodes replied to the second request, or other clients were faster each time.
         """
         await self._health.handshake(deadline)
         state = await self._agree(name, number, nonce, keep, deadline)
         return (state.number, state.nonce) == (number, nonce)
 
-    async def get(self, names: Sequence[str], deadline: float) -> list[int]:
-        """Each; 0 where there is none."""
+    async def read(self, names: Sequence[str], deadline: float) -> list[int]:
+        """The number of each register; 0 if it does not exist."""
         await self._health.handshake(deadline)
         calls = [Call(lua.READ, register_key(self._config.prefix, name), ()) for name in names]
-        found = []
-        for name, said in zip(names, await self._ask(calls, deadline), strict=True):
-            states = [state for state in (State.parse(bytes(reply)) for reply in said) if state is not None]
+        numbers = []
+        for name, replies in zip(names, await self._run_calls(calls, deadline), strict=True):
+            states = [state for state in (State.parse(bytes(reply)) for reply in replies) if state is not None]
             last = max(states, default=_NONE)
             if states and states.count(last) < self._quorum:
-                # Being raised, or by one who died at it: what is told has to be so for who comes next, too.
+                # An advance is in progress or its client died. Complete it, so that later reads return the same.
                 last = await self._agree(name, 0, "", 0.0, deadline)
-            found.append(last.number)
-        return found
+            numbers.append(last.number)
+        return numbers
 
     async def _agree(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> State:
-        """What a majority has now: this, or what was there and is not lower."""
+        """The state that a majority has accepted: this one, or the one before if it is not lower."""
         keys = register_key(self._config.prefix, name)
         behind, tries = 0, 0
         while True:
             round_ = max(behind + 1, int(self._runtime.wall() * 1000))
-            # Each has a name of its own, or a request of the one before could be taken for one of this.
+            # Every ballot has its own name, so that a late request of an earlier ballot is not mistaken for this one.
             wanted = State(round_, self._runtime.nonce(), number, nonce, math.ceil((keep + GRACE) * 1000))
             outcome = await self._try(keys, wanted, deadline)
             if not isinstance(outcome, _Behind):
@@ -112,7 +112,9 @@ class QuorumRegisters:
             behind, tries = max(behind, outcome.round), tries + 1
             pause = self._runtime.jitter() * min(PAUSE_MAX, PAUSE * 2 ** min(tries, 10))
             if self._runtime.now() + pause >= deadline:
-                raise OutcomeUnknown(backend=self._config.url, problem="others raised the same mark all the time")
+                raise OutcomeUnknown(
+                    backend=self._config.url, problem="other clients advanced the same register each time"
+                )
             await self._runtime.sleep(pause)
 
     async def _try(self, keys: OtherKeys, wanted: State, deadline: float) -> State | _Behind:
@@ -123,38 +125,38 @@ class QuorumRegisters:
         last = max(accepted, default=_NONE)  # by its ballot
         state = wanted._replace(keep_ms=max(wanted.keep_ms, last.keep_ms))
         if last.number >= wanted.number:
-            # Our own is written once more: to be kept for as long as is asked for now.
+            # Our own state is written again, to be kept for the time that is requested now.
             if not accepted or (last.nonce != wanted.nonce and accepted.count(last) >= self._quorum):
                 return last
             state = state._replace(number=last.number, nonce=last.nonce)
         try:
             agreed = await self._run_round(keys, state, ":".join(map(str, state)), deadline)
-        except QuorumError as error:  # those that did not answer may have accepted it
+        except QuorumError as error:  # nodes that did not reply may have accepted it
             raise OutcomeUnknown(backend=self._config.url, problem=error.problem) from error
         return agreed if isinstance(agreed, _Behind) else state
 
     async def _run_round(self, keys: OtherKeys, by: State, text: str, deadline: float) -> list[bytes] | _Behind:
-        """What a majority said yes with."""
+        """The states that a majority returned with its yes."""
         call = Call(lua.ADVANCE, keys, (by.by, by.round, by.keep_ms, text))
-        (said,) = await self._ask([call], deadline)
-        agreed = [bytes(reply[1]) for reply in said if reply[0] == b"yes"]
+        (replies,) = await self._run_calls([call], deadline)
+        agreed = [bytes(reply[1]) for reply in replies if reply[0] == b"yes"]
         if len(agreed) >= self._quorum:
             return agreed
-        return _Behind(max(int(reply[1]) for reply in said if reply[0] == b"behind"))
+        return _Behind(max(int(reply[1]) for reply in replies if reply[0] == b"behind"))
 
-    async def _ask(self, calls: Sequence[Call], deadline: float) -> list[list[Reply]]:
-        """Of each, what a majority or more of those that count have answered.
+    async def _run_calls(self, calls: Sequence[Call], deadline: float) -> list[list[Reply]]:
+        """For each call the replies of the eligible nodes, at least a majority.
 
         Raises:
-            QuorumError: they are too few.
+            QuorumError: too few nodes replied.
         """
         nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
-        by = min(deadline, self._runtime.now() + self._config.node_timeout)
-        asked = [(number, call) for call in calls for number in nodes]
-        replies = iter(await self._health.run_calls(asked, by) if asked else ())
-        answers = []
+        limit = min(deadline, self._runtime.now() + self._config.node_timeout)
+        requests = [(number, call) for call in calls for number in nodes]
+        replies = iter(await self._health.run_calls(requests, limit) if requests else ())
+        results = []
         for _ in calls:
-            said: list[Reply] = []
+            eligible: list[Reply] = []
             errors = self._health.unresponsive
             for number in nodes:
                 reply = next(replies)
@@ -163,8 +165,8 @@ class QuorumRegisters:
                 elif not self._health.is_eligible(number):
                     errors[number] = self._health.ineligible(number)
                 else:
-                    said.append(reply)
-            if len(said) < self._quorum:
+                    eligible.append(reply)
+            if len(eligible) < self._quorum:
                 raise self._health.quorum_error(errors)
-            answers.append(said)
-        return answers
+            results.append(eligible)
+        return results
