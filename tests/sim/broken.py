@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.backends.memory.port import Place, Store
+from holdfast.backends.memory.port import QueueEntry, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting
@@ -31,13 +31,13 @@ class _TrustsOldGrants(MemoryBackend):
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         granted: set[str] = store.__dict__.setdefault("granted", set())
-        places = store.queues.setdefault(ticket.name, {})
-        if ticket.nonce in granted and ticket.nonce not in places:
+        entries = store.queues.setdefault(ticket.name, {})
+        if ticket.nonce in granted and ticket.nonce not in entries:
             now = self._runtime.now()
-            store.lasting.last_number += 1
-            place = places[ticket.nonce] = Place(ticket, store.lasting.last_number, now, self._port.ring)
-            place.granted, place.expires = True, now + ticket.ttl
-            return place.number
+            store.process_state.last_number += 1
+            entry = entries[ticket.nonce] = QueueEntry(ticket, store.process_state.last_number, now, self._port.wake)
+            entry.granted, entry.expires = True, now + ticket.ttl
+            return entry.number
         outcome = super()._try_acquire(store, ticket, queue=queue)
         if not isinstance(outcome, Waiting):
             granted.add(ticket.nonce)

@@ -35,7 +35,7 @@ class Listening:
         self.server = self.small.server
         for name in "ab":
             self.small.add(name)
-        self.a, self.b = (port for port in self.server.listeners if isinstance(port, SimPort))
+        self.a, self.b = (port for port in self.server.subscribers if isinstance(port, SimPort))
         self.heard: list[str] = []
         self.a.listen(self.heard.append, lambda: self.heard.append("missed"))
 
@@ -226,9 +226,9 @@ def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
     for seed in range(40):
         simulation, server = lived(seed)
         living = [member.link for member in simulation.members.values()]
-        for port in server.listeners:
+        for port in server.subscribers:
             listened += port.subscriptions
-            assert port.link not in living or not port.attended, seed
+            assert port.link not in living or not port.waiters, seed
 
     assert listened > 40
 

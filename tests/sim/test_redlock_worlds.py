@@ -42,7 +42,7 @@ class Council:
         assert isinstance(self.small.server, RedlockServer)
         self.server = self.small.server
         self.small.add("a")
-        (port,) = {port for node in self.server.nodes for port in node.listeners}
+        (port,) = {port for node in self.server.nodes for port in node.subscribers}
         assert isinstance(port, SimNodes)
         self.port = port
         self.small.recorder._owner[NONCE] = ("a", 1)

@@ -1,4 +1,4 @@
-"""The store in memory: a dict of queues. Its one verb is to change it while nobody else does."""
+"""The store in memory: a dict of queues, and the port through which the protocol changes it under a mutex."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from holdfast.runtimes.threads import Mutex
 T = TypeVar("T")
 
 
-class Place:
-    """A ticket in a queue."""
+class QueueEntry:
+    """A ticket in a queue, waiting or granted."""
 
-    __slots__ = ("expires", "fence", "granted", "number", "ring", "since", "ticket")
+    __slots__ = ("expires", "fence", "granted", "number", "since", "ticket", "wake")
 
-    def __init__(self, ticket: Ticket, number: int, since: float, ring: Callable[[str], None]) -> None:
+    def __init__(self, ticket: Ticket, number: int, since: float, wake: Callable[[str], None]) -> None:
         self.ticket = ticket
-        self.number = number  # its order
-        self.fence = number  # once granted; another one's, if that one's owner is this one's too
+        self.number = number  # its order in the queue
+        self.fence = number  # valid once granted; tickets of one owner share the fence of the first
         self.since = since
-        self.ring = ring
+        self.wake = wake
         self.granted = False
         self.expires = 0.0
 
@@ -34,37 +34,37 @@ class Place:
         return self.ticket.exclusive
 
 
-class Mark(NamedTuple):
-    """A number that never goes down while it is there."""
+class Register(NamedTuple):
+    """A number that only grows while it is kept."""
 
     number: int
-    nonce: str  # of who raised it to that
-    ends: float  # when it need not be kept any longer
+    nonce: str  # of the call that set this number
+    ends: float  # when it may be dropped
 
 
-class Lasting:
-    """The part of a store that lasts as long as the process: fences never go back, and marks stay."""
+class ProcessState:
+    """The part of a store that is kept as long as the process lives: fences never go back, and registers stay."""
 
-    __slots__ = ("last_number", "marks")
+    __slots__ = ("last_number", "registers")
 
     def __init__(self) -> None:
         self.last_number = 0
-        self.marks: dict[str, Mark] = {}
+        self.registers: dict[str, Register] = {}
 
 
 class Store:
-    """Locks by name, each a queue in order by nonce; an empty queue is removed. Beside them, what lasts longer."""
+    """Locks by name. Each is an ordered queue, a dict by nonce; an empty queue is removed."""
 
-    def __init__(self, lasting: Lasting | None = None) -> None:
+    def __init__(self, process_state: ProcessState | None = None) -> None:
         self._mutex = Mutex()
-        self.queues: dict[str, dict[str, Place]] = {}
-        self.lasting = lasting or Lasting()
+        self.queues: dict[str, dict[str, QueueEntry]] = {}
+        self.process_state = process_state or ProcessState()
 
     def change(self, step: Callable[[Store], T], url: str) -> T:
-        """Run `step` alone.
+        """Run `step` under the mutex.
 
         Raises:
-            BackendUnavailable: this thread is in the middle of another step, so a signal handler or a finaliser calls.
+            BackendUnavailable: a signal handler or a finaliser calls it while its thread is inside another step.
         """
         if self._mutex.is_mine():
             problem = "a signal handler or a finaliser interrupted a step of this store and cannot use it"
@@ -74,34 +74,34 @@ class Store:
 
 
 class MemoryPort(Protocol):
-    """What the protocol needs."""
+    """The port that the protocol needs."""
 
     async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
-        """Run `step` on the store, alone."""
+        """Run `step` on the store under its mutex."""
 
-    def ring(self, nonce: str) -> None:
-        """Wake our waiting ticket; called by whoever releases, from any thread."""
+    def wake(self, nonce: str) -> None:
+        """Wake our waiting ticket. Any thread that releases the lock calls this."""
 
     def listen(self, wake: Callable[[str], None]) -> None:
-        """Where rings go."""
+        """Set the callback for wake-ups."""
 
 
 class _Stores:
-    """The process's stores by URL: the locks for as long as a client uses them, the rest for as long as the process.
+    """The stores of the process by URL: locks are kept while a client uses them, the rest while the process lives.
 
-    A forked child starts without any locks: its parent's leases are not in this process. Its fences go on from there.
+    A forked child starts without locks, because its parent's leases are not in this process. Its fences continue.
     """
 
     def __init__(self) -> None:
         self._stores: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
-        self._lasting: dict[str, Lasting] = {}
-        self._mutex = threading.RLock()  # a finaliser or a signal handler may make a client too
+        self._lasting: dict[str, ProcessState] = {}
+        self._mutex = threading.RLock()  # reentrant, because a finaliser or a signal handler may open a client too
         system.on_fork(self)
 
     def get(self, url: str) -> Store:
-        fresh = Store(self._lasting.setdefault(url, Lasting()))
-        with self._mutex:  # WeakValueDictionary.setdefault alone can give two threads a store each
-            return self._stores.setdefault(url, fresh)
+        new = Store(self._lasting.setdefault(url, ProcessState()))
+        with self._mutex:  # WeakValueDictionary.setdefault alone can give two threads different stores
+            return self._stores.setdefault(url, new)
 
     def _before_fork(self) -> None:
         """Nothing to prepare."""

@@ -56,7 +56,7 @@ class SqlitePort(Protocol):
     def intact(self, store: Hashable) -> bool:
         """The file at the path is still this one."""
 
-    def on_wakeup(self, wake: Callable[[str], None]) -> None:
+    def listen(self, wake: Callable[[str], None]) -> None:
         """Set the callback for wake-ups of our tickets. The first `subscribe` starts it; earlier ones are kept."""
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:

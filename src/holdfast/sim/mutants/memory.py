@@ -1,11 +1,11 @@
-"""The reference protocol with one bug each: what a server-side script gets wrong."""
+"""The reference protocol with one bug each: the mistakes of server-side scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memory.port import Place, Store
+from holdfast.backends.memory.port import QueueEntry, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
@@ -36,59 +36,59 @@ class RenewalDeadlineFromReply(MemoryBackend):
 
 class RenewalByName(MemoryBackend):
     def _renew(self, store: Store, ticket: Ticket) -> bool:
-        for place in store.queues.get(ticket.name, {}).values():
-            if place.granted:
-                place.expires = self._runtime.now() + ticket.ttl
+        for entry in store.queues.get(ticket.name, {}).values():
+            if entry.granted:
+                entry.expires = self._runtime.now() + ticket.ttl
                 return True
         return False
 
 
 class RenewalRecreates(MemoryBackend):
-    """`SET key nonce PX ttl` without a look at what is there: a renewal that comes after the release takes the lock."""
+    """`SET key nonce PX ttl` without a check: a renewal that arrives after the release acquires the lock."""
 
     def _renew(self, store: Store, ticket: Ticket) -> bool:
-        places = store.queues.setdefault(ticket.name, {})
-        if ticket.nonce not in places:
-            store.lasting.last_number += 1
-            place = Place(ticket, store.lasting.last_number, self._runtime.now(), self._port.ring)
-            place.granted = True
-            places[ticket.nonce] = place
+        entries = store.queues.setdefault(ticket.name, {})
+        if ticket.nonce not in entries:
+            store.process_state.last_number += 1
+            entry = QueueEntry(ticket, store.process_state.last_number, self._runtime.now(), self._port.wake)
+            entry.granted = True
+            entries[ticket.nonce] = entry
         return super()._renew(store, ticket)
 
 
 class ReleaseWithoutOwner(MemoryBackend):
-    """`DEL key`: whoever comes too late to release its own lease ends its successor's."""
+    """`DEL key`: a late release ends the lease of the next holder."""
 
     def _release(self, store: Store, ticket: Ticket) -> bool:
-        places = store.queues.get(ticket.name, {})
-        if ticket.nonce not in places:
-            for nonce, place in places.items():
-                if place.granted:
+        entries = store.queues.get(ticket.name, {})
+        if ticket.nonce not in entries:
+            for nonce, entry in entries.items():
+                if entry.granted:
                     return super()._release(store, ticket._replace(nonce=nonce))
         return super()._release(store, ticket)
 
 
 class ResendMakesSecondLease(MemoryBackend):
-    """Every enter is a new ticket to the server: a resend after a lost reply stands behind itself."""
+    """Every request is a new ticket to the server: a retry after a lost reply is queued behind the first one."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        places = store.queues.get(ticket.name, {})
-        if ticket.nonce in places and places[ticket.nonce].granted:
-            ticket = ticket._replace(nonce=f"{ticket.nonce}+{len(places)}")
+        entries = store.queues.get(ticket.name, {})
+        if ticket.nonce in entries and entries[ticket.nonce].granted:
+            ticket = ticket._replace(nonce=f"{ticket.nonce}+{len(entries)}")
         return super()._try_acquire(store, ticket, queue=queue)
 
 
 class GrantBelowWaiters(MemoryBackend):
-    """Whoever finds the lock free takes it, whoever waits."""
+    """A client that finds the lock free acquires it before the waiters."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        places = store.queues.get(ticket.name, {})
+        entries = store.queues.get(ticket.name, {})
         now = self._runtime.now()
-        waiting = {nonce: place for nonce, place in places.items() if not place.granted and nonce != ticket.nonce}
-        if any(place.granted and place.expires > now for place in places.values()):
+        waiting = {nonce: entry for nonce, entry in entries.items() if not entry.granted and nonce != ticket.nonce}
+        if any(entry.granted and entry.expires > now for entry in entries.values()):
             return super()._try_acquire(store, ticket, queue=queue)
         for nonce in waiting:
-            del places[nonce]
+            del entries[nonce]
         outcome = super()._try_acquire(store, ticket, queue=queue)
         store.queues.setdefault(ticket.name, {}).update(waiting)
         return outcome
@@ -96,12 +96,12 @@ class GrantBelowWaiters(MemoryBackend):
 
 class WriterIgnoresReaders(MemoryBackend):
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        places = store.queues.get(ticket.name, {})
-        readers = {nonce: place for nonce, place in places.items() if place.ticket.limit is None and place.granted}
+        entries = store.queues.get(ticket.name, {})
+        readers = {nonce: entry for nonce, entry in entries.items() if entry.ticket.limit is None and entry.granted}
         if not ticket.exclusive or ticket.nonce in readers:
             return super()._try_acquire(store, ticket, queue=queue)
         for nonce in readers:
-            del places[nonce]
+            del entries[nonce]
         outcome = super()._try_acquire(store, ticket, queue=queue)
         store.queues.setdefault(ticket.name, {}).update(readers)
         return outcome
@@ -114,8 +114,8 @@ class SemaphoreOfOneMore(MemoryBackend):
         return super()._try_acquire(store, ticket, queue=queue)
 
 
-class _Immortal(Place):
-    """A waiter that never lapses."""
+class _NeverExpires(QueueEntry):
+    """A waiter that never expires."""
 
     __slots__ = ("_until",)
 
@@ -133,17 +133,17 @@ class _Immortal(Place):
 class DeadWaiterBlocks(MemoryBackend):
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         outcome = super()._try_acquire(store, ticket, queue=queue)
-        places = store.queues.get(ticket.name, {})
-        mine = places.get(ticket.nonce)
-        if mine is not None and not isinstance(mine, _Immortal):
-            immortal = _Immortal(ticket, mine.number, mine.since, mine.ring)
-            immortal.granted, immortal.expires = mine.granted, mine.expires
-            places[ticket.nonce] = immortal
+        entries = store.queues.get(ticket.name, {})
+        mine = entries.get(ticket.nonce)
+        if mine is not None and not isinstance(mine, _NeverExpires):
+            replacement = _NeverExpires(ticket, mine.number, mine.since, mine.wake)
+            replacement.granted, replacement.expires = mine.granted, mine.expires
+            entries[ticket.nonce] = replacement
         return outcome
 
 
-class _Deaf(Wakeups):
-    """Hears only while somebody waits: what came between the look and the wait is gone."""
+class _WakesOnlyWaiters(Wakeups):
+    """Drops a wake-up that arrives between the poll and the wait."""
 
     def wake(self, nonce: str, news: str = "") -> None:
         if self._expected.get(nonce) is not None:
@@ -152,8 +152,8 @@ class _Deaf(Wakeups):
 
 class WakeupMissed(MemoryBackend):
     def __init__(self, url: str, port: object, runtime: Runtime) -> None:
-        super().__init__(url, port, runtime)  # type: ignore[arg-type]  # it is what the server gave us
-        self._wakeups = _Deaf(runtime)
+        super().__init__(url, port, runtime)  # type: ignore[arg-type]  # the server passed it
+        self._wakeups = _WakesOnlyWaiters(runtime)
         self._port.listen(self._wakeups.wake)
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
@@ -162,7 +162,7 @@ class WakeupMissed(MemoryBackend):
 
 
 class ExpiryForgotten(MemoryBackend):
-    """SETNX, then EXPIRE as a second step that never comes: a holder that dies keeps the lock for ever."""
+    """SETNX, then EXPIRE as a second step that fails: a holder that dies keeps the lock forever."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         outcome = super()._try_acquire(store, ticket, queue=queue)
@@ -172,7 +172,7 @@ class ExpiryForgotten(MemoryBackend):
 
 
 def server_with(protocol: type[MemoryBackend]) -> type[MemoryServer]:
-    """The reference server, whose clients have this protocol."""
+    """The reference server with clients that use this protocol."""
     return type(f"{protocol.__name__}Server", (MemoryServer,), {"backend": protocol})
 
 
@@ -191,46 +191,48 @@ PROTOCOLS = [
     ),
     Mutant(
         name="renewal-by-name",
-        mistake="a renewal prolongs whatever lease the lock has, whoever holds it",
+        mistake="a renewal extends the current lease of the lock, even if it belongs to another holder",
         server=server_with(RenewalByName),
     ),
     Mutant(
         name="renewal-recreates",
-        mistake="a renewal that arrives after the release takes the lock again",
+        mistake="a renewal that arrives after the release acquires the lock again",
         server=server_with(RenewalRecreates),
     ),
     Mutant(
         name="release-without-owner-check",
-        mistake="a release ends whatever lease the lock has, whoever holds it",
+        mistake="a release ends the current lease of the lock, even if it belongs to another holder",
         server=server_with(ReleaseWithoutOwner),
     ),
     Mutant(
         name="resend-makes-second-lease",
-        mistake="an enter that is sent again is a second ticket",
+        mistake="a request that is sent again is a second ticket",
         server=server_with(ResendMakesSecondLease),
         kinds=frozenset({"lose_reply"}),
     ),
     Mutant(
         name="grant-below-waiters",
-        mistake="whoever comes when the lock is free gets it, before those who wait",
+        mistake="a client that finds the lock free acquires it before the waiters",
         server=server_with(GrantBelowWaiters),
     ),
     Mutant(
         name="writer-ignores-readers",
-        mistake="a writer is let in while somebody reads",
+        mistake="a writer is granted while a reader holds the lock",
         server=server_with(WriterIgnoresReaders),
     ),
     Mutant(
-        name="semaphore-of-one-more", mistake="a semaphore of n lets n + 1 in", server=server_with(SemaphoreOfOneMore)
+        name="semaphore-of-one-more",
+        mistake="a semaphore of n grants n + 1 permits",
+        server=server_with(SemaphoreOfOneMore),
     ),
     Mutant(
         name="dead-waiter-blocks",
-        mistake="a waiter that died keeps its place, and everybody behind it out",
+        mistake="a waiter that died keeps its place and blocks all later waiters",
         server=server_with(DeadWaiterBlocks),
     ),
     Mutant(
         name="wake-up-missed",
-        mistake="a wake-up between the look and the wait is missed, and nobody looks again",
+        mistake="a wake-up between the poll and the wait is missed, and the waiter does not poll again",
         server=server_with(WakeupMissed),
     ),
     Mutant(

@@ -23,24 +23,24 @@ class _WithPool(SimClient):
 
 
 class _CountsWhatFailed(SimPool):
-    """The exceptions that refer to them are kept by a caller, say."""
+    """As if a caller kept the exceptions that refer to the connections."""
 
     _failed: list[Connection]
 
-    def discard(self, wire: Connection) -> None:
-        wire.close()
-        self._failed = [*getattr(self, "_failed", []), wire]
+    def discard(self, connection: Connection) -> None:
+        connection.close()
+        self._failed = [*getattr(self, "_failed", []), connection]
 
 
 class _OneForEachAttempt(SimPool):
     def get_idle(self, now: float) -> Connection | None:
-        wire = super().get_idle(now)
-        if wire is not None:
-            wire.probe = None
-        return wire
+        connection = super().get_idle(now)
+        if connection is not None:
+            connection.probe = None
+        return connection
 
-    def discard_failed(self, wire: Connection) -> None:
-        self.discard(wire)
+    def discard_failed(self, connection: Connection) -> None:
+        self.discard(connection)
 
 
 class CountsWhatFailed(_WithPool):
@@ -60,7 +60,7 @@ NET = [
     ),
     Mutant(
         name="one-vanished-connection-for-each-attempt",
-        mistake="Of the connections that vanished together each one is waited for by a request of its own.",
+        mistake="Connections that vanished together each time out in a separate request.",
         client=OneForEachAttempt,
         kinds=frozenset({"vanish"}),
     ),

@@ -1,4 +1,4 @@
-"""What is built on locks and beside them, with one bug each: several at once, periods, delays, owners, requests."""
+"""The primitives on top of locks, with one bug each: several locks, periods, delays, owners, revocation, elections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.backends.memory.port import Mark, Store
+from holdfast.backends.memory.port import Register, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.checking import history as h
 from holdfast.core.acquire_all import Part, acquire_all
@@ -22,22 +22,22 @@ from holdfast.sim.mutants.engine import SimEngine
 from holdfast.sim.mutants.memory import server_with
 from holdfast.sim.world import Cancelled
 
-# ── several at once ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── several locks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class KeepsAPrefix(SimEngine):
-    """What was taken before the time was up stays taken: the next attempt will need it anyway."""
+class KeepsGrantedLocks(SimEngine):
+    """An attempt that times out keeps the locks that it has acquired."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._kept: list[BaseLease] = []
 
-    def give_back(self, hold: SimLease, reason: str = "") -> None:
-        self._kept.append(hold)
+    def give_back(self, lease: SimLease, reason: str = "") -> None:
+        self._kept.append(lease)
 
 
-class InTheCallersOrder(SimClient):
-    """Two callers who name the same locks the other way round wait for each other."""
+class CallersOrder(SimClient):
+    """Two callers that name the same locks in opposite order wait for each other."""
 
     def _in_order(self, locks: Sequence[SimLock]) -> list[SimLock]:
         return list(locks)
@@ -47,7 +47,7 @@ class _LosesOne(SimLeaseGroup):
     __slots__ = ()
 
     def _lose_all(self) -> None:
-        """Only told, and only of the one."""
+        """Report only the one loss, and keep the other leases."""
         if not self._is_reported:
             self._is_reported = True
             on_lost = self._on_lost
@@ -60,7 +60,7 @@ class LosesOne(SimClient):
 
 
 class CancelledInTheMiddle(SimClient):
-    """As with one lock, what was asked for when the cancellation came is forgotten."""
+    """A cancelled call forgets the locks that it had requested."""
 
     async def _take_all(
         self,
@@ -68,73 +68,73 @@ class CancelledInTheMiddle(SimClient):
         timeout: float | None,
         make: Callable[[Sequence[SimLease]], SimLeaseGroup],
     ) -> AcquireResult[SimLeaseGroup]:
-        debts = self.engine._keeper._pending
-        before = set(debts)
+        pending = self.engine._keeper._pending
+        before = set(pending)
         try:
             return await acquire_all(parts, timeout, make)
         except Cancelled:
-            for nonce in set(debts) - before:
-                del debts[nonce]
+            for nonce in set(pending) - before:
+                del pending[nonce]
             raise
 
 
-# ── once in a period ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── once per period ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class MarkReadThenWritten(MemoryBackend):
+class RegisterReadThenWritten(MemoryBackend):
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        (there,) = await self.read_registers([name], deadline=deadline)
-        if there >= number:
+        (current,) = await self.read_registers([name], deadline=deadline)
+        if current >= number:
             return False
 
         def write(store: Store) -> None:
-            store.lasting.marks[name] = Mark(number, nonce, math.inf)
+            store.process_state.registers[name] = Register(number, nonce, math.inf)
 
         await self._port.change(write, deadline=deadline)
         return True
 
 
-class MarkWithoutNonce(MemoryBackend):
-    """Whoever finds the number that it wanted takes it for its own: it may have been, after a lost reply."""
+class RegisterWithoutNonce(MemoryBackend):
+    """A call that finds its number in the register takes it for its own write, as after a lost reply."""
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         await super().advance_register(name, number, nonce=nonce, keep=keep, deadline=deadline)
-        (there,) = await self.read_registers([name], deadline=deadline)
-        return there == number
+        (current,) = await self.read_registers([name], deadline=deadline)
+        return current == number
 
 
-class MarkNever(MemoryBackend):
+class RegisterNever(MemoryBackend):
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         await self.read_registers([name], deadline=deadline)
         return False
 
 
-class UnknownClaimIsOurs(SimClient):
-    """After a lost reply it looks whether the period is claimed, and takes that for its own claim."""
+class UnknownClaimIsOwn(SimClient):
+    """After a lost reply, a claimed period is taken for the own claim."""
 
     async def _claim(self, job: str, period: Period) -> bool:
         number = period.number(self.runtime.wall())
         try:
             return await claim(self.engine, job, period)
         except OutcomeUnknown:
-            (there,) = await self.engine.backend.read_registers(
+            (current,) = await self.engine.backend.read_registers(
                 [f"{CLAIMED}{job}@{number}"], deadline=self.engine.request_deadline()
             )
-            return there > 0
+            return current > 0
 
 
-# ── a delay after a loss ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── lock delay ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class PaidInTheDelay(SimEngine):
-    """A lost lease is taken off the server at once."""
+class ReleasedInTheDelay(SimEngine):
+    """A lost lease is removed from the server at once."""
 
-    def _delayed(self, hold: BaseLease) -> float:
+    def _delayed(self, lease: BaseLease) -> float:
         return 0.0
 
 
-class _Lasting(SimLease):
-    """It is believed for as long as the server has it."""
+class _DelayCounts(SimLease):
+    """The holder counts on it for as long as the server keeps it."""
 
     __slots__ = ()
 
@@ -143,24 +143,24 @@ class _Lasting(SimLease):
         self._deadline += self._spec.lock_delay * (1 - DRIFT)
 
 
-class BeliefLastsThroughTheDelay(SimEngine):
+class DeadlineIncludesTheDelay(SimEngine):
     def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
-        super().__init__(backend, runtime, events, _Lasting)
+        super().__init__(backend, runtime, events, _DelayCounts)
 
-    def renewed(self, hold: BaseLease, deadline: float) -> None:
-        super().renewed(hold, deadline + hold._spec.lock_delay * (1 - DRIFT))
+    def renewed(self, lease: BaseLease, deadline: float) -> None:
+        super().renewed(lease, deadline + lease._spec.lock_delay * (1 - DRIFT))
 
 
-# ── a named owner ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── named owners ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class OwnerIgnoresOthers(MemoryBackend):
-    """An owner is let in beside whoever is in."""
+    """An owner is granted together with any other owner."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        places = store.queues.get(ticket.name, {})
+        entries = store.queues.get(ticket.name, {})
         now = self._runtime.now()
-        others = {place.ticket.owner for place in places.values() if place.granted and place.expires > now} - {""}
+        others = {entry.ticket.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
         if ticket.owner and others:
             ticket = ticket._replace(owner=min(others))
         return super()._try_acquire(store, ticket, queue=queue)
@@ -171,57 +171,57 @@ class OwnerHasNewFences(MemoryBackend):
         outcome = super()._try_acquire(store, ticket, queue=queue)
         if isinstance(outcome, Waiting):
             return outcome
-        place = store.queues[ticket.name][ticket.nonce]
-        place.fence = place.number
-        return place.fence
+        entry = store.queues[ticket.name][ticket.nonce]
+        entry.fence = entry.number
+        return entry.fence
 
 
-class OwnerSeenAheadOnly(MemoryBackend):
-    """Whoever waits looks at those before it: an owner's second ticket, let in past it, stands behind."""
+class OwnerCheckedBeforeOnly(MemoryBackend):
+    """A waiter checks only the tickets before it: an owner's second ticket, granted before it, is queued after it."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        places = store.queues.get(ticket.name, {})
-        mine = places.get(ticket.nonce)
-        behind = {} if mine is None else {nonce: place for nonce, place in places.items() if place.number > mine.number}
-        for nonce in behind:
-            del places[nonce]
+        entries = store.queues.get(ticket.name, {})
+        mine = entries.get(ticket.nonce)
+        later = {} if mine is None else {nonce: entry for nonce, entry in entries.items() if entry.number > mine.number}
+        for nonce in later:
+            del entries[nonce]
         outcome = super()._try_acquire(store, ticket, queue=queue)
-        store.queues.setdefault(ticket.name, places).update(behind)
+        store.queues.setdefault(ticket.name, entries).update(later)
         return outcome
 
 
-class OwnerLeavesWithAll(MemoryBackend):
-    """A release ends what its owner has, and not only the one ticket."""
+class ReleaseEndsAllOfOwner(MemoryBackend):
+    """A release ends all tickets of its owner."""
 
     def _release(self, store: Store, ticket: Ticket) -> bool:
-        places = store.queues.get(ticket.name, {})
-        if ticket.owner and ticket.nonce in places:
-            for nonce in [nonce for nonce, place in places.items() if place.ticket.owner == ticket.owner]:
-                if nonce != ticket.nonce and places[nonce].granted:
-                    del places[nonce]
+        entries = store.queues.get(ticket.name, {})
+        if ticket.owner and ticket.nonce in entries:
+            for nonce in [nonce for nonce, entry in entries.items() if entry.ticket.owner == ticket.owner]:
+                if nonce != ticket.nonce and entries[nonce].granted:
+                    del entries[nonce]
         return super()._release(store, ticket)
 
 
-# ── requests to let go, and elections ────────────────────────────────────────────────────────────────────────────────
+# ── revocation and elections ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class RequestHeardByAll(SimEngine):
-    """That somebody was asked is kept for longer than that somebody holds: the next one hears it too."""
+class RequestReachesEveryHolder(SimEngine):
+    """The request outlives the lease that it was for: the next holder receives it too."""
 
-    async def requests(self, holds: Sequence[BaseLease], deadline: float) -> list[bool]:
-        marks = await self.backend.read_registers([f"revoke:{hold.name}" for hold in holds], deadline=deadline)
-        return [mark > 0 for mark in marks]
-
-
-class RequestHeardAtTheGrantOnly(SimEngine):
-    """It looks once, when it takes the lock; who asks later is not heard."""
-
-    async def requests(self, holds: Sequence[BaseLease], deadline: float) -> list[bool]:
-        return [False for _ in holds]
+    async def requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
+        numbers = await self.backend.read_registers([f"revoke:{lease.name}" for lease in leases], deadline=deadline)
+        return [number > 0 for number in numbers]
 
 
-class TermsOfItsOwn(SimClient):
-    """A candidate counts the elections that it has won."""
+class RequestReadAtTheGrantOnly(SimEngine):
+    """It reads requests only when it acquires the lock; a later request is not received."""
+
+    async def requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
+        return [False for _ in leases]
+
+
+class TermsCountedLocally(SimClient):
+    """The term of a candidate is the number of elections that it has won."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -235,105 +235,105 @@ class TermsOfItsOwn(SimClient):
 PRIMITIVES = [
     Mutant(
         name="lock-all-keeps-a-prefix",
-        mistake="a call for several locks that gives up keeps those that it has",
-        engine=KeepsAPrefix,
+        mistake="a call for several locks that times out keeps those that it has acquired",
+        engine=KeepsGrantedLocks,
         workload="lock_all",
     ),
     Mutant(
         name="lock-all-in-the-callers-order",
-        mistake="several locks are taken in the order in which the caller names them",
-        client=InTheCallersOrder,
+        mistake="several locks are acquired in the order in which the caller names them",
+        client=CallersOrder,
         workload="lock_all",
     ),
     Mutant(
         name="lock-all-loses-one",
-        mistake="of several locks that were taken at once, one is lost and the others go on",
+        mistake="one of several locks acquired together is lost and the others stay held",
         client=LosesOne,
         workload="lock_all",
     ),
     Mutant(
         name="lock-all-cancelled-leaves-some",
-        mistake="a call for several locks that is cancelled leaves on the server what it had",
+        mistake="a cancelled call for several locks leaves its leases on the server",
         client=CancelledInTheMiddle,
         workload="lock_all",
     ),
     Mutant(
         name="mark-read-then-written",
-        mistake="a claim looks whether the period is claimed, and then writes that it is",
-        server=server_with(MarkReadThenWritten),
+        mistake="a claim reads whether the period is claimed, and then writes its claim",
+        server=server_with(RegisterReadThenWritten),
         workload="once_per",
     ),
     Mutant(
         name="mark-without-nonce",
-        mistake="a claim takes the mark that it finds for its own, whoever made it",
-        server=server_with(MarkWithoutNonce),
+        mistake="a claim takes any register that it finds for its own write",
+        server=server_with(RegisterWithoutNonce),
         workload="once_per",
     ),
     Mutant(
         name="mark-never",
         mistake="a claim is always refused",
-        server=server_with(MarkNever),
+        server=server_with(RegisterNever),
         workload="once_per",
     ),
     Mutant(
         name="unknown-claim-is-ours",
-        mistake="a claim that got no answer counts as a success if somebody has claimed the period",
-        client=UnknownClaimIsOurs,
+        mistake="a claim that got no answer counts as a success if any client has claimed the period",
+        client=UnknownClaimIsOwn,
         workload="once_per",
     ),
     Mutant(
         name="paid-in-the-delay",
-        mistake="a lost lease is taken off the server at once, although the lock has a delay",
-        engine=PaidInTheDelay,
+        mistake="a lost lease is removed from the server at once, although the lock has a delay",
+        engine=ReleasedInTheDelay,
         workload="lock_delay",
     ),
     Mutant(
         name="belief-lasts-through-the-delay",
-        mistake="a holder believes for as long as the server keeps others out, the delay included",
-        engine=BeliefLastsThroughTheDelay,
+        mistake="a holder counts on its lease until the end of the delay",
+        engine=DeadlineIncludesTheDelay,
         workload="lock_delay",
     ),
     Mutant(
         name="owner-ignores-others",
-        mistake="a named owner is let in beside another one",
+        mistake="a named owner is granted together with another owner",
         server=server_with(OwnerIgnoresOthers),
         workload="owner",
     ),
     Mutant(
         name="owner-has-new-fences",
-        mistake="an owner's second ticket has a fence of its own, so that the first one's work is refused",
+        mistake="an owner's second ticket has a new fence, so that the writes of the first one are refused",
         server=server_with(OwnerHasNewFences),
         workload="owner",
     ),
     Mutant(
         name="owner-seen-ahead-only",
-        mistake="who waits does not see an owner's ticket that was let in past it",
-        server=server_with(OwnerSeenAheadOnly),
+        mistake="a waiter does not see an owner's ticket that was granted before it",
+        server=server_with(OwnerCheckedBeforeOnly),
         workload="owner",
     ),
     Mutant(
         name="owner-leaves-with-all",
-        mistake="a release ends all that its owner has",
-        server=server_with(OwnerLeavesWithAll),
+        mistake="a release ends all tickets of its owner",
+        server=server_with(ReleaseEndsAllOfOwner),
         workload="owner",
     ),
     Mutant(
         name="request-heard-by-all",
-        mistake="a request to let go is heard by every later holder too",
-        engine=RequestHeardByAll,
+        mistake="a revocation request reaches every later holder too",
+        engine=RequestReachesEveryHolder,
         workload="revoke",
     ),
     Mutant(
         name="request-not-heard",
-        mistake="a request to let go that comes after the grant is not heard",
-        engine=RequestHeardAtTheGrantOnly,
+        mistake="a revocation request that arrives after the grant is not received",
+        engine=RequestReadAtTheGrantOnly,
         workload="revoke",
-        kinds=frozenset({"pause", "stall"}),  # so that there are leases left when the world is healed
+        kinds=frozenset({"pause", "stall"}),  # so that leases are left when the faults end
     ),
     Mutant(
         name="terms-of-its-own",
-        mistake="a leader's term is the number of elections that it has won itself",
-        client=TermsOfItsOwn,
+        mistake="a leader's term is the number of elections that it has won",
+        client=TermsCountedLocally,
         workload="election",
     ),
 ]

@@ -165,7 +165,7 @@ class _Port:
     def intact(self, store: Hashable) -> bool:
         return store == self._server.store
 
-    def on_wakeup(self, wake: Callable[[str], None]) -> None:
+    def listen(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:

@@ -1,8 +1,8 @@
-"""Hints that a server pushes, and that may be missed: what the models have in common of servers with connections.
+"""Notifications that a server pushes and that a client may miss: the common part of the models with connections.
 
-A client has one connection on which it hears; what it subscribes to is asked for on that, and lost with it. When that
-connection breaks, the server knows at once, the client some time later: what was published meanwhile, it has missed.
-A restart ends all connections: what was on its way is not done.
+A client has one subscriber connection. Its subscriptions are made on that connection and end with it. When the
+connection breaks, the server knows at once, the client some time later; the client misses all notifications that are
+published in between. A restart ends all connections; requests in flight are not executed.
 """
 
 from __future__ import annotations
@@ -21,140 +21,140 @@ if TYPE_CHECKING:
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.world import World
 
-C = TypeVar("C")  # a channel, in the backend's own words
+C = TypeVar("C")  # a channel, in the type of the backend
 T = TypeVar("T")
 
-NOTICED_MAX = 1.0  # seconds until a client sees that the connection on which it hears has ended
-LINGER = 2.0  # seconds for which a channel is heard that nobody waits for
+NOTICED_MAX = 1.0  # seconds until a client notices the end of its subscriber connection
+LINGER = 2.0  # seconds after which a subscription without a waiter ends
 RECONNECT_TIMEOUT, RECONNECT_PAUSE = 1.0, 0.2
 
 
 class PushServer(Server):
-    """A server that knows who hears what, and that can go down."""
+    """A server with subscriptions that can restart."""
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self.listeners: list[Listening[Any]] = []  # all clients, whether they listen or not
-        self._subscribers: dict[str, dict[Listening[Any], int]] = {}  # channel -> who hears it, on which connection
+        self.subscribers: list[SimSubscriber[Any]] = []  # all clients, with or without subscriptions
+        self._channels: dict[str, dict[SimSubscriber[Any], int]] = {}  # by channel: each subscriber and its connection
 
-    def subscribe(self, listening: Listening[Any], connection: int, channels: Sequence[str]) -> None:
-        if connection != listening.connection:
-            return  # it has been closed since: the answer finds nobody
+    def subscribe(self, subscriber: SimSubscriber[Any], connection: int, channels: Sequence[str]) -> None:
+        if connection != subscriber.connection:
+            return  # it has been closed in the meantime
         for channel in channels:
-            self._subscribers.setdefault(channel, {})[listening] = connection
+            self._channels.setdefault(channel, {})[subscriber] = connection
 
-    def unsubscribe(self, listening: Listening[Any], channel: str) -> None:
-        self._subscribers.get(channel, {}).pop(listening, None)
+    def unsubscribe(self, subscriber: SimSubscriber[Any], channel: str) -> None:
+        self._channels.get(channel, {}).pop(subscriber, None)
 
-    def hang_up(self, listening: Listening[Any]) -> bool:
-        """The connection on which this client hears has ended. Whether it heard anything."""
-        return sum(heard.pop(listening, None) is not None for heard in self._subscribers.values()) > 0
+    def disconnect(self, subscriber: SimSubscriber[Any]) -> bool:
+        """End the subscriber connection of this client. Whether it had subscriptions."""
+        return sum(channel.pop(subscriber, None) is not None for channel in self._channels.values()) > 0
 
     def publish(self, channel: str, message: str) -> int:
-        """How many it is sent to."""
-        heard = self._subscribers.get(channel, {})
-        for listening, connection in heard.items():
-            listening.link.notify(listening.hear, connection, message)
-        return len(heard)
+        """Send a message. Returns the number of subscribers."""
+        subscribers = self._channels.get(channel, {})
+        for subscriber, connection in subscribers.items():
+            subscriber.link.notify(subscriber.receive, connection, message)
+        return len(subscribers)
 
-    def subscribed(self) -> object:
-        """Who hears what; for `state`."""
+    def subscription_state(self) -> object:
+        """All subscriptions, for `state`."""
         return [
-            (channel, [(listening.link.process.name, connection) for listening, connection in heard.items()])
-            for channel, heard in self._subscribers.items()
+            (channel, [(subscriber.link.process.name, connection) for subscriber, connection in subscribers.items()])
+            for channel, subscribers in self._channels.items()
         ]
 
     def restart(self) -> None:
         self.starts += 1
-        for listening in self.listeners:
-            self._cut(listening)
+        for subscriber in self.subscribers:
+            self._cut(subscriber)
 
     def drop(self, process: Process) -> bool:
-        return sum(self._cut(one) for one in self.listeners if one.link.process is process) > 0
+        return sum(self._cut(subscriber) for subscriber in self.subscribers if subscriber.link.process is process) > 0
 
     def process_died(self, process: Process) -> None:
-        for listening in self.listeners:
-            if listening.link.process is process:
-                self.hang_up(listening)
+        for subscriber in self.subscribers:
+            if subscriber.link.process is process:
+                self.disconnect(subscriber)
 
-    def _cut(self, listening: Listening[Any]) -> bool:
-        if not self.hang_up(listening):
+    def _cut(self, subscriber: SimSubscriber[Any]) -> bool:
+        if not self.disconnect(subscriber):
             return False
         world = self.world
         noticed = world.now + world.choices.between(0.0, NOTICED_MAX)
-        world.at(noticed, listening.link.process.do, listening.broken, listening.connection)
+        world.at(noticed, subscriber.link.process.do, subscriber.connection_lost, subscriber.connection)
         return True
 
 
-class Listening(Generic[C]):
-    """The part of a port that asks and listens: an Ear, as core/notifications.py has it."""
+class SimSubscriber(Generic[C]):
+    """The subscriber part of a port (core/notifications.py: SubscriberPort)."""
 
     def __init__(self, server: PushServer, link: Link, runtime: SimRuntime) -> None:
         self.link = link
-        self.attended: dict[str, set[str]] = {}  # channel -> who waits for hints there
+        self.waiters: dict[str, set[str]] = {}  # by channel: the nonces that wait for notifications
         self.subscriptions = 0
-        self.connection = 0  # the one that hears is the so-manieth
+        self.connection = 0  # the number of the current connection
         self._push_server = server
         self._runtime = runtime
         self._wake: Callable[[str], None] = lambda _: None
         self._missed: Callable[[], None] = lambda: None
-        self._heard: dict[str, int] = {}  # channel -> the number of its subscription
+        self._subscribed: dict[str, int] = {}  # by channel: the number of the subscription
         self._is_reconnecting = False
 
     @abstractmethod
-    def name_of(self, channel: C) -> str:
-        """By which the server knows it."""
+    def channel_name(self, channel: C) -> str:
+        """The name of the channel on the server."""
 
     async def request(self, step: Callable[[], T], deadline: float) -> T:
         return await self.link.request_in_this_run(step, deadline)
 
     def subscription(self, channel: C) -> int:
-        return self._heard.get(self.name_of(channel), 0)
+        return self._subscribed.get(self.channel_name(channel), 0)
 
     async def subscribe(self, channel: C, nonce: str, *, deadline: float) -> None:
-        name = self.name_of(channel)
-        if name not in self._heard:
+        name = self.channel_name(channel)
+        if name not in self._subscribed:
             await self._subscribe([name], deadline)
-        self.attended.setdefault(name, set()).add(nonce)
+        self.waiters.setdefault(name, set()).add(nonce)
 
     def unsubscribe(self, channel: C, nonce: str) -> None:
-        name = self.name_of(channel)
-        waiting = self.attended.get(name)
-        if waiting is None:
+        name = self.channel_name(channel)
+        nonces = self.waiters.get(name)
+        if nonces is None:
             return
-        waiting.discard(nonce)
-        if not waiting:
-            del self.attended[name]
-            process, heard = self.link.process, self._heard.get(name, 0)
-            process.world.at(process.world.now + LINGER, process.do, self._let_go, name, heard)
+        nonces.discard(nonce)
+        if not nonces:
+            del self.waiters[name]
+            process, number = self.link.process, self._subscribed.get(name, 0)
+            process.world.at(process.world.now + LINGER, process.do, self._end_subscription, name, number)
 
     def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
         self._wake, self._missed = wake, missed
 
-    def hear(self, connection: int, message: str) -> None:
-        """Something was published."""
+    def receive(self, connection: int, message: str) -> None:
+        """A message arrives."""
         if connection == self.connection:
             self._wake(message)
 
-    def broken(self, connection: int) -> None:
-        """It turns out that the connection that hears is no more."""
+    def connection_lost(self, connection: int) -> None:
+        """The client notices that its subscriber connection has ended."""
         if connection != self.connection:
             return
-        self._push_server.hang_up(self)
+        self._push_server.disconnect(self)
         self.connection += 1
-        self._heard.clear()
-        if self.attended and not self._is_reconnecting:
+        self._subscribed.clear()
+        if self.waiters and not self._is_reconnecting:
             self._is_reconnecting = True
             self._runtime.spawn(self._reconnect, "listener")
 
     async def close(self) -> None:
-        self._push_server.hang_up(self)
+        self._push_server.disconnect(self)
 
     def abandon(self) -> None:
-        """The process is gone; the server sees its connections end."""
+        """The process has ended, so the server sees its connections end."""
 
     def move(self, server: PushServer, link: Link) -> None:
-        """From now on it hears another server."""
+        """Subscribe to another server from now on."""
         self._push_server, self.link = server, link
 
     async def _subscribe(self, channels: Sequence[str], deadline: float) -> None:
@@ -162,19 +162,19 @@ class Listening(Generic[C]):
         try:
             await self.request(lambda: self._push_server.subscribe(self, connection, channels), deadline)
         except BackendError:
-            self.broken(connection)  # a driver that has no answer closes the connection
+            self.connection_lost(connection)  # a driver without an answer closes the connection
             raise
         if connection != self.connection:
-            raise BackendUnavailable(backend="sim", problem="the connection broke meanwhile")
+            raise BackendUnavailable(backend="sim", problem="the connection broke")
         for channel in channels:
-            if channel not in self._heard:
+            if channel not in self._subscribed:
                 self.subscriptions += 1
-                self._heard[channel] = self.subscriptions
+                self._subscribed[channel] = self.subscriptions
 
     async def _reconnect(self) -> None:
-        """Until all that somebody waits for is heard again; then they look, for what was missed."""
+        """Subscribe again to all channels with waiters. Then wake all waiters: they may have missed messages."""
         try:
-            while wanted := sorted(set(self.attended) - set(self._heard)):
+            while wanted := sorted(set(self.waiters) - set(self._subscribed)):
                 try:
                     await self._subscribe(wanted, self._runtime.now() + RECONNECT_TIMEOUT)
                 except BackendError:
@@ -184,7 +184,7 @@ class Listening(Generic[C]):
         finally:
             self._is_reconnecting = False
 
-    def _let_go(self, channel: str, heard: int) -> None:
-        if channel not in self.attended and self._heard.get(channel) == heard:
-            del self._heard[channel]
+    def _end_subscription(self, channel: str, number: int) -> None:
+        if channel not in self.waiters and self._subscribed.get(channel) == number:
+            del self._subscribed[channel]
             self._push_server.unsubscribe(self, channel)

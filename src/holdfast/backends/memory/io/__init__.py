@@ -1,1 +1,1 @@
-"""The adapters for the memory store: connections, and one module each for threads and for asyncio."""
+"""The adapters for the memory store: one module each for threads and for asyncio."""

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class AsyncioPort(BlockingPort):
-    """A change is a few dictionary operations: it runs inline here too. Only rings must find their way to the loop."""
+    """A change is a few dictionary operations, so it runs inline here too. Only wake-ups must be passed to the loop."""
 
     def __init__(self, store: Store, url: str, runtime: AsyncioRuntime) -> None:
         super().__init__(store, url)
         self._runtime = runtime
 
-    def ring(self, nonce: str) -> None:
+    def wake(self, nonce: str) -> None:
         self._runtime.call_from_thread(self._wake, nonce)
 
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class BlockingPort:
-    """Changes inline; rings are heard on the ringer's own thread."""
+    """Changes the store on the calling thread. A wake-up runs on the thread of the client that releases."""
 
     def __init__(self, store: Store, url: str) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class BlockingPort:
     async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
         return self._store.change(step, self._url)
 
-    def ring(self, nonce: str) -> None:
+    def wake(self, nonce: str) -> None:
         self._wake(nonce)
 
     def listen(self, wake: Callable[[str], None]) -> None:

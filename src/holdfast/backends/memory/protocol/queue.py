@@ -1,11 +1,11 @@
-"""The lock protocol over a dict. The reference for every other: it says in Python what they say in SQL or Lua."""
+"""The lock protocol on a dict. It is the reference for the other protocols, which are written in SQL or Lua."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memory.port import Mark, Place, Store
+from holdfast.backends.memory.port import QueueEntry, Register, Store
 from holdfast.backends.memory.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 
-_NO_MARK = Mark(0, "", 0.0)
-_MARKS_REAPED_EACH = 256  # so many marks are the occasion to drop old ones
+_NO_REGISTER = Register(0, "", 0.0)
+_REAP_EACH = 256  # expired registers are dropped whenever their number is a multiple of this
 
-# The second in line looks often too: should the first be stopped when its turn comes, it is the next to know.
-_LOOKS_OFTEN = 2
+# The second waiter polls often too: if the first is stopped when it is woken, the second must notice.
+_POLL_OFTEN = 2
 
 
 class MemoryBackend:
@@ -44,7 +44,7 @@ class MemoryBackend:
 
     guarantees = GUARANTEES
     lacks = LACKS
-    warnings: tuple[str, ...] = ()  # it works, or it does not
+    warnings: tuple[str, ...] = ()  # there is no state in which it works but is at risk
     liveness_fds: tuple[int, ...] = ()  # a process that dies takes its locks with it
 
     def __init__(self, url: str, port: MemoryPort, runtime: Runtime) -> None:
@@ -86,12 +86,12 @@ class MemoryBackend:
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
-        alive = await self._port.change(
+        renewed = await self._port.change(
             lambda store: [self._renew(store, ticket) for ticket in tickets], deadline=deadline
         )
         return [
-            Live(lease_deadline(sent, ticket.ttl, 0.0)) if still else LeaseGone()
-            for ticket, still in zip(tickets, alive, strict=True)
+            Live(lease_deadline(sent, ticket.ttl, 0.0)) if is_live else LeaseGone()
+            for ticket, is_live in zip(tickets, renewed, strict=True)
         ]
 
     def intact(self, store: Hashable) -> bool:
@@ -111,52 +111,55 @@ class MemoryBackend:
         return await self._port.change(lambda store: self._break(store, name, fence), deadline=deadline)
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._port.change(lambda store: self._mark(store, name, number, nonce, keep), deadline=deadline)
+        return await self._port.change(
+            lambda store: self._advance_register(store, name, number, nonce, keep), deadline=deadline
+        )
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._port.change(
-            lambda store: [store.lasting.marks.get(name, _NO_MARK).number for name in names], deadline=deadline
+            lambda store: [store.process_state.registers.get(name, _NO_REGISTER).number for name in names],
+            deadline=deadline,
         )
 
     async def close(self) -> None:
         self._wakeups.wake_all()  # the store itself belongs to the process
 
     def abandon(self) -> None:
-        """Nothing was inherited that could be used: a child starts with empty stores."""
+        """There is nothing to drop: a forked child starts with empty stores."""
 
-    # ── the steps, each run alone on the store ───────────────────────────────────────────────────────────────────
+    # ── the steps, each run under the mutex ──────────────────────────────────────────────────────────────────────
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         now = self._runtime.now()
-        places = store.queues.setdefault(ticket.name, {})
-        mine = places.get(ticket.nonce)
+        entries = store.queues.setdefault(ticket.name, {})
+        mine = entries.get(ticket.nonce)
         if not ticket.exclusive:
-            _agree_on_limit(ticket, places, now)
-        kin = _kin(places, ticket, now)
-        obstacle = None if kin else first_blocker(ticket.limit, _live_ahead(places, ticket.nonce, now))
-        if obstacle is not None and not queue:
-            return Waiting(POLL_INTERVAL, process_text(obstacle.ticket.info))
+            _check_limit(ticket, entries, now)
+        same_owner = _same_owner(entries, ticket, now)
+        blocker = None if same_owner else first_blocker(ticket.limit, _live_ahead(entries, ticket.nonce, now))
+        if blocker is not None and not queue:
+            return Waiting(POLL_INTERVAL, process_text(blocker.ticket.info))
         if mine is None:
-            store.lasting.last_number += 1
-            mine = Place(ticket, store.lasting.last_number, now, self._port.ring)
-            places[ticket.nonce] = mine
-        if obstacle is None:
+            store.process_state.last_number += 1
+            mine = QueueEntry(ticket, store.process_state.last_number, now, self._port.wake)
+            entries[ticket.nonce] = mine
+        if blocker is None:
             if not mine.granted:
                 mine.granted, mine.since = True, now
-                mine.fence = kin.fence if kin else mine.number
-                if kin:
-                    _put_first(places, mine)
+                mine.fence = same_owner.fence if same_owner else mine.number
+                if same_owner:
+                    _move_first(entries, mine)
             mine.expires = now + ticket.ttl
             if ticket.owner:
-                _wake_next(places, now)  # it may have others in the queue, who are in with this one
+                _wake_next(entries, now)  # tickets of the same owner in the queue are granted with this one
             return mine.fence
         mine.expires = now + WAITER_LEASE
-        _wake_next(places, now)  # in case something ahead has just lapsed
-        position = _position(places, mine)
-        poll_after = POLL_INTERVAL if position < _LOOKS_OFTEN else POLL_INTERVAL_BEHIND
+        _wake_next(entries, now)  # removing expired tickets may have unblocked others
+        position = _position(entries, mine)
+        poll_after = POLL_INTERVAL if position < _POLL_OFTEN else POLL_INTERVAL_BEHIND
         if position == 0:
-            poll_after = max(0.0, min(poll_after, obstacle.expires - now))
-        return Waiting(poll_after, process_text(obstacle.ticket.info))
+            poll_after = max(0.0, min(poll_after, blocker.expires - now))
+        return Waiting(poll_after, process_text(blocker.ticket.info))
 
     def _try_acquire_all(self, store: Store, tickets: Sequence[Ticket]) -> list[int | Waiting]:
         outcomes: list[int | Waiting] = []
@@ -168,131 +171,131 @@ class MemoryBackend:
 
     def _release(self, store: Store, ticket: Ticket) -> bool:
         now = self._runtime.now()
-        places = store.queues.get(ticket.name, {})
-        place = places.pop(ticket.nonce, None)
-        if place is None:
+        entries = store.queues.get(ticket.name, {})
+        entry = entries.pop(ticket.nonce, None)
+        if entry is None:
             return False
-        _settle(store, ticket.name, now)
-        return place.granted and place.expires > now
+        _wake_or_remove(store, ticket.name, now)
+        return entry.granted and entry.expires > now
 
     def _renew(self, store: Store, ticket: Ticket) -> bool:
-        place = store.queues.get(ticket.name, {}).get(ticket.nonce)
-        if place is None or not place.granted:
+        entry = store.queues.get(ticket.name, {}).get(ticket.nonce)
+        if entry is None or not entry.granted:
             return False
-        place.expires = self._runtime.now() + ticket.ttl
+        entry.expires = self._runtime.now() + ticket.ttl
         return True
 
     def _break(self, store: Store, name: str, fence: int) -> bool:
-        places = store.queues.get(name, {})
-        broken = [nonce for nonce, place in places.items() if place.granted and place.fence == fence]
+        entries = store.queues.get(name, {})
+        broken = [nonce for nonce, entry in entries.items() if entry.granted and entry.fence == fence]
         for nonce in broken:
-            del places[nonce]
-        _settle(store, name, self._runtime.now())
+            del entries[nonce]
+        _wake_or_remove(store, name, self._runtime.now())
         return bool(broken)
 
-    def _mark(self, store: Store, name: str, number: int, nonce: str, keep: float) -> bool:
+    def _advance_register(self, store: Store, name: str, number: int, nonce: str, keep: float) -> bool:
         now = self._runtime.now()
-        there = store.lasting.marks.get(name, _NO_MARK)
-        if there.number >= number:
-            return (there.number, there.nonce) == (number, nonce)
-        if len(store.lasting.marks) % _MARKS_REAPED_EACH == 0:
-            for other in [one for one, mark in store.lasting.marks.items() if mark.ends <= now]:
-                del store.lasting.marks[other]
-        store.lasting.marks[name] = Mark(number, nonce, max(there.ends, now + keep))
+        current = store.process_state.registers.get(name, _NO_REGISTER)
+        if current.number >= number:
+            return (current.number, current.nonce) == (number, nonce)
+        if len(store.process_state.registers) % _REAP_EACH == 0:
+            for other in [key for key, register in store.process_state.registers.items() if register.ends <= now]:
+                del store.process_state.registers[other]
+        store.process_state.registers[name] = Register(number, nonce, max(current.ends, now + keep))
         return True
 
     def _inspect(self, store: Store, name: str) -> LockInfo:
         now = self._runtime.now()
-        live = [place for place in store.queues.get(name, {}).values() if place.expires > now]
-        infos = [(place.granted, self._describe(place, now)) for place in live]
+        live = [entry for entry in store.queues.get(name, {}).values() if entry.expires > now]
+        infos = [(entry.granted, self._describe(entry, now)) for entry in live]
         return LockInfo(
             name,
             holders=tuple(info for granted, info in infos if granted),
             waiters=tuple(info for granted, info in infos if not granted),
         )
 
-    def _describe(self, place: Place, now: float) -> TicketInfo:
+    def _describe(self, entry: QueueEntry, now: float) -> TicketInfo:
         return make_ticket_info(
-            info=place.ticket.info,
-            fence=place.fence if place.granted else None,
-            agent=place.ticket.agent,
-            since=self._runtime.wall() - (now - place.since),
-            remaining=place.expires - now,
-            exclusive=place.ticket.exclusive,
-            limit=place.ticket.limit,
+            info=entry.ticket.info,
+            fence=entry.fence if entry.granted else None,
+            agent=entry.ticket.agent,
+            since=self._runtime.wall() - (now - entry.since),
+            remaining=entry.expires - now,
+            exclusive=entry.ticket.exclusive,
+            limit=entry.ticket.limit,
         )
 
 
-def _live_ahead(places: dict[str, Place], nonce: str, now: float) -> Iterator[Place]:
-    """What stands before this ticket, in order; what has run out is removed on the way."""
-    for other, place in list(places.items()):
+def _live_ahead(entries: dict[str, QueueEntry], nonce: str, now: float) -> Iterator[QueueEntry]:
+    """The live tickets before this one, in order. Expired ones are removed."""
+    for other, entry in list(entries.items()):
         if other == nonce:
             return
-        if place.expires > now:
-            yield place
+        if entry.expires > now:
+            yield entry
         else:
-            del places[other]
+            del entries[other]
 
 
-def _kin(places: dict[str, Place], ticket: Ticket, now: float) -> Place | None:
-    """One that is in, of the same owner: with it this ticket is in too, whoever waits."""
+def _same_owner(entries: dict[str, QueueEntry], ticket: Ticket, now: float) -> QueueEntry | None:
+    """A granted ticket of the same owner. This ticket is granted with it, even if others wait."""
     if not ticket.owner:
         return None
-    return next((place for place in places.values() if place.granted and _is_kin(place, ticket, now)), None)
+    return next((entry for entry in entries.values() if entry.granted and _is_same_owner(entry, ticket, now)), None)
 
 
-def _is_kin(place: Place, ticket: Ticket, now: float) -> bool:
-    other = place.ticket
-    return other.owner == ticket.owner and other.nonce != ticket.nonce and place.expires > now
+def _is_same_owner(entry: QueueEntry, ticket: Ticket, now: float) -> bool:
+    other = entry.ticket
+    return other.owner == ticket.owner and other.nonce != ticket.nonce and entry.expires > now
 
 
-def _put_first(places: dict[str, Place], mine: Place) -> None:
-    """Whoever is in stands before all who wait, or the first of them would not see it."""
+def _move_first(entries: dict[str, QueueEntry], mine: QueueEntry) -> None:
+    """Move a granted ticket before all waiters, because a waiter only checks the tickets before it."""
     nonce = mine.ticket.nonce
-    others = [(other, place) for other, place in places.items() if other != nonce]
-    places.clear()
-    places[nonce] = mine
-    places.update(others)
+    others = [(other, entry) for other, entry in entries.items() if other != nonce]
+    entries.clear()
+    entries[nonce] = mine
+    entries.update(others)
 
 
-def _agree_on_limit(ticket: Ticket, places: dict[str, Place], now: float) -> None:
-    for place in places.values():
-        if not place.exclusive and place.ticket.limit != ticket.limit and place.expires > now:
+def _check_limit(ticket: Ticket, entries: dict[str, QueueEntry], now: float) -> None:
+    for entry in entries.values():
+        if not entry.exclusive and entry.ticket.limit != ticket.limit and entry.expires > now:
             raise LimitConflict(
-                lock=ticket.name, ours=ticket.limit, theirs=place.ticket.limit, holder=process_text(place.ticket.info)
+                lock=ticket.name, ours=ticket.limit, theirs=entry.ticket.limit, holder=process_text(entry.ticket.info)
             )
 
 
-def _position(places: dict[str, Place], mine: Place) -> int:
-    """How many wait before it, up to as many as matter."""
-    waiting = (place for place in places.values() if not place.granted)
+def _position(entries: dict[str, QueueEntry], mine: QueueEntry) -> int:
+    """The number of waiters before it, at most _POLL_OFTEN."""
+    waiting = (entry for entry in entries.values() if not entry.granted)
     return next(
-        (number for number, place in zip(range(_LOOKS_OFTEN), waiting, strict=False) if place is mine), _LOOKS_OFTEN
+        (number for number, entry in zip(range(_POLL_OFTEN), waiting, strict=False) if entry is mine), _POLL_OFTEN
     )
 
 
-def _wake_next(places: dict[str, Place], now: float) -> None:
-    """Ring those waiters that the rule lets in now, in order, up to the first that it does not; and the owner's own."""
-    owners = {place.ticket.owner for place in places.values() if place.granted and place.expires > now} - {""}
-    ahead: list[Place] = []
-    is_over = False
-    for place in places.values():
-        if place.expires <= now:
+def _wake_next(entries: dict[str, QueueEntry], now: float) -> None:
+    """Wake the waiters that the rule grants now, up to the first blocked one, and waiters of owners that hold."""
+    owners = {entry.ticket.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
+    ahead: list[QueueEntry] = []
+    is_blocked = False
+    for entry in entries.values():
+        if entry.expires <= now:
             continue
-        if not place.granted:
-            is_over = is_over or first_blocker(place.ticket.limit, ahead) is not None
-            if is_over and place.ticket.owner not in owners:
+        if not entry.granted:
+            is_blocked = is_blocked or first_blocker(entry.ticket.limit, ahead) is not None
+            if is_blocked and entry.ticket.owner not in owners:
                 if not owners:
                     return
                 continue
-            place.expires = min(place.expires, now + WOKEN_LEASE)
-            place.ring(place.ticket.nonce)
-        ahead.append(place)
+            entry.expires = min(entry.expires, now + WOKEN_LEASE)
+            entry.wake(entry.ticket.nonce)
+        ahead.append(entry)
 
 
-def _settle(store: Store, name: str, now: float) -> None:
-    places = store.queues.get(name)
-    if places:
-        _wake_next(places, now)
+def _wake_or_remove(store: Store, name: str, now: float) -> None:
+    entries = store.queues.get(name)
+    if entries:
+        _wake_next(entries, now)
     else:
         store.queues.pop(name, None)

@@ -60,7 +60,7 @@ class AsyncioPort:
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)
 
-    def on_wakeup(self, wake: Callable[[str], None]) -> None:
+    def listen(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:

@@ -125,7 +125,7 @@ class SqliteBackend:
         self._port = port
         self._runtime = runtime
         self._wakeups = Wakeups(runtime)
-        port.on_wakeup(self._wakeups.wake)
+        port.listen(self._wakeups.wake)
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:

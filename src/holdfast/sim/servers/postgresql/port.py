@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.sim.servers.subscriptions import Listening
+from holdfast.sim.servers.subscriptions import SimSubscriber
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value, WaiterSession
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.sim.servers.postgresql.server import PostgresqlServer
 
 
-class SimPort(Listening[str]):
+class SimPort(SimSubscriber[str]):
     """The way of one client to the database: several connections, so no order is kept, and one that listens."""
 
     is_durable = True
@@ -28,7 +28,7 @@ class SimPort(Listening[str]):
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self.request(lambda: self._server.run(self, statement, values), deadline)
 
-    def name_of(self, channel: str) -> str:
+    def channel_name(self, channel: str) -> str:
         return channel
 
     async def open_waiter_session(self, *, deadline: float) -> WaiterSession:

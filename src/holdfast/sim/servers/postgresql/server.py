@@ -48,8 +48,8 @@ class PostgresqlServer(Database, PushServer):
         self._started = self._clock()  # before any client polled
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        port = SimPort(self, link, runtime, len(self.listeners))
-        self.listeners.append(port)
+        port = SimPort(self, link, runtime, len(self.subscribers))
+        self.subscribers.append(port)
         backend: Backend = type(self).backend("sim://postgresql", port, runtime)
         return backend
 
@@ -62,7 +62,7 @@ class PostgresqlServer(Database, PushServer):
 
     def _is_gone(self, channel: str, renewed: int | None) -> bool:
         """After a restart, whose every session is new, only of clients that have polled since."""
-        ports = [port for port in self.listeners if isinstance(port, SimPort) and port.channel == channel]
+        ports = [port for port in self.subscribers if isinstance(port, SimPort) and port.channel == channel]
         return renewed is not None and renewed > self._started and all(port.link.process.is_dead for port in ports)
 
     def restart(self) -> None:
@@ -95,4 +95,4 @@ class PostgresqlServer(Database, PushServer):
         return decode_name(name)
 
     def state(self) -> object:
-        return self.tables.snapshot(), self.starts, self.wall_step, self.subscribed()
+        return self.tables.snapshot(), self.starts, self.wall_step, self.subscription_state()

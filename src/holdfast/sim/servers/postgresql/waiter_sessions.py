@@ -155,8 +155,8 @@ class AdvisoryServer(PostgresqlServer):
         self._pids = 0
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        port = AdvisoryPort(self, link, runtime, len(self.listeners))
-        self.listeners.append(port)
+        port = AdvisoryPort(self, link, runtime, len(self.subscribers))
+        self.subscribers.append(port)
         return type(self).backend("sim://postgresql", port, runtime, schema="public")
 
     # ── sessions and their gates ─────────────────────────────────────────────────────────────────────────────────

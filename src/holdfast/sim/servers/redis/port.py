@@ -11,7 +11,7 @@ from holdfast.backends.redis.protocol.keys import Keys, OtherKeys, channel_of
 from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.sim.servers.redis.commands import TOO_SMALL, Refused
-from holdfast.sim.servers.subscriptions import Listening
+from holdfast.sim.servers.subscriptions import SimSubscriber
 
 if TYPE_CHECKING:
     from holdfast.sim.network import Link
@@ -27,7 +27,7 @@ class ScriptFailed(AssertionError):
     """The server refused what a protocol of ours must never ask for: nothing that a client should be able to handle."""
 
 
-class SimPort(Listening[Channel]):
+class SimPort(SimSubscriber[Channel]):
     """The way of one client to the server."""
 
     def __init__(self, server: RedisServer, link: Link, runtime: SimRuntime, number: int) -> None:
@@ -98,5 +98,5 @@ class SimPort(Listening[Channel]):
     def trusts_message(self, keys: Keys, since: float) -> bool:
         return True
 
-    def name_of(self, channel: Channel) -> str:
+    def channel_name(self, channel: Channel) -> str:
         return channel.name

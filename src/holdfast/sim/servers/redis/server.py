@@ -70,8 +70,8 @@ class RedisServer(PushServer):
         require_lupa()
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        port = SimPort(self, link, runtime, len(self.listeners))
-        self.listeners.append(port)
+        port = SimPort(self, link, runtime, len(self.subscribers))
+        self.subscribers.append(port)
         backend: Backend = type(self).backend("sim://redis", port, runtime, prefix=PREFIX)
         return backend
 
@@ -115,7 +115,7 @@ class RedisServer(PushServer):
         return in_queue(self.machine.space, name, keys)
 
     def state(self) -> object:
-        return self.machine.space.dump(), self.starts, self.wall_step, self.subscribed()
+        return self.machine.space.dump(), self.starts, self.wall_step, self.subscription_state()
 
     def break_lock(self, name: str, fence: int) -> None:
         keys = next(keys for known, keys in self._locks.values() if known == name)

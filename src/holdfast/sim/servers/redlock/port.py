@@ -73,9 +73,9 @@ class SimNodes(SimPort):
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._runtime.spawn(work, "attendance")
 
-    def broken(self, connection: int) -> None:
+    def connection_lost(self, connection: int) -> None:
         is_news = connection == self.connection
-        super().broken(connection)
+        super().connection_lost(connection)
         if is_news:
             following = (self.branches.index(self.link) + 1) % len(self.branches)
             self._server = self.branches[following].server

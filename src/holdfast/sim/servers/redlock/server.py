@@ -101,7 +101,7 @@ class RedlockServer(Server):
         self._clients += 1
         port = SimNodes(branches, runtime, self._clients, forgets=self._forgets)
         for node in self._nodes:
-            node.listeners.append(port)
+            node.subscribers.append(port)
         config = config_for(len(self._nodes), max_ttl=self._max_ttl, quarantine=self.quarantine)
         backend: Backend = type(self).backend(config, port, runtime)
         return backend

@@ -17,6 +17,6 @@ def test_marks_whose_time_is_over_are_dropped_and_those_that_count_are_not() -> 
         for number in range(5000):
             assert run_sync(backend.advance_register(f"old {number}", 1, nonce="b" * 32, keep=0, deadline=deadline))
 
-        assert len(store.lasting.marks) <= 257
+        assert len(store.process_state.registers) <= 257
         assert run_sync(backend.read_registers(["kept"], deadline=deadline)) == [7]
         assert not run_sync(backend.advance_register("kept", 7, nonce="c" * 32, keep=0, deadline=deadline))
